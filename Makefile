@@ -1,0 +1,42 @@
+# make demo   the main job on an embedded default
+# make test   ruff, mypy and the tests (under ten minutes on two cores)
+# Both set up .venv themselves; a second call is quick.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint types unit format setup clean
+
+demo: $(READY)
+	$(BIN)/cos2p run quickstart --out runs/demo --overwrite
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards.
+unit: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory"
+	$(BIN)/python -m pytest -m memory
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(READY)
+
+# torch first, by its exact version: left to the resolver it brings gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv .venv)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist runs site

@@ -1,0 +1,62 @@
+"""Errors a user can do something about. Each message names the thing, its value, and what would be right.
+
+    Cos2pError                      exit code 1
+    ├── ConfigError                 2   a field has a value that cannot work
+    │   └── RecipeError             2   ... inside a recipe; names the field's path
+    ├── SpecError                   3   a submodel names a block, head, unit or exit that does not exist
+    ├── BudgetError                 4   a submodel does not fit the device's memory
+    ├── CheckpointError             5   a model checkpoint has missing, extra or misshapen tensors
+    ├── DataError                   6   a data set or a partition of it is missing or impossible
+    ├── RunError                    7   a run folder cannot be written, resumed or read
+    ├── TrainingError               8   training went wrong on a device (a loss that is not finite, ...)
+    ├── UpdateRefused               9   an update was not let in; the model is unchanged
+    └── MissingExtra               10   an optional dependency is needed; says what to install
+"""
+
+from __future__ import annotations
+
+
+class Cos2pError(Exception):
+    """Root of the tree. The command line prints the message and exits with `exit_code`, without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(Cos2pError, ValueError):
+    exit_code = 2
+
+
+class RecipeError(ConfigError):
+    exit_code = 2
+
+
+class SpecError(Cos2pError, ValueError):
+    exit_code = 3
+
+
+class BudgetError(Cos2pError):
+    exit_code = 4
+
+
+class CheckpointError(Cos2pError):
+    exit_code = 5
+
+
+class DataError(Cos2pError):
+    exit_code = 6
+
+
+class RunError(Cos2pError):
+    exit_code = 7
+
+
+class TrainingError(Cos2pError):
+    exit_code = 8
+
+
+class UpdateRefused(Cos2pError):
+    exit_code = 9
+
+
+class MissingExtra(Cos2pError):
+    exit_code = 10
