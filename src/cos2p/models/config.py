@@ -1,0 +1,157 @@
+"""The shape of a model: one frozen, hashable value for all three families."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from cos2p.errors import ConfigError
+
+Family = Literal["vit", "bert", "llama"]
+TaskKind = Literal["classification", "language-modeling"]
+ExitKind = Literal["bank", "shared"]
+
+_EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a transformer looks like at full size. Zero in a derived field means "work it out".
+
+    >>> ModelConfig("vit", dim=64, depth=8, heads=8, mlp=256, classes=10, image=8, patch=2, channels=1).tokens
+    17
+    """
+
+    family: Family
+    dim: int
+    """Residual width. Never cut, so that every submodel's blocks fit together."""
+    depth: int
+    """Number of blocks L."""
+    heads: int
+    """Query heads per block."""
+    mlp: int
+    """Units of the MLP per block."""
+    classes: int = 10
+    """Outputs of a classification exit; ignored for language modelling."""
+    kv_heads: int = 0
+    """Key/value heads (grouped queries); 0 means as many as `heads`. A segment is one KV head with its queries."""
+    head_dim: int = 0
+    """Size of a head; 0 means dim / heads."""
+    norm_eps: float = 0.0
+    """Epsilon of the norms; 0 means the family's habit (1e-12, LLaMA 1e-5)."""
+    task: TaskKind = "classification"
+    exits: ExitKind = "bank"
+    """`bank`: an exit of its own at every depth; `shared`: one exit for all depths."""
+    # Images (vit)
+    image: int = 224
+    """Edge of the square image in pixels."""
+    patch: int = 16
+    channels: int = 3
+    # Text (bert, llama)
+    vocab: int = 0
+    max_tokens: int = 512
+    """Longest sequence. BERT learns a position for each; LLaMA rotates, so there it is only a promise."""
+    token_types: int = 2
+    pad_token: int = 0
+    """Padding on the right; hidden from attention (BERT) and skipped by the last-token exit (LLaMA)."""
+    rope_theta: float = 10000.0
+    tied: bool = True
+    """Language modelling: the output table is the embedding table."""
+
+    def __post_init__(self) -> None:
+        if self.family not in get_args(Family):
+            raise ConfigError(f"unknown model family {self.family!r}; known: {', '.join(get_args(Family))}")
+        for name in ("dim", "depth", "heads", "mlp", "classes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model {name} is {getattr(self, name)}; it must be at least 1")
+        derived: dict[str, Any] = {}
+        if self.kv_heads == 0:
+            derived["kv_heads"] = self.heads
+        if self.head_dim == 0:
+            if self.dim % self.heads:
+                raise ConfigError(
+                    f"dim {self.dim} is not divisible by {self.heads} heads; "
+                    f"choose heads from {_divisors(self.dim)} or give head_dim"
+                )
+            derived["head_dim"] = self.dim // self.heads
+        if self.norm_eps == 0.0:
+            derived["norm_eps"] = _EPS[self.family]
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"{self.heads} heads are not divisible by {self.kv_heads} kv_heads")
+        self._check_family()
+
+    def _check_family(self) -> None:
+        if self.family == "vit":
+            if self.patch < 1 or self.image < 1 or self.image % self.patch:
+                raise ConfigError(
+                    f"image {self.image} is not divisible by patch {self.patch}; "
+                    f"choose a patch from {_divisors(self.image)}"
+                )
+        elif self.vocab < 1:
+            raise ConfigError(f"a {self.family} model needs vocab ≥ 1 (the tokenizer's size), got {self.vocab}")
+        if self.family != "llama" and self.kv_heads != self.heads:
+            raise ConfigError(f"grouped queries (kv_heads {self.kv_heads}) exist in llama only")
+        if self.family == "llama" and self.head_dim % 2:
+            raise ConfigError(f"rotary positions need an even head_dim, got {self.head_dim}")
+        if self.task == "language-modeling" and self.family != "llama":
+            raise ConfigError(f"language-modeling is for llama; {self.family} has task 'classification'")
+
+    @property
+    def tokens(self) -> int:
+        """Sequence length of one sample: patches and cls token, or `max_tokens`."""
+        return (self.image // self.patch) ** 2 + 1 if self.family == "vit" else self.max_tokens
+
+    @property
+    def groups(self) -> int:
+        """Attention segments per block: one KV head with its query heads."""
+        return self.kv_heads
+
+    @property
+    def queries_per_group(self) -> int:
+        return self.heads // self.kv_heads
+
+    @property
+    def gated(self) -> bool:
+        """SwiGLU: a unit has a gate row beside its up row."""
+        return self.family == "llama"
+
+    @property
+    def biased(self) -> bool:
+        return self.family != "llama"
+
+    @property
+    def pre_norm(self) -> bool:
+        return self.family != "bert"
+
+    @property
+    def outputs(self) -> int:
+        return self.vocab if self.task == "language-modeling" else self.classes
+
+    def with_(self, **changes: Any) -> ModelConfig:
+        """A copy with other fields; a misspelt field is a ConfigError, not a TypeError."""
+        known = {f.name for f in fields(self)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise ConfigError(f"unknown model field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        if changes.keys() & {"heads", "dim"}:  # what was worked out from the old values is worked out again
+            changes = {"kv_heads": 0, "head_dim": 0} | changes
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        unknown = sorted(set(values) - {f.name for f in fields(cls)})
+        if unknown:
+            raise ConfigError(f"unknown model field {unknown[0]!r}")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"incomplete model description: {error}") from None
+
+
+def _divisors(n: int) -> str:
+    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)

@@ -1,0 +1,285 @@
+"""One elastic transformer for three families. Every block has its own number of heads and MLP units.
+
+    ViT     pre-norm, cls token, learned positions
+    BERT    post-norm, pooler, padding mask
+    LLaMA   pre-norm with RMSNorm, rotary positions, SwiGLU, grouped queries, causal
+
+Shape legend: B batch, T tokens, D residual width, N heads, H head size, F kept MLP units, C outputs.
+
+Modules are built from a `SubmodelSpec` at their compact size, without values (on torch's meta device); `load` puts
+the tensors in by reference, so a submodel is never held twice. Names equal those of `models.layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights, exit_key
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+
+Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
+"""Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What attention and exits need to know of the input beside the features."""
+
+    mask: Tensor | None = None
+    """(B, 1, 1, T) true where a key may be seen; None for all."""
+    rotary: tuple[Tensor, Tensor] | None = None
+    last: Tensor | None = None
+    """(B,) index of the last real token, for LLaMA classification."""
+
+
+def make_context(config: ModelConfig, inputs: Tensor) -> Context:
+    """From the raw inputs: images need nothing, token ids give padding mask, positions and last token."""
+    if config.family == "vit":
+        return Context()
+    real_BT = inputs != config.pad_token
+    if config.family == "bert":
+        return Context(mask=real_BT[:, None, None, :])
+    rotary = rotary_table(config, inputs.shape[1])
+    if config.task == "language-modeling":
+        return Context(rotary=rotary)
+    positions = torch.arange(inputs.shape[1], device=inputs.device)
+    return Context(rotary=rotary, last=(positions * real_BT).argmax(-1))
+
+
+def rotary_table(config: ModelConfig, tokens: int) -> tuple[Tensor, Tensor]:
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), 1.0 / config.rope_theta**half)
+    angle_TH = torch.cat((angle_TH, angle_TH), -1)
+    return angle_TH.cos(), angle_TH.sin()
+
+
+def _rotate(x_BNTH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    cos_TH, sin_TH = table
+    low, high = x_BNTH.chunk(2, -1)
+    return x_BNTH * cos_TH + torch.cat((-high, low), -1) * sin_TH
+
+
+class Linear(nn.Module):
+    """F.linear over parameters without values; zero rows or columns are legal."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, device="meta"))
+        self.bias = nn.Parameter(torch.empty(outputs, device="meta")) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Norm(nn.Module):
+    """LayerNorm, or RMSNorm for LLaMA."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.empty(config.dim, device="meta"))
+        self.bias = nn.Parameter(torch.empty(config.dim, device="meta")) if config.biased else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class Block(nn.Module):
+    """Attention and MLP with the kept segments only.
+
+    `rescale` multiplies both outputs, before their bias and in training only, by 1/(kept fraction): a thin submodel
+    then adds as much to the residual as the full model will (FedRolex's Scaler).
+    """
+
+    def __init__(self, config: ModelConfig, keep: BlockKeep, rescale: bool = False) -> None:
+        super().__init__()
+        d, bias = config.dim, config.biased
+        self.config = config
+        self.groups, self.units = len(keep.heads), len(keep.units)
+        query = self.groups * config.queries_per_group * config.head_dim
+        key = self.groups * config.head_dim
+        self.norm1, self.norm2 = Norm(config), Norm(config)
+        self.q, self.k, self.v = (Linear(d, width, bias) for width in (query, key, key))
+        self.o = Linear(query, d, bias)
+        self.fc1 = Linear(d, self.units, bias)
+        if config.gated:
+            self.gate = Linear(d, self.units, bias)
+        self.fc2 = Linear(self.units, d, bias)
+        self.head_scale = config.groups / self.groups if rescale and self.groups else 1.0
+        self.unit_scale = config.mlp / self.units if rescale and self.units else 1.0
+
+    def attention(self, x_BTD: Tensor, context: Context, gate: Tensor | None) -> Tensor:
+        if self.groups == 0:  # what the masked full model computes: Wo's bias alone
+            return _bias_only(self.o, x_BTD)
+        B, T, _ = x_BTD.shape
+        size = self.config.head_dim
+        q, k, v = (layer(x_BTD).view(B, T, -1, size).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        if context.rotary is not None:
+            q, k = _rotate(q, context.rotary), _rotate(k, context.rotary)
+        y_BNTH = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=context.mask, is_causal=self.config.family == "llama",
+            enable_gqa=self.config.queries_per_group > 1,
+        )  # fmt: skip
+        if gate is not None:
+            y_BNTH = y_BNTH * gate.repeat_interleave(self.config.queries_per_group).view(1, -1, 1, 1)
+        y_BTD = y_BNTH.transpose(1, 2).reshape(B, T, -1)
+        return self.o(y_BTD * self.head_scale if self.training and self.head_scale != 1.0 else y_BTD)  # type: ignore[no-any-return]
+
+    def feed_forward(self, x_BTD: Tensor, gate: Tensor | None) -> Tensor:
+        if self.units == 0:
+            return _bias_only(self.fc2, x_BTD)
+        h_BTF = F.silu(self.gate(x_BTD)) * self.fc1(x_BTD) if self.config.gated else F.gelu(self.fc1(x_BTD))
+        if gate is not None:
+            h_BTF = h_BTF * gate
+        return self.fc2(h_BTF * self.unit_scale if self.training and self.unit_scale != 1.0 else h_BTF)  # type: ignore[no-any-return]
+
+    def forward(
+        self, x: Tensor, context: Context, head_gate: Tensor | None = None, unit_gate: Tensor | None = None
+    ) -> Tensor:
+        if self.config.pre_norm:
+            x = x + self.attention(self.norm1(x), context, head_gate)
+            return x + self.feed_forward(self.norm2(x), unit_gate)
+        x = self.norm1(x + self.attention(x, context, head_gate))
+        return self.norm2(x + self.feed_forward(x, unit_gate))  # type: ignore[no-any-return]
+
+
+def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:
+    return torch.zeros_like(x_BTD) if layer.bias is None else layer.bias.expand_as(x_BTD)
+
+
+class Embedding(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        d = config.dim
+        if config.family == "vit":
+            self.patch = nn.Conv2d(config.channels, d, config.patch, config.patch, device="meta")
+            self.cls = nn.Parameter(torch.empty(1, 1, d, device="meta"))
+            self.positions = nn.Parameter(torch.empty(1, config.tokens, d, device="meta"))
+        else:
+            self.tokens = nn.Parameter(torch.empty(config.vocab, d, device="meta"))
+        if config.family == "bert":
+            self.positions = nn.Parameter(torch.empty(config.max_tokens, d, device="meta"))
+            self.types = nn.Parameter(torch.empty(config.token_types, d, device="meta"))
+            self.norm = Norm(config)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.config.family == "vit":
+            x_BTD = self.patch(inputs).flatten(2).transpose(1, 2)
+            return torch.cat((self.cls.expand(len(x_BTD), -1, -1), x_BTD), 1) + self.positions
+        x_BTD = F.embedding(inputs, self.tokens)
+        if self.config.family == "bert":
+            return self.norm(x_BTD + self.positions[: inputs.shape[1]] + self.types[0])  # type: ignore[no-any-return]
+        return x_BTD
+
+
+class Exit(nn.Module):
+    """From features to outputs. ViT: norm, cls token, linear. BERT: pooler, linear. LLaMA: norm and last token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.family == "bert":
+            self.pooler = Linear(config.dim, config.dim, bias=True)
+        else:
+            self.norm = Norm(config)
+        if config.task == "classification":
+            self.linear = Linear(config.dim, config.classes, config.biased)
+
+    def forward(self, x_BTD: Tensor, context: Context, table_VD: Tensor | None) -> Tensor:
+        if self.config.task == "language-modeling":
+            assert table_VD is not None
+            return F.linear(self.norm(x_BTD), table_VD)
+        if context.last is not None:
+            x_BD = x_BTD[torch.arange(len(x_BTD)), context.last]
+        else:
+            x_BD = x_BTD[:, 0]
+        x_BD = torch.tanh(self.pooler(x_BD)) if self.config.family == "bert" else self.norm(x_BD)
+        return self.linear(x_BD)  # type: ignore[no-any-return]
+
+
+class ElasticTransformer(nn.Module):
+    """The part of the model a spec describes. Without `hold_prefix` it starts at the window and takes features.
+
+    forward(inputs) runs embeddings and every held block; forward(inputs, features) starts from the features that
+    the frozen prefix gave. Both return the outputs of the exits, shallowest first.
+    """
+
+    def __init__(
+        self, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False, hold_prefix: bool = False
+    ) -> None:
+        super().__init__()
+        spec.check(config)
+        self.config, self.spec = config, spec
+        self.holds_prefix = hold_prefix or spec.frozen == 0
+        self.embed = Embedding(config) if self.holds_prefix else None
+        self.blocks = nn.ModuleDict()
+        if hold_prefix:
+            for i in range(spec.frozen):
+                keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
+                self.blocks[str(i)] = Block(config, keep)
+        for i in range(spec.frozen, spec.top):
+            self.blocks[str(i)] = Block(config, spec.keep(i), rescale)
+        keys = dict.fromkeys(exit_key(config, depth).removeprefix("exits.") for depth in spec.exits)
+        self.exits = nn.ModuleDict({key: Exit(config) for key in keys})
+        if config.task == "language-modeling" and not config.tied:
+            self.lm_head = Linear(config.dim, config.vocab, bias=False)
+        elif config.task == "language-modeling" and self.embed is None:
+            # The tied table as output projection, held frozen: it is trained where the embeddings are.
+            self.output_table = nn.Parameter(torch.empty(config.vocab, config.dim, device="meta"), requires_grad=False)
+
+    def load(self, weights: Weights) -> ElasticTransformer:
+        """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
+        own = {name: weights["embed.tokens" if name == "output_table" else name] for name, _ in self.named_parameters()}
+        self.load_state_dict(own, strict=True, assign=True)
+        if self.holds_prefix and self.spec.frozen:
+            assert self.embed is not None
+            for module in (self.embed, *(self.blocks[str(i)] for i in range(self.spec.frozen))):
+                module.requires_grad_(False)
+        return self
+
+    def weights(self) -> Weights:
+        """The trainable tensors by name, detached, sharing memory."""
+        return {name: p.detach() for name, p in self.named_parameters() if p.requires_grad}
+
+    @property
+    def table(self) -> Tensor | None:
+        """The output table of a language model."""
+        if self.config.task != "language-modeling":
+            return None
+        if not self.config.tied:
+            return self.lm_head.weight
+        return self.embed.tokens if self.embed is not None else self.output_table
+
+    def forward(self, inputs: Tensor, features: Tensor | None = None, gates: Gates | None = None) -> list[Tensor]:
+        context = make_context(self.config, inputs)
+        x_BTD, first = self._start(inputs, features, context)
+        outputs = []
+        for i in range(first, self.spec.top):
+            head_gate, unit_gate = gates.get(i, (None, None)) if gates is not None else (None, None)
+            x_BTD = self.blocks[str(i)](x_BTD, context, head_gate, unit_gate)
+            if i + 1 in self.spec.exits:
+                module = self.exits[exit_key(self.config, i + 1).removeprefix("exits.")]
+                outputs.append(module(x_BTD, context, self.table))
+        return outputs
+
+    def _start(self, inputs: Tensor, features: Tensor | None, context: Context) -> tuple[Tensor, int]:
+        if features is not None:
+            return features, self.spec.frozen
+        if self.embed is None:
+            raise ValueError("this submodel does not hold its frozen prefix: give the features behind it")
+        if self.spec.frozen == 0:
+            return self.embed(inputs), 0
+        with torch.no_grad():
+            x_BTD = self.embed(inputs)
+            for i in range(self.spec.frozen):
+                x_BTD = self.blocks[str(i)](x_BTD, context)
+        return x_BTD, self.spec.frozen

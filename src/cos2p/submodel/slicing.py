@@ -1,0 +1,133 @@
+"""`extract` (full weights → compact weights) and `scatter` (compact → full) as pure index operations.
+
+One `index_select` or `index_copy` for each tensor; no loop over segments. The round trip is a bitwise identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from cos2p.errors import SpecError
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+
+Slice = tuple[int, Tensor]
+"""The axis that is cut and the indices kept along it."""
+
+
+def segment_index(config: ModelConfig, axis: Axis, keep: BlockKeep) -> Tensor:
+    """The entries along `axis` that belong to the kept segments.
+
+    >>> from cos2p import model
+    >>> segment_index(model("vit-nano", heads=32), Axis.QUERY, BlockKeep((1, 3), ())).tolist()
+    [2, 3, 6, 7]
+    """
+    kept = torch.tensor(keep.units if axis is Axis.UNIT else keep.heads, dtype=torch.int64)
+    width = segment_width(config, axis)
+    return kept if width == 1 else (kept[:, None] * width + torch.arange(width)).reshape(-1)
+
+
+def _block_slices(config: ModelConfig, block: int, keep: BlockKeep) -> dict[str, Slice | None]:
+    prefix, table = f"blocks.{block}.", layout(config)
+    index: dict[Axis, Tensor | None] = {}
+    for axis in (Axis.QUERY, Axis.KEY, Axis.UNIT):
+        whole = len(keep.units) == config.mlp if axis is Axis.UNIT else len(keep.heads) == config.groups
+        index[axis] = None if whole else segment_index(config, axis, keep)
+    slices: dict[str, Slice | None] = {}
+    for name in (n for n in table if n.startswith(prefix)):
+        cut = table[name].cut
+        chosen = None if cut is None else index[cut[1]]
+        slices[name] = None if cut is None or chosen is None else (cut[0], chosen)
+    return slices
+
+
+@lru_cache(maxsize=256)
+def window_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice | None]:
+    """For every tensor a device trains: how it is cut out of the full one (None: whole)."""
+    spec.check(config)
+    slices: dict[str, Slice | None] = {}
+    table = layout(config)
+    if spec.trains_embeddings:
+        slices |= {name: None for name in table if name.startswith("embed.")}
+    for block in range(spec.frozen, spec.top):
+        slices |= _block_slices(config, block, spec.keep(block))
+    for key in dict.fromkeys(exit_key(config, depth) + "." for depth in spec.exits):
+        slices |= {name: None for name in table if name.startswith(key)}
+    if "lm_head.weight" in table:
+        slices["lm_head.weight"] = None
+    return MappingProxyType(slices)
+
+
+@lru_cache(maxsize=256)
+def prefix_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice | None]:
+    """For every tensor of the frozen part: embeddings and the blocks below the window."""
+    if spec.frozen == 0:
+        return MappingProxyType({})
+    slices: dict[str, Slice | None] = {name: None for name in layout(config) if name.startswith("embed.")}
+    for block in range(spec.frozen):
+        keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
+        slices |= _block_slices(config, block, keep)
+    return MappingProxyType(slices)
+
+
+def compact_shape(config: ModelConfig, name: str, cut: Slice | None) -> tuple[int, ...]:
+    shape = list(layout(config)[name].shape)
+    if cut is not None:
+        shape[cut[0]] = len(cut[1])
+    return tuple(shape)
+
+
+def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what a device trains and sends back."""
+    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+
+
+def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:
+    """Cut tensors out, always as copies: what a device does to them cannot reach the original."""
+    return {
+        name: weights[name].clone() if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()
+    }
+
+
+def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
+    """The compact weights a device trains: window, exits, and the embeddings if nothing is frozen."""
+    return take(weights, window_slices(config, spec))
+
+
+def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
+    """The frozen part below the window (empty if the window is at the bottom)."""
+    return take(weights, prefix_slices(config, spec))
+
+
+def scatter(compact: Mapping[str, Tensor], into: Weights, config: ModelConfig, spec: SubmodelSpec) -> Weights:
+    """Put compact tensors back where they were cut out, in place; everything else stays bitwise as it was."""
+    slices = window_slices(config, spec)
+    check_shapes(compact, config, spec)
+    for name, tensor in compact.items():
+        cut = slices[name]
+        if cut is None:
+            into[name].copy_(tensor)
+        else:
+            into[name].index_copy_(*cut, tensor)
+    return into
+
+
+def check_shapes(compact: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> None:
+    """Raise SpecError unless every tensor belongs to the submodel and has its compact shape."""
+    expected = compact_shapes(config, spec)
+    _refuse_unknown(compact.keys(), expected)
+    for name, tensor in compact.items():
+        if tuple(tensor.shape) != expected[name]:
+            raise SpecError(f"{name} has shape {tuple(tensor.shape)}, the spec says {expected[name]}")
+
+
+def _refuse_unknown(names: Iterable[str], expected: Mapping[str, object]) -> None:
+    unknown = sorted(set(names) - set(expected))
+    if unknown:
+        raise SpecError(f"{unknown[0]} is not part of this submodel ({len(expected)} tensors)")

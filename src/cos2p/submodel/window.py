@@ -1,0 +1,78 @@
+"""The rolling window: which blocks a device trains in its r-th cycle.
+
+A device's own cycle counter drives its window, not the server's round: a straggler whose period happened to equal
+the number of positions would otherwise see one window for ever. Devices of one tier (same number of blocks) start
+at different positions, so that every round covers every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from cos2p.errors import ConfigError
+
+Schedule = Literal["rolling", "dwell", "balanced"]
+
+
+def positions(depth: int, blocks: int) -> int:
+    """How many places a window of `blocks` blocks has in a model of `depth` blocks."""
+    return depth - blocks + 1
+
+
+def tier_offset(rank: int, tier_size: int, places: int) -> int:
+    """Where the `rank`-th of `tier_size` devices begins: spread from the bottom to the top of the model.
+
+    >>> [tier_offset(r, 4, 7) for r in range(4)], [tier_offset(r, 7, 3) for r in range(7)]
+    ([0, 2, 4, 6], [0, 1, 2, 0, 1, 2, 0])
+    """
+    if 1 < tier_size < places:
+        return round(rank * (places - 1) / (tier_size - 1))
+    return rank % places
+
+
+def rolling_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
+    """The paper's window: one block further each cycle, from the bottom again after the top."""
+    return (cycle + offset) % positions(depth, blocks)
+
+
+def dwell_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
+    """Stays at both ends so long that the outermost blocks are trained as often as the others.
+
+    The plain window visits block 0 in one position of L−K+1, a middle block in K of them. Here the window slides in
+    from below and out above, held at the border meanwhile.
+    """
+    step = (cycle + offset) % (depth + blocks - 1)
+    return min(max(step - (blocks - 1), 0), depth - blocks)
+
+
+def balanced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int) -> int:
+    """The position whose blocks were dispatched least so far; ties in rolling order, so that devices differ.
+
+    `coverage[i]` counts the tasks that had block i in their window.
+    """
+    places = positions(len(coverage), blocks)
+    first = (cycle + offset) % places
+    order = [(first + i) % places for i in range(places)]
+    return min(order, key=lambda start: sum(coverage[start : start + blocks]))
+
+
+def window_start(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int) -> int:
+    """First trainable block under any schedule; `coverage` has one entry for each block of the model."""
+    depth = len(coverage)
+    if schedule == "rolling":
+        return rolling_start(depth, blocks, cycle, offset)
+    if schedule == "dwell":
+        return dwell_start(depth, blocks, cycle, offset)
+    if schedule == "balanced":
+        return balanced_start(coverage, blocks, cycle, offset)
+    raise ConfigError(f"unknown window schedule {schedule!r}; known: {', '.join(get_args(Schedule))}")
+
+
+def exit_depths(start: int, blocks: int, tier_blocks: Sequence[int]) -> tuple[int, ...]:
+    """Exits at frozen + K_i for every tier's K_i ≤ K_n; the device's own top is always among them.
+
+    >>> exit_depths(2, 6, [2, 6])
+    (4, 8)
+    """
+    return tuple(sorted({start + k for k in tier_blocks if k <= blocks} | {start + blocks}))
