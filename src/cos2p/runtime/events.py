@@ -1,0 +1,150 @@
+"""What can happen to the coordinator (events) and what it wants done (actions).
+
+    Joined · Left · Arrived · Refused · Failed · TimerFired · Stop
+                             │
+                    Coordinator.handle
+                             ▼
+    Dispatch · Merge · Drop · Bench · StartTimer · Aggregate · Finish
+
+Names and numbers only. Weights, clocks and wires belong to those who carry the actions out, in the order given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The client is here and has no task in hand: at the start, late, back after an absence, or restarted."""
+
+    client: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """The client is known to be gone. Should the answer to its task come all the same, it is welcome."""
+
+    client: str
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An update came in and passed every check at the door."""
+
+    client: str
+    task: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An update came in and did not pass; the model is unchanged."""
+
+    client: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The task came to nothing on the device: training failed, or the task was lost."""
+
+    client: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TimerFired:
+    """The seconds of an earlier `StartTimer` are over. Nobody needs to cancel a timer: a late one is ignored."""
+
+    timer: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the run now (early stopping, time is up, the user asked): aggregate what is buffered, then finish."""
+
+    reason: str
+
+
+Event = Joined | Left | Arrived | Refused | Failed | TimerFired | Stop
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """Give the client a task cut from this version of the model."""
+
+    client: str
+    task: str
+    """Name of the task, unique in the run; the answer must carry it."""
+    version: int
+    cycle: int
+    """Updates accepted from this client so far: moves the rolling window, so that a retry keeps its window."""
+    attempt: int
+    """Tasks given to this client before: makes every try's randomness its own."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Add the update that just arrived to the running sums."""
+
+    client: str
+    task: str
+    version: int
+    """The version the task was cut from."""
+    staleness: int
+    """τ: aggregations between the task's dispatch and now."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Throw away the update that just arrived; the reason goes to the log."""
+
+    client: str
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The client failed too often in a row and gets no more tasks until it joins anew."""
+
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StartTimer:
+    """Send `TimerFired(timer)` after this many seconds."""
+
+    timer: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Close the round: turn the running sums into the new version of the model."""
+
+    round: int
+    """Number of the round that ends, from 0."""
+    version: int
+    """Number of the model it makes: `round + 1`."""
+    clients: tuple[str, ...]
+    """Who reported, in the order of their first update."""
+    updates: int
+    """How many updates were merged; more than `len(clients)` when a client reported twice."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over; no event changes anything any more."""
+
+    reason: str
+
+
+Action = Dispatch | Merge | Drop | Bench | StartTimer | Aggregate | Finish
