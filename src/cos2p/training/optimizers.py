@@ -83,7 +83,15 @@ class Adan(torch.optim.Optimizer):
             for (step, device, dtype), rows in self._ready(group).items():
                 chunk_bytes = CPU_CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
                 for chunk in _chunks(rows, chunk_bytes // dtype.itemsize):
-                    _update(chunk, step, **{name: group[name] for name in self.defaults})
+                    _update(
+                        chunk,
+                        step,
+                        lr=group["lr"],
+                        betas=group["betas"],
+                        eps=group["eps"],
+                        weight_decay=group["weight_decay"],
+                        no_prox=group["no_prox"],
+                    )
         return loss
 
     def restart(self) -> None:
@@ -203,7 +211,7 @@ def _as_chunk(rows: list[_Row]) -> _Chunk:
     return theta, g, m, u, n, previous
 
 
-_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
+_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adan": Adan,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
@@ -211,7 +219,11 @@ _CLASSES: dict[str, type[torch.optim.Optimizer]] = {
 
 
 def make_optimizer(
-    name: str, params: ParamsT, lr: float, weight_decay: float = 0.0, **options: Any
+    name: str,
+    params: Iterable[Tensor] | Iterable[dict[str, Any]],
+    lr: float,
+    weight_decay: float = 0.0,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """The optimiser `name` ("adan", "adamw" or "sgd") over `params`, tensors or torch's parameter groups.
 
@@ -224,20 +236,17 @@ def make_optimizer(
     for option in options:
         if option not in known:
             raise ConfigError(f"optimizer {name!r} has no option {option!r}; it has {', '.join(sorted(known))}")
-    params = list(params)  # type: ignore[assignment]
-    if not params:
+    groups = [{**entry, "params": list(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
+    tensors = [t for entry in groups for t in (entry["params"] if isinstance(entry, dict) else [entry])]
+    if not tensors:
         raise ConfigError(f"optimizer {name!r} got no parameters; at least one tensor has to be trainable")
-    if "fused" in known and "foreach" not in options and _has_fused_kernel(params):
-        options.setdefault("fused", True)
-    return _CLASSES[name](params, lr=lr, weight_decay=weight_decay, **options)  # type: ignore[call-arg]
+    if "fused" in known and "foreach" not in options:
+        options.setdefault("fused", all(map(_has_fused_kernels, tensors)))
+    return _CLASSES[name](groups, lr=lr, weight_decay=weight_decay, **options)
 
 
-def _has_fused_kernel(params: Iterable[Any]) -> bool:
-    entries = [entry[1] if isinstance(entry, tuple) else entry for entry in params]
-    tensors: list[Tensor] = []
-    for entry in entries:
-        tensors.extend(entry["params"] if isinstance(entry, dict) else [entry])
-    return all(t.is_floating_point() and t.device.type in ("cpu", "cuda") for t in tensors)
+def _has_fused_kernels(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
 
 
 def learning_rate(schedule: Schedule, base: float, progress: float, floor: float = 0.0) -> float:
@@ -245,8 +254,8 @@ def learning_rate(schedule: Schedule, base: float, progress: float, floor: float
 
     "constant" stays at `base`; "cosine" falls from `base` to `floor` along half a cosine.
 
-    >>> learning_rate("cosine", base=0.5, progress=0.5, floor=0.1)
-    0.3
+    >>> learning_rate("cosine", base=0.5, progress=0.5)
+    0.25
     """
     if not 0.0 <= progress <= 1.0:
         raise ConfigError(f"progress={progress}: must be in [0, 1], 0 at the start of the run and 1 at its end")
