@@ -13,9 +13,7 @@ A trigger is a value without state: the coordinator keeps the counts and asks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
 
@@ -80,10 +78,3 @@ class Trigger:
         """`updates` have arrived from `reporters` different clients, and `clients` take part in the round."""
         arrived = updates if self.mu is None else reporters
         return arrived >= self.threshold(clients)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Trigger:
-        return cls(**state)

@@ -17,14 +17,11 @@ is aggregated at once. A straggler is never interrupted: its update is merged wh
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, assert_never
 
-from cos2p.aggregation.triggers import Trigger
-from cos2p.errors import ConfigError
 from cos2p.runtime.events import (
     Action,
     Aggregate,
@@ -41,63 +38,10 @@ from cos2p.runtime.events import (
     Refused,
     StartTimer,
     Stop,
+    Ticket,
     TimerFired,
 )
-
-Redispatch = Literal["at-once", "at-aggregation"]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How a run goes. At least one of `rounds` and `max_updates` says where it ends."""
-
-    trigger: Trigger
-
-    redispatch: Redispatch
-    """When a client that reported gets its next task. `at-aggregation`: with the next version, as in the paper;
-    the only sensible value for a synchronous run. `at-once`: no device idles, staleness grows."""
-
-    rounds: int | None = None
-    """Aggregations until the end; the first of this and `max_updates` ends the run."""
-
-    max_updates: int | None = None
-    """Merged updates until the end; gives methods with different triggers the same amount of training."""
-
-    task_timeout: float | None = None
-    """Seconds after which a client is not waited for any more. Several times the slowest device's task; its
-    update is still merged should it come later. None trusts every client to answer or be reported as gone."""
-
-    max_staleness: int | None = None
-    """Updates older than this many versions are dropped. None merges them all."""
-
-    max_failures: int = 5
-    """Tasks in a row that may fail or be refused before a client is benched."""
-
-    def __post_init__(self) -> None:
-        if self.redispatch not in get_args(Redispatch):
-            raise ConfigError(f"redispatch is {self.redispatch!r}; it is one of {', '.join(get_args(Redispatch))}")
-        if self.rounds is None and self.max_updates is None:
-            raise ConfigError("a run needs an end: set rounds, max_updates or both")
-        for name, least in (("rounds", 1), ("max_updates", 1), ("max_staleness", 0), ("max_failures", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}; it is at least {least}")
-        if self.task_timeout is not None and not (self.task_timeout > 0 and math.isfinite(self.task_timeout)):
-            raise ConfigError(f"task_timeout is {self.task_timeout}; it is a number of seconds above 0, or None")
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Rules:
-        return cls(**{**state, "trigger": Trigger.from_dict(state["trigger"])})
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """A task that was given and not yet answered: what the answer must match."""
-
-    task: str
-    version: int
-    cycle: int
-    attempt: int
+from cos2p.runtime.rules import Rules
 
 
 @dataclass
@@ -131,6 +75,7 @@ class _Client:
 class Coordinator:
     """Give it what happens, carry out what it answers, in order.
 
+    >>> from cos2p.aggregation.triggers import Trigger
     >>> coordinator = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=1))
     >>> coordinator.handle(Joined("pi-1"))
     [Dispatch(client='pi-1', task='pi-1#0', version=0, cycle=0, attempt=0)]

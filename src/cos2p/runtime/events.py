@@ -148,3 +148,15 @@ class Finish:
 
 
 Action = Dispatch | Merge | Drop | Bench | StartTimer | Aggregate | Finish
+
+# ---------------------------------------------------------------- between the two
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A task that was given and not yet answered: what the answer must match."""
+
+    task: str
+    version: int
+    cycle: int
+    attempt: int
