@@ -1,0 +1,154 @@
+"""Which data, and how much of it: the `[data]` table of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cos2p.data.examples import Normalize
+
+Source = Literal["digits", "idx", "npz", "parquet", "csv", "folder", "hub"]
+Task = Literal["classification", "language-modeling"]
+Crop = Literal["center", "stretch"]
+
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class DataConfig(BaseModel):
+    """A data set by its source, its files and columns, and the share of it that is used.
+
+    >>> DataConfig().source
+    'digits'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Source = Field(
+        default="digits",
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, "
+        "no files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv: tables with images "
+        "or texts; folder: one image per file, path/<class>/<file>, with train, validation and test folders above "
+        "the classes if there are such; hub: a data set by its Hugging Face name (needs cos2p[hub]).",
+    )
+    path: str = Field(
+        default="",
+        description="Folder that holds the files; for `hub` the name of the data set. ~ and ${VAR} are expanded. "
+        "A relative path is looked up in the current folder, then in the folder $COS2P_DATA.",
+    )
+    train: str = Field(
+        default="",
+        description="Training file below `path`; parquet and csv take a pattern such as train-*.parquet. "
+        "For idx the image file. For folder and hub the name of the split (empty: train).",
+    )
+    validation: str = Field(
+        default="",
+        description="Validation file below `path`, or split. Empty: `validation_fraction` of the training samples.",
+    )
+    test: str = Field(
+        default="",
+        description="Test file below `path`, or split. Empty: `test_fraction` of the training samples.",
+    )
+    train_labels: str = Field(
+        default="",
+        description="idx only: label file of `train`. Empty: its name with images-idx3 replaced by labels-idx1.",
+    )
+    validation_labels: str = Field(default="", description="idx only: label file of `validation`, as above.")
+    test_labels: str = Field(default="", description="idx only: label file of `test`, as above.")
+    subset: str = Field(default="", description="hub only: the configuration of the data set, such as `plain_text`.")
+    classes: str = Field(
+        default="",
+        description="File below `path` with the class names, line n naming label n from 0. "
+        "Empty: the names are taken from the labels.",
+    )
+
+    task: Task = Field(
+        default="classification",
+        description="classification: one label per sample; language-modeling: the next token, from texts alone.",
+    )
+    image_column: str = Field(
+        default="image",
+        description="parquet, csv, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv as base64; or the "
+        "name of an image file next to the table. Not read when `text_column` is set.",
+    )
+    text_column: str = Field(default="", description="parquet, csv, hub: the texts. Empty: the samples are images.")
+    label_column: str = Field(
+        default="label", description="parquet, csv, hub, npz: the labels, integers from 0 or class names."
+    )
+    group_column: str = Field(
+        default="",
+        description="parquet, csv, hub: who a sample belongs to (writer, speaker), for the natural partition. "
+        "Empty: nobody.",
+    )
+
+    image_size: Annotated[int, Field(ge=0, le=4096)] = Field(
+        default=0, description="Edge of the square images in pixels, 8 to 512. 0: as they are, all of one size."
+    )
+    crop: Crop = Field(
+        default="center",
+        description="How an image becomes `image_size`. center: scale the shorter edge, cut the middle out; "
+        "stretch: scale both edges, nothing is cut but proportions change.",
+    )
+    channels: Literal[1, 3] = Field(default=1, description="1: grey; 3: RGB. Images are converted.")
+    mean: tuple[float, ...] = Field(
+        default=(0.5,),
+        min_length=1,
+        max_length=3,
+        description="Mean to subtract from pixels in 0..1: one number, or one per channel.",
+    )
+    std: tuple[Annotated[float, Field(gt=0.0)], ...] = Field(
+        default=(0.5,),
+        min_length=1,
+        max_length=3,
+        description="Standard deviation to divide by, above 0: one number, or one per channel.",
+    )
+
+    tokenizer: str = Field(
+        default="bytes",
+        description="Path of a tokenizer.json (looked up like `path`), or `bytes`: one token per byte, "
+        "259 tokens, no file needed.",
+    )
+    max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
+        default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones padded."
+    )
+
+    train_samples: Count = Field(
+        default=0,
+        description="Training samples to use, the validation share included; drawn in proportion to the classes. "
+        "0: all.",
+    )
+    test_samples: Count = Field(default=0, description="Test samples to use, drawn likewise. 0: all.")
+    validation_fraction: Fraction = Field(
+        default=0.1,
+        description="Share of the training samples kept for validation, 0 to 0.3, in proportion to the classes. "
+        "Not used when `validation` is given. Never taken from the test set.",
+    )
+    test_fraction: Fraction = Field(
+        default=0.2,
+        description="Share of all samples kept for testing when the source has no test set, 0.1 to 0.3.",
+    )
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> DataConfig:
+        if self.source not in ("digits", "folder", "hub") and not self.train:
+            raise ValueError(f"source {self.source!r} needs the file name of the training samples in `train`")
+        if self.source in ("folder", "hub") and not self.path:
+            what = "the image folder" if self.source == "folder" else "the name of the data set"
+            raise ValueError(f"source {self.source!r} needs {what} in `path`")
+        if self.text_column and self.source not in ("parquet", "csv", "hub"):
+            raise ValueError(f"`text_column` is for parquet, csv and hub; source {self.source!r} has images only")
+        if self.task == "language-modeling" and not self.text_column:
+            raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                raise ValueError(
+                    f"`{name}` has {len(values)} numbers for {self.channels} channel(s); "
+                    "give one number, or one per channel"
+                )
+        return self
+
+    @property
+    def normalize(self) -> Normalize:
+        """What `Examples.batch` takes."""
+        return Normalize(mean=self.mean, std=self.std)

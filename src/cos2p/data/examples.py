@@ -1,0 +1,127 @@
+"""Samples in memory. Images stay as bytes (a quarter of the memory of floats) and are normalised batch by batch.
+
+Shapes: N samples, C channels, H height, W width, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from cos2p.errors import DataError
+
+IGNORE = -100
+"""A label that counts for nothing: torch's cross entropy skips it by default."""
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Per-channel (x - mean) / std, for x in 0..1. One number serves all channels."""
+
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def __call__(self, images_NCHW: torch.Tensor) -> torch.Tensor:
+        """Float32 images; bytes are first divided by 255."""
+        channels = images_NCHW.shape[1]
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, channels):
+                raise DataError(
+                    f"data.{name} has {len(values)} numbers, the images {channels} channels; "
+                    f"give one number, or one per channel"
+                )
+        images = images_NCHW.float()
+        if images_NCHW.dtype == torch.uint8:
+            images = images / 255
+        mean = torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, dtype=torch.float32).view(1, -1, 1, 1)
+        return (images - mean) / std
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs and labels of one split. A value: nothing in the package writes into its tensors."""
+
+    inputs: torch.Tensor
+    """Images (N, C, H, W), uint8 or float32 in 0..1; or token ids (N, T), int64, padded on the right."""
+    labels: torch.Tensor
+    """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
+    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything."""
+    class_names: tuple[str, ...]
+    """Name of class i at place i; empty for language modelling."""
+    groups: tuple[str, ...] | None = None
+    """Natural owner of each sample (a writer, a speaker), for the natural partition."""
+    pad_id: int | None = None
+    """Text: the id that fills up short sequences."""
+    vocabulary: int = 0
+    """Text: number of token ids there are."""
+
+    def __post_init__(self) -> None:
+        counts = {"inputs": len(self.inputs), "labels": len(self.labels)}
+        if self.groups is not None:
+            counts["groups"] = len(self.groups)
+        if len(set(counts.values())) > 1:
+            raise DataError(f"inputs, labels and groups must be equally many, not {counts}")
+        if self.labels.dtype != torch.int64:
+            raise DataError(f"labels must be int64, not {self.labels.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def is_text(self) -> bool:
+        return self.inputs.ndim == 2
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the samples take."""
+        return self.inputs.nbytes + self.labels.nbytes
+
+    def strata(self) -> np.ndarray:
+        """One integer per sample: what a split or a subset should keep in proportion (classes, else groups)."""
+        if self.labels.ndim == 1:
+            return self.labels.numpy()
+        if self.groups is not None:
+            return np.unique(np.asarray(self.groups), return_inverse=True)[1].astype(np.int64)
+        return np.zeros(len(self), dtype=np.int64)
+
+    def subset(self, indices: torch.Tensor | np.ndarray) -> Examples:
+        """The samples at `indices`, in that order."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        groups = None if self.groups is None else tuple(self.groups[i] for i in chosen.tolist())
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], groups=groups)
+
+    def batch(
+        self, indices: torch.Tensor | np.ndarray, normalize: Normalize | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs ready for the model and their labels.
+
+        Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are.
+        """
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        inputs = self.inputs[chosen]
+        if not self.is_text:
+            inputs = (normalize or Normalize(mean=(0.0,), std=(1.0,)))(inputs)
+        return inputs, self.labels[chosen]
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A data set: training samples, and the two sets that are never trained on."""
+
+    train: Examples
+    validation: Examples
+    """For choosing (learning rate, early stop); empty if none was asked for."""
+    test: Examples
+    """For the final figures only."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.train.class_names
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 for language modelling."""
+        return len(self.train.class_names)

@@ -1,0 +1,78 @@
+"""Image folders: path/<class>/<file>, or path/<split>/<class>/<file>."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cos2p.data import paths
+from cos2p.data.config import DataConfig
+from cos2p.data.images import decode_all
+from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.select import IntArray
+from cos2p.errors import DataError
+
+_SUFFIXES = frozenset([".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"])
+_VALIDATION_NAMES = ("validation", "valid", "val")
+
+
+def read_folder(config: DataConfig) -> RawSplits:
+    root = paths.find(config.path)
+    train = root / (config.train or "train")
+    if not train.is_dir():
+        if config.train or config.test or config.validation:
+            raise DataError(f"{root} has no folder {train.name!r}; it has {_listing(root)}")
+        return RawSplits(_split(root, config, None))
+    classes = _classes(train)
+    test = _named(root, config.test, ("test",), taken=())
+    taken = (train, *([test] if test else []))
+    validation = _named(root, config.validation, _VALIDATION_NAMES, taken)
+    return RawSplits(
+        train=_split(train, config, classes),
+        validation=_split(validation, config, classes) if validation else None,
+        test=_split(test, config, classes) if test else None,
+    )
+
+
+def _named(root: Path, wanted: str, usual: tuple[str, ...], taken: tuple[Path, ...]) -> Path | None:
+    """The folder asked for, or one of the usual names that is there and not already another split."""
+    if wanted:
+        if not (root / wanted).is_dir():
+            raise DataError(f"{root} has no folder {wanted!r}; it has {_listing(root)}")
+        return root / wanted
+    return next((root / name for name in usual if (root / name).is_dir() and root / name not in taken), None)
+
+
+def _split(folder: Path, config: DataConfig, classes: tuple[str, ...] | None) -> Raw:
+    classes = classes or _classes(folder)
+    files: list[Path] = []
+    labels: list[int] = []
+    for name in _subfolders(folder):
+        if name not in classes:
+            raise DataError(f"{folder / name} is a class that the training folder does not have")
+        own = sorted(file for file in (folder / name).iterdir() if file.suffix.lower() in _SUFFIXES)
+        if not own:
+            raise DataError(f"{folder / name} holds no images ({', '.join(sorted(_SUFFIXES))})")
+        files += own
+        labels += [classes.index(name)] * len(own)
+
+    def images(indices: IntArray) -> torch.Tensor:
+        return decode_all(((str(files[i]), files[i]) for i in indices.tolist()), config)
+
+    return Raw(where=str(folder), count=len(files), labels=labels, images=images, class_names=classes)
+
+
+def _classes(folder: Path) -> tuple[str, ...]:
+    names = _subfolders(folder)
+    if not names:
+        raise DataError(f"{folder} has no class folders; put the images in {folder / '<class>' / '<file>'}")
+    return tuple(names)
+
+
+def _subfolders(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _listing(root: Path) -> str:
+    return ", ".join(_subfolders(root)[:10]) or "no folders" if root.is_dir() else "no folders"

@@ -1,0 +1,120 @@
+"""Images from encoded bytes, files and arrays: one size, one or three channels.
+
+Shapes: N images, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from cos2p.data.config import DataConfig
+from cos2p.errors import DataError
+
+_GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+"""Luma weights of ITU-R 601, the ones Pillow uses to turn RGB grey."""
+
+
+def decode_all(images: Iterable[tuple[str, bytes | Path]], config: DataConfig) -> torch.Tensor:
+    """(N, C, H, W) uint8 from (name for messages, encoded bytes or file) pairs."""
+    decoded: list[NDArray[np.uint8]] = []
+    first = ""
+    for name, content in images:
+        pixels = _decode(name, content, config)
+        if decoded and pixels.shape != decoded[0].shape:
+            raise DataError(
+                f"{name} is {_size(pixels.shape)} pixels, {first} {_size(decoded[0].shape)}; "
+                f"set data.image_size to bring all images to one size"
+            )
+        first = first or name
+        decoded.append(pixels)
+    if not decoded:
+        edge = config.image_size
+        return torch.empty((0, config.channels, edge, edge), dtype=torch.uint8)
+    return torch.from_numpy(np.stack(decoded))
+
+
+def adapt_array(images: NDArray[np.generic], where: str, config: DataConfig) -> torch.Tensor:
+    """(N, C, H, W) uint8, or float32 in 0..1, from an array of images in any usual layout."""
+    pixels = _known_dtype(_channels_first(images, where), where)
+    if pixels.shape[1] == 1 and config.channels == 3:
+        pixels = np.repeat(pixels, 3, axis=1)
+    elif pixels.shape[1] == 3 and config.channels == 1:
+        grey = np.tensordot(pixels.astype(np.float32), _GREY, axes=([1], [0]))[:, None]
+        pixels = grey if pixels.dtype == np.float32 else np.rint(grey).astype(np.uint8)
+    edge = config.image_size
+    if edge and pixels.shape[2:] != (edge, edge):
+        pixels = _resize_array(pixels, config)
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def resize(image: Image.Image, edge: int, crop: str) -> Image.Image:
+    """A square image; `center` keeps proportions and cuts the middle out, `stretch` keeps everything."""
+    width, height = image.size
+    if crop == "stretch" or width == height:
+        return image.resize((edge, edge), Image.Resampling.BILINEAR)
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return image.resize(
+        (edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3.0
+    )
+
+
+def _decode(name: str, content: bytes | Path, config: DataConfig) -> NDArray[np.uint8]:
+    try:
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
+            image = opened.convert("L" if config.channels == 1 else "RGB")
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{name} cannot be read as an image ({error}); replace it or take it out of the data"
+        ) from error
+    if config.image_size and image.size != (config.image_size, config.image_size):
+        image = resize(image, config.image_size, config.crop)
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels[None] if config.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _channels_first(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[3] in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    if images.ndim == 4 and images.shape[1] in (1, 3):
+        return images
+    raise DataError(
+        f"{where}: images of shape {images.shape} are not understood; "
+        f"store (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels"
+    )
+
+
+def _known_dtype(pixels: NDArray[np.generic], where: str) -> NDArray[np.generic]:
+    if pixels.dtype == np.uint8 or pixels.size == 0:
+        return pixels if pixels.dtype == np.uint8 else pixels.astype(np.uint8)
+    low, high = float(pixels.min()), float(pixels.max())
+    if np.issubdtype(pixels.dtype, np.integer) and low >= 0 and high <= 255:
+        return pixels.astype(np.uint8)
+    if np.issubdtype(pixels.dtype, np.floating) and low >= 0 and high <= 1:
+        return pixels.astype(np.float32)
+    raise DataError(
+        f"{where}: pixels are {pixels.dtype} from {low:g} to {high:g}; store whole numbers in 0..255 or floats in 0..1"
+    )
+
+
+def _resize_array(pixels: NDArray[np.generic], config: DataConfig) -> NDArray[np.generic]:
+    edge = config.image_size
+    resized = np.empty((*pixels.shape[:2], edge, edge), dtype=pixels.dtype)
+    for i, image in enumerate(pixels):
+        for c, plane in enumerate(image):
+            picture = Image.fromarray(np.ascontiguousarray(plane))
+            resized[i, c] = np.asarray(resize(picture, edge, config.crop), dtype=pixels.dtype)
+    return resized
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]}x{shape[1]}"

@@ -1,0 +1,130 @@
+"""From a `DataConfig` to samples in memory: read labels, choose, then decode or tokenise what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from cos2p.data.config import DataConfig
+from cos2p.data.examples import Bundle, Examples
+from cos2p.data.labels import encode_labels
+from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.select import IntArray, split_off, stratified
+from cos2p.data.text import tokenize
+from cos2p.errors import DataError
+from cos2p.seeding import numpy_rng
+
+
+def load(config: DataConfig, seed: int) -> Bundle:
+    """The training, validation and test samples; the same for the same config and seed.
+
+    The test set is the source's own, or, if it has none, `test_fraction` of its samples. Of the training samples
+    `train_samples` are drawn, and of these `validation_fraction` are set aside. Every draw keeps the classes in
+    proportion. Raises `DataError`, with the thing and the way out named.
+    """
+    splits = _reader(config)(config)
+    for raw in splits.named().values():
+        if raw.count == 0:
+            raise DataError(f"{raw.where} holds no samples")
+    if config.task == "classification":
+        names, labels = encode_labels(splits, config)
+        strata = labels
+    else:
+        names, labels = (), {}
+        strata = {name: _group_codes(raw) for name, raw in splits.named().items()}
+    chosen = _choose(splits, strata, config, seed)
+
+    def examples(split: str) -> Examples:
+        # Without a split of its own, a set is a part of the training split.
+        name = split if split in splits.named() else "train"
+        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config)
+
+    return Bundle(train=examples("train"), validation=examples("validation"), test=examples("test"))
+
+
+def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
+    """The format's reader. Imported when needed: Pillow, pyarrow and scikit-learn take their time."""
+    from cos2p.data.digits import read_digits
+    from cos2p.data.folder import read_folder
+    from cos2p.data.idx import read_idx
+    from cos2p.data.npz import read_npz
+
+    if config.source in ("parquet", "csv", "hub"):
+        from cos2p.data.hub import read_hub
+        from cos2p.data.tables import read_csv, read_parquet
+
+        return {"parquet": read_parquet, "csv": read_csv, "hub": read_hub}[config.source]
+    return {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder}[config.source]
+
+
+def _choose(splits: RawSplits, strata: dict[str, IntArray], config: DataConfig, seed: int) -> dict[str, IntArray]:
+    """Indices of each set, into its own split or, if it has none, into the training split."""
+    train = np.arange(splits.train.count, dtype=np.int64)
+    if splits.test is None:
+        count = round(config.test_fraction * len(train))
+        if count == 0:
+            raise DataError(
+                f"{splits.train.where} has no test set, and data.test_fraction {config.test_fraction} of "
+                f"{len(train)} samples is none; raise it, or name a test set in data.test"
+            )
+        train, test = split_off(strata["train"], count, numpy_rng(seed, "data", "test split"))
+        test_strata = strata["train"]
+    else:
+        test = np.arange(splits.test.count, dtype=np.int64)
+        test_strata = strata["test"]
+    test = _sample(test, test_strata, config.test_samples, "test", seed)
+    train = _sample(train, strata["train"], config.train_samples, "train", seed)
+    if splits.validation is not None:
+        validation = np.arange(splits.validation.count, dtype=np.int64)
+    else:
+        count = round(config.validation_fraction * len(train))
+        rest, taken = split_off(strata["train"][train], count, numpy_rng(seed, "data", "validation split"))
+        train, validation = train[rest], train[taken]
+    if len(train) == 0:
+        raise DataError(
+            f"{splits.train.where}: nothing is left to train on; lower data.test_fraction or "
+            f"data.validation_fraction, or use more samples"
+        )
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _sample(indices: IntArray, strata: IntArray, count: int, split: str, seed: int) -> IntArray:
+    if count == 0:
+        return indices
+    if count > len(indices):
+        raise DataError(
+            f"data.{split}_samples asks for {count}, but there are {len(indices)} {split} samples; "
+            f"ask for fewer, or 0 for all"
+        )
+    return indices[stratified(strata[indices], count, numpy_rng(seed, "data", f"{split} samples"))]
+
+
+def _examples(
+    raw: Raw, indices: IntArray, labels: IntArray | None, names: tuple[str, ...], config: DataConfig
+) -> Examples:
+    common: dict[str, Any] = {
+        "class_names": names,
+        "groups": None if raw.groups is None else tuple(raw.groups[i] for i in indices.tolist()),
+    }
+    classes = None if labels is None else torch.from_numpy(labels[indices].copy())
+    if raw.texts is not None:
+        tokens = tokenize(raw.texts(indices), config)
+        return Examples(
+            inputs=tokens.ids,
+            labels=tokens.next_tokens() if classes is None else classes,
+            pad_id=tokens.pad_id,
+            vocabulary=tokens.vocabulary,
+            **common,
+        )
+    if raw.images is None or classes is None:
+        raise DataError(f"{raw.where} has neither texts nor labelled images")
+    return Examples(inputs=raw.images(indices), labels=classes, **common)
+
+
+def _group_codes(raw: Raw) -> IntArray:
+    if raw.groups is None:
+        return np.zeros(raw.count, dtype=np.int64)
+    return np.unique(np.asarray(raw.groups), return_inverse=True)[1].astype(np.int64)

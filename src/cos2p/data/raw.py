@@ -1,0 +1,43 @@
+"""A split before anything costly is done: labels and groups are known, samples are read when they are chosen.
+
+So 50,000 JPEGs are not decoded when a run needs 3,000 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cos2p.data.select import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """One split as a source offers it. Exactly one of `images` and `texts` is set."""
+
+    where: str
+    """File or folder, for messages."""
+    count: int
+    labels: Sequence[Any] | None
+    """One per sample, as stored: integers, strings of digits, or names. None: there are no labels."""
+    images: Callable[[IntArray], torch.Tensor] | None = None
+    """Reads the images at these indices: (n, C, H, W), uint8 or float32."""
+    texts: Callable[[IntArray], list[str]] | None = None
+    groups: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    """If the source states them; name i belongs to label i."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawSplits:
+    train: Raw
+    validation: Raw | None = None
+    test: Raw | None = None
+
+    def named(self) -> dict[str, Raw]:
+        """The splits there are, training first."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: raw for name, raw in splits.items() if raw is not None}

@@ -1,0 +1,190 @@
+"""Tables with images or texts: Parquet, CSV, and what the hub hands over, all as Arrow tables."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+
+from cos2p.data import paths
+from cos2p.data.config import DataConfig
+from cos2p.data.images import decode_all
+from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.select import IntArray
+from cos2p.errors import DataError
+
+_CSV_BLOCK = 1 << 24
+"""A CSV row must fit into one block: images in base64 are long."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Named columns that are read one at a time, when they are needed."""
+
+    where: str
+    columns: tuple[str, ...]
+    read: Callable[[list[str]], pa.Table]
+    folder: Path | None = None
+    """Where image files named in the table are; None: there are none."""
+    class_names: tuple[str, ...] | None = None
+
+
+def read_parquet(config: DataConfig) -> RawSplits:
+    return _splits(_parquet_table, config)
+
+
+def read_csv(config: DataConfig) -> RawSplits:
+    return _splits(_csv_table, config)
+
+
+def raw_from_table(table: Table, config: DataConfig) -> Raw:
+    """Labels and groups now; images or texts when they are asked for."""
+    content = config.text_column or config.image_column
+    field = "text_column" if config.text_column else "image_column"
+    light = {content: field}
+    if config.task == "classification":
+        light[config.label_column] = "label_column"
+    if config.group_column:
+        light[config.group_column] = "group_column"
+    for name, its_field in light.items():
+        if name not in table.columns:
+            raise DataError(
+                f"{table.where} has no column {name!r}; it has {', '.join(table.columns)}; set data.{its_field}"
+            )
+    first = table.read([name for name in light if name != content] or [content])
+    labels = first.column(config.label_column).to_pylist() if config.task == "classification" else None
+    groups = _groups(first, table, config) if config.group_column else None
+
+    def texts(indices: IntArray) -> list[str]:
+        rows = table.read([content]).column(content).take(pa.array(indices)).to_pylist()
+        return [_text(table, content, int(i), value) for i, value in zip(indices, rows, strict=True)]
+
+    def images(indices: IntArray) -> torch.Tensor:
+        rows = table.read([content]).column(content).take(pa.array(indices))
+        return decode_all(_image_cells(table, indices, rows), config)
+
+    return Raw(
+        where=table.where,
+        count=first.num_rows,
+        labels=labels,
+        groups=groups,
+        texts=texts if config.text_column else None,
+        images=None if config.text_column else images,
+        class_names=table.class_names,
+    )
+
+
+def _splits(open_table: Callable[[list[Path], DataConfig], Table], config: DataConfig) -> RawSplits:
+    def split(name: str) -> Raw:
+        return raw_from_table(open_table(paths.find_all(config.path, name), config), config)
+
+    return RawSplits(
+        train=split(config.train),
+        validation=split(config.validation) if config.validation else None,
+        test=split(config.test) if config.test else None,
+    )
+
+
+def _parquet_table(files: list[Path], config: DataConfig) -> Table:
+    try:
+        schema = pa.parquet.read_schema(files[0])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{files[0]} cannot be read as Parquet ({error})") from error
+
+    def read(columns: list[str]) -> pa.Table:
+        try:
+            return pa.concat_tables([pa.parquet.read_table(file, columns=columns) for file in files])
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{_where(files)}: columns {', '.join(columns)} cannot be read ({error})") from error
+
+    names = _stated_classes(schema.metadata or {}, config.label_column)
+    return Table(_where(files), tuple(schema.names), read, files[0].parent, names)
+
+
+def _csv_table(files: list[Path], config: DataConfig) -> Table:
+    parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in files[0].suffixes else ",", newlines_in_values=True)
+    block = pa.csv.ReadOptions(block_size=_CSV_BLOCK)
+
+    def read_file(file: Path, columns: list[str]) -> pa.Table:
+        # As strings, so that the text "null" stays a text and "007" keeps its zeros.
+        types = {column: pa.string() for column in columns}
+        convert = pa.csv.ConvertOptions(include_columns=columns, column_types=types, strings_can_be_null=False)
+        return pa.csv.read_csv(file, read_options=block, parse_options=parse, convert_options=convert)
+
+    def read(columns: list[str]) -> pa.Table:
+        try:
+            return pa.concat_tables([read_file(file, columns) for file in files])
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{_where(files)} cannot be read as CSV ({error})") from error
+
+    try:
+        with pa.csv.open_csv(files[0], read_options=block, parse_options=parse) as reader:
+            columns = tuple(reader.schema.names)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{files[0]} cannot be read as CSV with a header line ({error})") from error
+    return Table(_where(files), columns, read, files[0].parent)
+
+
+def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[str, ...] | None:
+    """Class names that a Parquet file carries: as `datasets` writes them, or a plain list named `classes`."""
+    if b"huggingface" in metadata:
+        features = json.loads(metadata[b"huggingface"]).get("info", {}).get("features", {})
+        names = features.get(label_column, {}).get("names")
+        return tuple(names) if names else None
+    if b"classes" in metadata:
+        return tuple(metadata[b"classes"].decode().split(","))
+    return None
+
+
+def _groups(rows: pa.Table, table: Table, config: DataConfig) -> tuple[str, ...]:
+    values = rows.column(config.group_column).to_pylist()
+    for row, value in enumerate(values):
+        if value is None:
+            raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
+    return tuple(str(value) for value in values)
+
+
+def _text(table: Table, column: str, row: int, value: Any) -> str:
+    if not isinstance(value, str):
+        what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
+        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.text_column")
+    return value
+
+
+def _image_cells(table: Table, indices: IntArray, rows: pa.ChunkedArray) -> Iterator[tuple[str, bytes | Path]]:
+    for row, cell in zip(indices.tolist(), rows, strict=True):
+        name = f"{table.where}, row {row}"
+        value = cell.as_py()
+        if isinstance(value, dict):  # the hub's way: {"bytes": ..., "path": ...}
+            value = value.get("bytes") or value.get("path")
+        if isinstance(value, bytes):
+            yield name, value
+        elif isinstance(value, str) and value:
+            yield name, _file_or_base64(table, name, value)
+        else:
+            what = "is empty" if value in (None, "") else f"holds {type(value).__name__}"
+            raise DataError(f"{name}: the image {what}; encoded bytes or a file name were expected")
+
+
+def _file_or_base64(table: Table, name: str, value: str) -> bytes | Path:
+    # File names are short; asking the system about a megabyte of base64 is an error of its own.
+    if table.folder is not None and len(value) < 1024 and (table.folder / value).is_file():
+        return table.folder / value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        shown = value if len(value) < 80 else value[:77] + "..."
+        raise DataError(f"{name}: {shown!r} is neither a file in {table.folder} nor an image in base64") from None
+
+
+def _where(files: list[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
