@@ -1,0 +1,211 @@
+"""Devices: how fast, how large, how well connected, and when they are there. All times are virtual seconds.
+
+The presets are estimates from public figures, good for comparing fleets; `cos2p profile` measures a real device.
+
+FLOP/s. Peak single precision (one fused multiply-add = 2 FLOP per lane and cycle) times a utilisation of 30 %.
+Published utilisations of transformer training are 21 % (GPT-3), 30 % (MT-NLG), 33 % (Gopher) and 46 % (PaLM) of
+peak (Chowdhery et al. 2022, PaLM, table 3), with far larger matrices than a small device ever sees.
+
+Memory. Jetson boards share one memory between system and GPU; an idle one shows 2.8 GB in use (tegrastats), so
+3 GB are taken off. A Raspberry Pi keeps 1 GB for its system, a laptop half of its memory for its owner.
+
+Network. A wired gigabit port carries 941 Mbit/s of TCP (iperf3 on a Raspberry Pi 4 and others). For Wi-Fi we
+assume 100 Mbit/s down and 50 up for a Pi with its one small antenna, 300 and 150 for a laptop: an assumption,
+not a measurement. Latency: 1 ms on a wire, 5 ms by radio. Jitter: 5 % where cooling is good, 10 to 15 % where
+it is not: an assumption too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from cos2p.errors import ConfigError
+from cos2p.units import parse_bytes, parse_rate
+
+UTILISATION = 0.30
+
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Device(BaseModel):
+    """One device of the fleet.
+
+    >>> pi = device("raspberry-pi-4", name="kitchen", memory="2GB", joins_at=60)
+    >>> pi.memory, pi.present_at(59.0), pi.present_at(60.0)
+    (2000000000, False, True)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[\w][\w .#@:-]*$", description="Unique in the fleet.")
+    flops: float = Field(
+        gt=0.0,
+        allow_inf_nan=False,
+        description="FLOP per second in training: peak times utilisation, 1e10 (Pi) to 2e12 (AGX Orin).",
+    )
+    memory: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        gt=0, description="Bytes available to training, such as 600MB or 2GiB; what the system keeps is taken off."
+    )
+    down: Rate = Field(description="Download, bytes per second; 12.5MB/s or 100Mbit/s.")
+    up: Rate = Field(description="Upload, bytes per second; often a half to a tenth of `down`.")
+    jitter: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=2.0,
+        description="Spread of durations: sigma of a log-normal factor with median 1. 0: exact; 0.1: about 10 %.",
+    )
+    latency: Seconds = Field(default=0.0, description="Seconds added to every transfer, 0.001 to 0.1.")
+
+    joins_at: Seconds = Field(default=0.0, description="Virtual second at which the device joins.")
+    leaves_at: Seconds | None = Field(
+        default=None, description="Virtual second at which it says goodbye for ever; none: it stays."
+    )
+    dies_at: Seconds | None = Field(
+        default=None, description="Virtual second at which it falls silent, even in the middle; none: it lives."
+    )
+    drop_rate: float = Field(
+        default=0.0, ge=0.0, le=1.0, description="Chance that a task is lost because the device restarts, 0 to 0.2."
+    )
+    downtime: Seconds = Field(default=60.0, description="Seconds from a lost task until the device is back, 10 to 600.")
+    source: str = Field(default="", description="Where the figures come from.")
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Device:
+        for name in ("leaves_at", "dies_at"):
+            end = getattr(self, name)
+            if end is not None and end <= self.joins_at:
+                raise ValueError(f"{name} is {end}, not after joins_at {self.joins_at}; it would never be there")
+        return self
+
+    @property
+    def gone_at(self) -> float:
+        """When the device is there no more, whichever way it goes."""
+        return min(math.inf if end is None else end for end in (self.leaves_at, self.dies_at))
+
+    def present_at(self, time: float) -> bool:
+        return self.joins_at <= time < self.gone_at
+
+    def compute_seconds(self, flops: float) -> float:
+        """Duration of `flops` operations, without jitter."""
+        return flops / self.flops
+
+    def download_seconds(self, nbytes: int) -> float:
+        return self.latency + nbytes / self.down
+
+    def upload_seconds(self, nbytes: int) -> float:
+        return self.latency + nbytes / self.up
+
+    def jitter_factor(self, rng: np.random.Generator) -> float:
+        """What to multiply a duration by: log-normal, median 1."""
+        return float(np.exp(self.jitter * rng.standard_normal()))
+
+
+def device(name_or_preset: str, **overrides: Any) -> Device:
+    """A preset by its name with some fields changed, or a device of your own with all figures given.
+
+    >>> device("raspberry-pi-4").flops
+    14400000000.0
+    >>> device("toaster", flops=1e9, memory="256MB", down="1MB/s", up="1MB/s").name
+    'toaster'
+    """
+    fields = {"name": name_or_preset} | overrides
+    if name_or_preset in PRESETS:
+        fields = PRESETS[name_or_preset].model_dump() | fields
+    elif missing := [key for key in ("flops", "memory", "down", "up") if key not in overrides]:
+        raise ConfigError(
+            f"unknown device {name_or_preset!r}; known: {', '.join(sorted(PRESETS))}; "
+            f"or describe your own: {', '.join(missing)} missing"
+        )
+    try:
+        return Device.model_validate(fields)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'device'}: {e['msg']} (got {e['input']!r})" if e["loc"] else e["msg"]
+            for e in error.errors()
+        )
+        raise ConfigError(f"device {fields['name']!r}: {problems}") from None
+
+
+def _preset(
+    name: str, *, peak: float, memory: str, down: str, up: str, latency: float, jitter: float, source: str
+) -> Device:
+    return Device(
+        name=name,
+        flops=peak * UTILISATION,
+        memory=parse_bytes(memory),
+        down=parse_rate(down),
+        up=parse_rate(up),
+        latency=latency,
+        jitter=jitter,
+        source=source,
+    )
+
+
+_WIRED: dict[str, Any] = {"down": "941Mbit/s", "up": "941Mbit/s", "latency": 0.001}
+
+PRESETS: dict[str, Device] = {
+    preset.name: preset
+    for preset in (
+        _preset(
+            "jetson-xavier-nx-8gb",
+            peak=384 * 2 * 1.100e9,
+            memory="5GB",
+            jitter=0.10,
+            source="NVIDIA data sheet DA-09366-001: 384 CUDA cores at up to 1100 MHz, 8 GB, gigabit Ethernet",
+            **_WIRED,
+        ),
+        _preset(
+            "jetson-xavier-nx-16gb",
+            peak=384 * 2 * 1.100e9,
+            memory="13GB",
+            jitter=0.10,
+            source="As the 8 GB module (NVIDIA data sheet DA-09366-001), with 16 GB",
+            **_WIRED,
+        ),
+        _preset(
+            "jetson-agx-xavier-32gb",
+            peak=512 * 2 * 1.377e9,
+            memory="29GB",
+            jitter=0.05,
+            source="NVIDIA Jetson module comparison: 512 CUDA cores at up to 1377 MHz, 32 GB, gigabit Ethernet",
+            **_WIRED,
+        ),
+        _preset(
+            "jetson-agx-orin-64gb",
+            peak=2048 * 2 * 1.300e9,
+            memory="61GB",
+            jitter=0.05,
+            source="NVIDIA Jetson AGX Orin technical brief: 2048 CUDA cores at up to 1.3 GHz (5.3 TFLOP/s FP32), "
+            "64 GB; its 10-gigabit port is taken to be on a gigabit network",
+            **_WIRED,
+        ),
+        _preset(
+            "raspberry-pi-4",
+            peak=4 * 8 * 1.5e9,
+            memory="3GB",
+            down="100Mbit/s",
+            up="50Mbit/s",
+            latency=0.005,
+            jitter=0.15,
+            source="Raspberry Pi 4 Model B, 4 GB: 4 Cortex-A72 cores at 1.5 GHz, 8 FP32 FLOP per cycle and core "
+            "(measured on the core by vfpbench); Wi-Fi rate assumed",
+        ),
+        _preset(
+            "laptop",
+            peak=4 * 32 * 2.4e9,
+            memory="8GB",
+            down="300Mbit/s",
+            up="150Mbit/s",
+            latency=0.005,
+            jitter=0.10,
+            source="An office laptop with 16 GB: 4 cores with AVX2 at a sustained 2.4 GHz, 32 FP32 FLOP per cycle "
+            "and core (two 8-wide fused multiply-adds), no GPU; Wi-Fi rate assumed",
+        ),
+    )
+}
+"""Named devices; the module's docstring says how the figures come about."""
