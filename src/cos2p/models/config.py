@@ -11,6 +11,10 @@ Family = Literal["vit", "bert", "llama"]
 TaskKind = Literal["classification", "language-modeling"]
 ExitKind = Literal["bank", "shared"]
 
+# Zero in kv_heads and head_dim means "work it out"; only text models need a vocabulary.
+_LEAST = dict.fromkeys(
+    ("dim", "depth", "heads", "mlp", "classes", "image", "patch", "channels", "max_tokens", "token_types"), 1
+) | {"kv_heads": 0, "head_dim": 0, "vocab": 0}
 _EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
 
 
@@ -61,9 +65,13 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.family not in get_args(Family):
             raise ConfigError(f"unknown model family {self.family!r}; known: {', '.join(get_args(Family))}")
-        for name in ("dim", "depth", "heads", "mlp", "classes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model {name} is {getattr(self, name)}; it must be at least 1")
+        for name, kinds in (("task", get_args(TaskKind)), ("exits", get_args(ExitKind))):
+            if getattr(self, name) not in kinds:
+                raise ConfigError(f"unknown model {name} {getattr(self, name)!r}; known: {', '.join(kinds)}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(f"model {name} is {value!r}; it must be a whole number, at least {least}")
         derived: dict[str, Any] = {}
         if self.kv_heads == 0:
             derived["kv_heads"] = self.heads
@@ -79,12 +87,15 @@ class ModelConfig:
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         if self.heads % self.kv_heads:
-            raise ConfigError(f"{self.heads} heads are not divisible by {self.kv_heads} kv_heads")
+            raise ConfigError(
+                f"{self.heads} heads are not divisible by {self.kv_heads} kv_heads; "
+                f"choose kv_heads from {_divisors(self.heads)}"
+            )
         self._check_family()
 
     def _check_family(self) -> None:
         if self.family == "vit":
-            if self.patch < 1 or self.image < 1 or self.image % self.patch:
+            if self.image % self.patch:
                 raise ConfigError(
                     f"image {self.image} is not divisible by patch {self.patch}; "
                     f"choose a patch from {_divisors(self.image)}"
@@ -135,8 +146,11 @@ class ModelConfig:
         unknown = sorted(set(changes) - known)
         if unknown:
             raise ConfigError(f"unknown model field {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        if changes.keys() & {"heads", "dim"}:  # what was worked out from the old values is worked out again
-            changes = {"kv_heads": 0, "head_dim": 0} | changes
+        # What was worked out from the old values is worked out again; what was chosen apart from them stays.
+        if "heads" in changes and self.kv_heads == self.heads:
+            changes = {"kv_heads": 0} | changes
+        if changes.keys() & {"heads", "dim"} and self.head_dim * self.heads == self.dim:
+            changes = {"head_dim": 0} | changes
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

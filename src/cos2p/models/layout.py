@@ -156,20 +156,22 @@ def parameter_count(config: ModelConfig) -> int:
     )
 
 
-def init_weights(config: ModelConfig, seed: int) -> Weights:
-    """Fresh weights. Each tensor has a generator of its own name, so that no tensor depends on another's size.
+def init_tensor(config: ModelConfig, name: str, seed: int) -> torch.Tensor:
+    """Fresh values of one tensor, from a generator of its own name: no tensor depends on another's size.
 
     Matrices are normal with std 0.02·√(768/dim): the usual 0.02 at ViT-Base's width, and the same variance of
     activations at any other.
     """
-    std = 0.02 * (768 / config.dim) ** 0.5
-    weights: Weights = {}
-    for name, p in layout(config).items():
-        if name.endswith((".bias", "embed.cls")):
-            weights[name] = torch.zeros(p.shape)
-        elif "norm" in name:
-            weights[name] = torch.ones(p.shape)
-        else:
-            scale = 0.02 if name.startswith("embed.") and name != "embed.patch.weight" else std
-            weights[name] = torch.randn(p.shape, generator=torch_rng(seed, "init", name)) * scale
-    return weights
+    shape = layout(config)[name].shape
+    if name.endswith((".bias", "embed.cls")):
+        return torch.zeros(shape)
+    if "norm" in name:
+        return torch.ones(shape)
+    table = name.startswith("embed.") and name != "embed.patch.weight"
+    scale = 0.02 if table else 0.02 * (768 / config.dim) ** 0.5
+    return torch.randn(shape, generator=torch_rng(seed, "init", name)) * scale
+
+
+def init_weights(config: ModelConfig, seed: int) -> Weights:
+    """Fresh weights for the whole model."""
+    return {name: init_tensor(config, name, seed) for name in layout(config)}
