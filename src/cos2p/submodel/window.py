@@ -7,6 +7,7 @@ at different positions, so that every round covers every block.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -20,8 +21,13 @@ def positions(depth: int, blocks: int) -> int:
     return depth - blocks + 1
 
 
+def period(schedule: Schedule, depth: int, blocks: int) -> int:
+    """Cycles until a window is back where it began; `balanced` has none of its own and breaks ties as `rolling`."""
+    return depth + blocks - 1 if schedule == "dwell" else positions(depth, blocks)
+
+
 def tier_offset(rank: int, tier_size: int, places: int) -> int:
-    """Where the `rank`-th of `tier_size` devices begins: spread from the bottom to the top of the model.
+    """Where the `rank`-th of `tier_size` devices begins: spread from the first to the last of `places` steps.
 
     >>> [tier_offset(r, 4, 7) for r in range(4)], [tier_offset(r, 7, 3) for r in range(7)]
     ([0, 2, 4, 6], [0, 1, 2, 0, 1, 2, 0])
@@ -29,6 +35,25 @@ def tier_offset(rank: int, tier_size: int, places: int) -> int:
     if 1 < tier_size < places:
         return round(rank * (places - 1) / (tier_size - 1))
     return rank % places
+
+
+def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Every device's offset, from every device's number of blocks; a tier is the devices with the same number.
+
+    Under `rolling`, no offsets can cover every block in every round if each tier has fewer devices than its window
+    has positions: the outermost block is trained at one position only, and two tiers with coprime periods both miss
+    it sooner or later (vit-nano, 4 devices at 1/16 and 4 at 1/4). `dwell` holds the window at the border for as many
+    cycles as it has blocks, so there devices spaced no further apart than that are enough.
+
+    >>> tier_offsets("rolling", 8, [2, 6, 6, 6]), tier_offsets("dwell", 8, [2, 6, 6, 6])
+    ((0, 0, 1, 2), (0, 0, 6, 12))
+    """
+    sizes, seen = Counter(blocks), Counter[int]()
+    offsets = []
+    for count in blocks:
+        offsets.append(tier_offset(seen[count], sizes[count], period(schedule, depth, count)))
+        seen[count] += 1
+    return tuple(offsets)
 
 
 def rolling_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
@@ -42,7 +67,7 @@ def dwell_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
     The plain window visits block 0 in one position of L−K+1, a middle block in K of them. Here the window slides in
     from below and out above, held at the border meanwhile.
     """
-    step = (cycle + offset) % (depth + blocks - 1)
+    step = (cycle + offset) % period("dwell", depth, blocks)
     return min(max(step - (blocks - 1), 0), depth - blocks)
 
 
