@@ -13,7 +13,7 @@ from cos2p.data.examples import Bundle, Examples
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray, split_off, stratified
-from cos2p.data.text import tokenize
+from cos2p.data.text import Tokens, tokenize
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
 
@@ -42,7 +42,15 @@ def load(config: DataConfig, seed: int) -> Bundle:
         name = split if split in splits.named() else "train"
         return _examples(splits.named()[name], chosen[split], labels.get(name), names, config)
 
-    return Bundle(train=examples("train"), validation=examples("validation"), test=examples("test"))
+    train, test = examples("train"), examples("test")
+    validation = examples("validation") if len(chosen["validation"]) else train.subset(chosen["validation"])
+    for name, other in (("validation", validation), ("test", test)):
+        if other.inputs.shape[1:] != train.inputs.shape[1:]:
+            raise DataError(
+                f"{name} samples have the shape {tuple(other.inputs.shape[1:])}, training samples "
+                f"{tuple(train.inputs.shape[1:])}; set data.image_size to bring all images to one size"
+            )
+    return Bundle(train=train, validation=validation, test=test)
 
 
 def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
@@ -112,6 +120,7 @@ def _examples(
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
     if raw.texts is not None:
         tokens = tokenize(raw.texts(indices), config)
+        _check_lengths(tokens, raw, indices, 1 if config.task == "classification" else 2)
         return Examples(
             inputs=tokens.ids,
             labels=tokens.next_tokens() if classes is None else classes,
@@ -122,6 +131,14 @@ def _examples(
     if raw.images is None or classes is None:
         raise DataError(f"{raw.where} has neither texts nor labelled images")
     return Examples(inputs=raw.images(indices), labels=classes, **common)
+
+
+def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> None:
+    """A text without tokens would make attention, or the loss, divide by zero."""
+    short = (tokens.lengths < least).nonzero()
+    if len(short):
+        row = int(indices[int(short[0])])
+        raise DataError(f"{raw.where}: the text of row {row} has fewer than {least} token(s); take it out of the data")
 
 
 def _group_codes(raw: Raw) -> IntArray:

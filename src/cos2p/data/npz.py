@@ -49,9 +49,12 @@ def _keras_style(arrays: Arrays, split: str) -> tuple[str, str] | None:
 def _arrays(file: Path) -> Arrays:
     try:
         # Pickled objects are refused: a data file must not be able to run code.
-        with np.load(file, allow_pickle=False) as archive:
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds a single array without a name")
+        with archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} cannot be read as an npz file of plain arrays ({error})") from error
 
 
@@ -64,6 +67,8 @@ def _split(file: Path, arrays: Arrays, image_name: str, label_name: str, config:
     pixels, labels = arrays[image_name], arrays[label_name]
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8")
     if labels.ndim != 1 or len(labels) != len(pixels):
         raise DataError(
             f"{file}: {label_name!r} has shape {labels.shape} for {len(pixels)} images; "

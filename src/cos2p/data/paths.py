@@ -34,10 +34,6 @@ def find_all(path: str, name: str) -> list[Path]:
     raise _not_found(wanted)
 
 
-def exists(path: str, name: str = "") -> bool:
-    return any(place.exists() for place in _places(_joined(path, name)))
-
-
 def _joined(path: str, name: str) -> Path:
     return Path(_expand(path)) / _expand(name)
 

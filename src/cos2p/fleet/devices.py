@@ -124,11 +124,13 @@ def device(name_or_preset: str, **overrides: Any) -> Device:
     try:
         return Device.model_validate(fields)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'device'}: {e['msg']} (got {e['input']!r})" if e["loc"] else e["msg"]
-            for e in error.errors()
-        )
+        problems = "; ".join(_problem(detail["loc"], detail["msg"], detail["input"]) for detail in error.errors())
         raise ConfigError(f"device {fields['name']!r}: {problems}") from None
+
+
+def _problem(field: tuple[str | int, ...], message: str, value: object) -> str:
+    # A check over several fields belongs to none of them and already names its values.
+    return f"{field[0]} is {value!r}: {message}" if field else message.removeprefix("Value error, ")
 
 
 def _preset(

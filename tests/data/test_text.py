@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from cos2p.data import IGNORE, DataConfig
+from cos2p.data.text import BYTE_VOCABULARY, tokenize
+from cos2p.errors import DataError
+
+
+def config(tokenizer: str = "bytes", max_tokens: int = 6) -> DataConfig:
+    return DataConfig(source="csv", train="a.csv", text_column="text", tokenizer=tokenizer, max_tokens=max_tokens)
+
+
+def words(file: Path, *vocabulary: str) -> str:
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=vocabulary[0]))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(file))
+    return str(file)
+
+
+def test_one_token_per_byte_between_start_and_end() -> None:
+    tokens = tokenize(["ab", "", "é", "abcdefgh"], config())
+
+    a = ord("a") + 3
+    assert tokens.ids.tolist() == [
+        [1, a, a + 1, 2, 0, 0],
+        [1, 2, 0, 0, 0, 0],
+        [1, 0xC3 + 3, 0xA9 + 3, 2, 0, 0],
+        [1, a, a + 1, a + 2, a + 3, a + 4],
+    ]
+    assert tokens.lengths.tolist() == [4, 2, 4, 6]
+    assert (tokens.pad_id, tokens.vocabulary) == (0, 259)
+
+
+def test_every_byte_has_an_id_of_its_own_inside_the_vocabulary() -> None:
+    every = "".join(chr(i) for i in range(128)) + "äöü€😀"
+
+    ids = tokenize([every], config(max_tokens=200)).ids[0]
+
+    assert int(ids.max()) < BYTE_VOCABULARY
+    assert len(set(ids[1:129].tolist())) == 128
+
+
+def test_the_next_token_is_the_label_and_padding_counts_for_nothing() -> None:
+    labels = tokenize(["ab", "abcdefgh"], config()).next_tokens()
+
+    a = ord("a") + 3
+    assert labels.tolist() == [
+        [a, a + 1, 2, IGNORE, IGNORE, IGNORE],
+        [a, a + 1, a + 2, a + 3, a + 4, IGNORE],
+    ]
+
+
+def test_a_tokenizer_file_is_used_with_its_own_padding_id(tmp_path: Path) -> None:
+    file = words(tmp_path / "tokenizer.json", "<unk>", "one", "two", "<pad>")
+
+    tokens = tokenize(["one two", "two three two two two"], config(file, max_tokens=4))
+
+    assert tokens.ids.tolist() == [[1, 2, 3, 3], [2, 0, 2, 2]]
+    assert tokens.lengths.tolist() == [2, 4]
+    assert (tokens.pad_id, tokens.vocabulary) == (3, 4)
+
+
+def test_padding_with_the_end_of_text_keeps_the_real_one_as_a_label(tmp_path: Path) -> None:
+    file = words(tmp_path / "tokenizer.json", "one", "</s>")
+
+    tokens = tokenize(["one </s>"], config(file, max_tokens=4))
+
+    assert tokens.pad_id == 1
+    # `</s>` is split by the whitespace rule into unknown pieces, so look at the length instead of the ids.
+    length = int(tokens.lengths[0])
+    assert (tokens.next_tokens() != IGNORE).sum() == length - 1
+
+
+def test_a_file_that_is_no_tokenizer_or_has_no_padding_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+
+    with pytest.raises(DataError, match=r"broken\.json is not a tokenizer\.json"):
+        tokenize(["a"], config(str(broken)))
+    with pytest.raises(DataError, match=r"has no padding token; add one of \[PAD\]"):
+        tokenize(["a"], config(words(tmp_path / "bare.json", "one")))
+    with pytest.raises(DataError, match="no data at"):
+        tokenize(["a"], config(str(tmp_path / "missing.json")))
+
+
+def test_the_real_bert_tokenizer_keeps_its_special_tokens_when_it_cuts(shared_data: Path) -> None:
+    tokens = tokenize(
+        ["federated learning", "a b c d e f g h i j"],
+        config("tokenizers/bert-base-uncased/tokenizer.json", max_tokens=8),
+    )
+
+    cls, sep = 101, 102
+    assert tokens.ids[:, 0].tolist() == [cls, cls]
+    assert int(tokens.ids[1, -1]) == sep
+    assert tokens.lengths.tolist() == [5, 8]
+    assert torch.equal(tokens.ids[0, 5:], torch.zeros(3, dtype=torch.int64))
+    assert (tokens.pad_id, tokens.vocabulary) == (0, 30522)
