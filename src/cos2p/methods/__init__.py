@@ -1,0 +1,53 @@
+"""Methods by name. A method of your own is one file and one entry point in the group `cos2p.methods`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from cos2p.errors import ConfigError, RecipeError
+from cos2p.methods.base import House, Method
+from cos2p.settings import Settings
+
+_BUILT_IN = ("cos2p", "fedavg")
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Every method known here: the built-in ones and those of installed packages."""
+    found: dict[str, type[Method]] = {}
+    for module in _BUILT_IN:
+        for value in vars(import_module(f"cos2p.methods.{module}")).values():
+            if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
+                found[value.name] = value
+    for entry in entry_points(group="cos2p.methods"):
+        value = entry.load()
+        if not (isinstance(value, type) and issubclass(value, Method)):
+            raise ConfigError(f"the entry point {entry.name!r} of cos2p.methods is not a Method class")
+        found[entry.name] = value
+    return found
+
+
+def method_class(name: str) -> type[Method]:
+    known = methods()
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise RecipeError(f"unknown method {name!r}; {hint}known: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def method_settings(values: Mapping[str, Any]) -> Settings:
+    """The typed settings of the `[method]` table, whose `name` says which method."""
+    name = values.get("name")
+    if not isinstance(name, str):
+        raise RecipeError(f"method.name is {name!r}; known: {', '.join(sorted(methods()))}")
+    return method_class(name).settings_type.model_validate({k: v for k, v in values.items() if k != "name"})
+
+
+def build_method(values: Mapping[str, Any], house: House) -> Method:
+    return method_class(str(values["name"]))(method_settings(values), house)

@@ -131,3 +131,26 @@ def _refuse_unknown(names: Iterable[str], expected: Mapping[str, object]) -> Non
     unknown = sorted(set(names) - set(expected))
     if unknown:
         raise SpecError(f"{unknown[0]} is not part of this submodel ({len(expected)} tensors)")
+
+
+def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpec, chosen: SubmodelSpec) -> Weights:
+    """Cut an already compact submodel further: `chosen` keeps a part of what `wide` keeps, of the same window."""
+    if (wide.frozen, len(wide.window), wide.exits) != (chosen.frozen, len(chosen.window), chosen.exits):
+        raise SpecError("a submodel can be narrowed only inside the same window, with the same exits")
+    places: list[BlockKeep] = []
+    for block, (outer, inner) in enumerate(zip(wide.window, chosen.window, strict=True), start=wide.frozen):
+        if not (set(inner.heads) <= set(outer.heads) and set(inner.units) <= set(outer.units)):
+            raise SpecError(f"block {block}: the narrower submodel keeps segments that the wider one lacks")
+        where_h = {head: i for i, head in enumerate(outer.heads)}
+        where_u = {unit: i for i, unit in enumerate(outer.units)}
+        places.append(BlockKeep(tuple(where_h[h] for h in inner.heads), tuple(where_u[u] for u in inner.units)))
+    table = layout(config)
+    narrowed: Weights = {}
+    for name, tensor in weights.items():
+        cut = table[name].cut
+        if cut is None:
+            narrowed[name] = tensor
+        else:
+            block = int(name.split(".")[1])
+            narrowed[name] = tensor.index_select(cut[0], segment_index(config, cut[1], places[block - wide.frozen]))
+    return narrowed

@@ -22,14 +22,15 @@ from cos2p.errors import ConfigError, TrainingError
 STATE_BYTES = {"adan": 16, "adamw": 8, "sgd": 0, "sgd+momentum": 4}
 """Bytes an optimiser keeps between steps for each fp32 parameter; the gradient itself is not included."""
 
-CPU_CHUNK_BYTES = 512 * 1024
-"""Parameter bytes Adan updates at a time on a CPU: its few tensors stay in cache from one operation to the next."""
+CHUNK_BYTES_PER_THREAD = 512 * 1024
+"""Parameter bytes each CPU thread gets of a chunk of Adan's: few enough to stay in cache between operations."""
 
-ACCELERATOR_CHUNK_BYTES = 4 * 1024 * 1024
-"""The same on any other device, where a kernel's launch costs more than a trip to memory."""
+TEMPORARY_BYTES = 4 * 1024 * 1024
+"""No step of `Adan` ever holds more temporary tensor bytes than this, whatever the size of the model.
 
-TEMPORARY_BYTES = ACCELERATOR_CHUNK_BYTES
-"""No step of `Adan` ever holds more temporary tensor bytes than this, whatever the size of the model."""
+It is the chunk of an accelerator, where a kernel's launch costs more than a trip to memory, and the largest
+chunk of a CPU with many threads.
+"""
 
 Schedule = Literal["cosine", "constant"]
 
@@ -81,8 +82,7 @@ class Adan(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for (step, device, dtype), rows in self._ready(group).items():
-                chunk_bytes = CPU_CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
-                for chunk in _chunks(rows, chunk_bytes // dtype.itemsize):
+                for chunk in _chunks(rows, _chunk_bytes(device) // dtype.itemsize):
                     _update(
                         chunk,
                         step,
@@ -164,6 +164,12 @@ def _update(
     torch._foreach_addcdiv_(theta, u, temporary, -rate_u)
     if weight_decay and not no_prox:
         torch._foreach_div_(theta, 1.0 + lr * weight_decay)
+
+
+def _chunk_bytes(device: torch.device) -> int:
+    if device.type != "cpu":
+        return TEMPORARY_BYTES
+    return min(TEMPORARY_BYTES, CHUNK_BYTES_PER_THREAD * torch.get_num_threads())
 
 
 def _chunks(rows: list[_Row], elements: int) -> Iterator[_Chunk]:

@@ -1,0 +1,77 @@
+"""Every update is checked before it may touch the model. What does not pass changes nothing and is told why."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from cos2p.errors import SpecError, UpdateRefused
+from cos2p.messages import Order, Update
+from cos2p.models.config import ModelConfig
+from cos2p.submodel.slicing import check_shapes, compact_shapes
+
+
+def check_update(update: Update, order: Order, config: ModelConfig, max_rms: float = math.inf) -> None:
+    """Raise UpdateRefused unless the update answers this very task, completely, with sane numbers.
+
+    `max_rms` bounds the update's root mean square.
+    """
+    _check_identity(update, order)
+    _check_spec(update, order, config)
+    expected = compact_shapes(config, update.spec)
+    missing = sorted(set(expected) - set(update.delta))
+    if missing:
+        raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
+    try:
+        check_shapes(update.delta, config, update.spec)
+    except SpecError as error:
+        raise UpdateRefused(str(error)) from None
+    for name, tensor in update.delta.items():
+        if tensor.dtype != torch.float32:
+            raise UpdateRefused(f"{name} is {tensor.dtype}, an update is float32")
+        if not bool(torch.isfinite(tensor).all()):
+            raise UpdateRefused(f"{name} has values that are not finite")
+    if max_rms < math.inf and (size := root_mean_square(update.delta)) > max_rms:
+        raise UpdateRefused(f"its root mean square is {size:.3g}; at most {max_rms:.3g} is let in")
+    if update.samples < 1:
+        raise UpdateRefused(f"it was trained on {update.samples} samples")
+
+
+def _check_identity(update: Update, order: Order) -> None:
+    for what in ("client", "task", "version"):
+        got, expected = getattr(update, what), getattr(order, what)
+        if got != expected:
+            raise UpdateRefused(f"its {what} is {got!r}, the task's is {expected!r}")
+
+
+def _check_spec(update: Update, order: Order, config: ModelConfig) -> None:
+    spec, sent = update.spec, order.spec
+    try:
+        spec.check(config)
+    except SpecError as error:
+        raise UpdateRefused(f"its submodel is not one of this model: {error}") from None
+    if (spec.frozen, len(spec.window), spec.exits, spec.prefix) != (
+        sent.frozen, len(sent.window), sent.exits, sent.prefix,
+    ):  # fmt: skip
+        raise UpdateRefused("its window or exits are not those of the task")
+    if order.quotas is None:
+        if spec.window != sent.window:
+            raise UpdateRefused("its heads or units are not those of the task")
+        return
+    for block, kept, offered, quota in zip(
+        range(spec.frozen, spec.top), spec.window, sent.window, order.quotas, strict=True
+    ):
+        if len(kept.heads) > quota.heads or len(kept.units) > quota.units:
+            raise UpdateRefused(
+                f"block {block}: {len(kept.heads)} heads and {len(kept.units)} units kept, "
+                f"{quota.heads} and {quota.units} allowed"
+            )
+        if not (set(kept.heads) <= set(offered.heads) and set(kept.units) <= set(offered.units)):
+            raise UpdateRefused(f"block {block}: it keeps segments that were not offered")
+
+
+def root_mean_square(tensors: dict[str, torch.Tensor]) -> float:
+    count = sum(t.numel() for t in tensors.values())
+    total = sum(float(t.double().square().sum()) for t in tensors.values())
+    return math.sqrt(total / max(1, count))

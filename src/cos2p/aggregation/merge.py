@@ -1,0 +1,128 @@
+"""Streaming merge: keep Σγ·Δ and Σγ per segment, add each update as it arrives, divide when the round closes.
+
+Memory does not grow with the number of clients, and an update can be forgotten as soon as it was added. Segments that
+nobody trained keep their values bitwise; where Σγ = 0 nothing moves either. A new version shares every tensor that did
+not change with the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cos2p.aggregation.segments import SegmentValues, expand, full_length, segment_key, segment_positions
+from cos2p.aggregation.weights import Rule, update_weights
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.submodel.slicing import window_slices
+from cos2p.submodel.spec import SubmodelSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """An accepted update on its way into the model."""
+
+    client: str
+    spec: SubmodelSpec
+    delta: Weights
+    samples: int
+    staleness: int
+    received: Weights
+    """The full model of the version the device was given."""
+
+
+class SegmentMerge:
+    """w ← w − Σ γ̃_n Δ_n, normalised over the holders of each segment."""
+
+    def __init__(
+        self, config: ModelConfig, rule: Rule = "paper", staleness_exponent: float = 0.0, momentum: float = 0.0
+    ) -> None:
+        self.config, self.rule, self.exponent, self.momentum = config, rule, staleness_exponent, momentum
+        self._sum: Weights = {}
+        self._weight: SegmentValues = {}
+        self._velocity: Weights = {}
+        self.holders: SegmentValues = {}
+        """How many updates of this round held each segment."""
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+        """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
+        gamma = update_weights(
+            self.rule, self.config, item.spec, item.delta, current, item.received,
+            item.samples, item.staleness, self.exponent,
+        )  # fmt: skip
+        slices = window_slices(self.config, item.spec)
+        for name, delta in item.delta.items():
+            weighted = delta * expand(gamma, name, self.config)
+            if name not in self._sum:
+                self._sum[name] = torch.zeros_like(current[name])
+            cut = slices[name]
+            if cut is None:
+                self._sum[name].add_(weighted)
+            else:
+                self._sum[name].index_add_(*cut, weighted)
+        for key, value in gamma.items():
+            self._accumulate(self._weight, item.spec, key, value)
+            self._accumulate(self.holders, item.spec, key, torch.ones_like(value))
+        return _gamma_means(gamma)
+
+    def apply(self, current: Weights) -> Weights:
+        """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
+        updated = dict(current)
+        for name, total in self._sum.items():
+            weight = self._weight[segment_key(self.config, name)]
+            inverse = torch.where(weight > 0, 1 / weight.clamp_min(torch.finfo(weight.dtype).tiny), 0.0)
+            step = total * expand({segment_key(self.config, name): inverse}, name, self.config)
+            if self.momentum:
+                step = self._with_momentum(name, step)
+            if step.any():
+                updated[name] = current[name] - step
+        self._sum, self._weight, self.holders = {}, {}, {}
+        return updated
+
+    def _with_momentum(self, name: str, step: Tensor) -> Tensor:
+        """Heavy ball on what moved in this round; what nobody trained keeps both its value and its velocity."""
+        velocity = self._velocity.get(name)
+        moved = step != 0
+        fresh = step if velocity is None else torch.where(moved, self.momentum * velocity + step, velocity)
+        self._velocity[name] = fresh
+        return torch.where(moved, fresh, 0.0)
+
+    def _accumulate(self, into: SegmentValues, spec: SubmodelSpec, key: str, value: Tensor) -> None:
+        positions = segment_positions(spec, key)
+        if positions is None:
+            into[key] = into[key] + value if key in into else value.clone()
+            return
+        length = full_length(self.config, key)
+        assert length is not None
+        into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)
+
+    # ------------------------------------------------------------ checkpoint
+
+    def state(self) -> dict[str, Weights]:
+        """Everything that is not settings, as named groups of tensors."""
+        return {
+            "sum": self._sum,
+            "weight": self._weight,
+            "velocity": self._velocity,
+            "holders": self.holders,
+        }
+
+    def load_state(self, state: Mapping[str, Weights]) -> None:
+        self._sum = dict(state.get("sum", {}))
+        self._weight = dict(state.get("weight", {}))
+        self._velocity = dict(state.get("velocity", {}))
+        self.holders = dict(state.get("holders", {}))
+
+
+def _gamma_means(gamma: SegmentValues) -> dict[str, float]:
+    groups: dict[str, list[Tensor]] = {"heads": [], "units": [], "shared": []}
+    for key, value in gamma.items():
+        kind = key.partition(".")[0]
+        groups[kind if kind in ("heads", "units") else "shared"].append(value.flatten())
+    return {
+        kind: float(torch.cat(values).mean()) if values and sum(v.numel() for v in values) else 0.0
+        for kind, values in groups.items()
+    }

@@ -1,0 +1,88 @@
+"""Sums over segments, as vectors: one number for each head, each unit, and each shared tensor.
+
+A head's number gathers its rows of q, k, v and its columns of o; a unit's its row of fc1 (and gate) and its column of
+fc2. Every shared tensor (norms, biases of o and fc2, embeddings, exits) is one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Axis, layout, segment_width
+from cos2p.submodel.spec import SubmodelSpec
+
+SegmentValues = dict[str, Tensor]
+"""`heads.3` and `units.3`: a vector over the kept segments of block 3; any other name: a scalar for that tensor."""
+
+
+def segment_key(config: ModelConfig, name: str) -> str:
+    """Which vector of segments a tensor belongs to."""
+    cut = layout(config)[name].cut
+    if cut is None:
+        return name
+    block = name.split(".")[1]
+    return f"units.{block}" if cut[1] is Axis.UNIT else f"heads.{block}"
+
+
+def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+    """‖·‖₁ of every segment of a compact submodel."""
+    sums: SegmentValues = {}
+    for name, tensor in tensors.items():
+        cut = layout(config)[name].cut
+        if cut is None:
+            value = tensor.abs().sum()
+        else:
+            dim, axis = cut
+            per_entry = tensor.abs().sum(dim=1 - dim) if tensor.ndim == 2 else tensor.abs()
+            value = per_entry.view(-1, segment_width(config, axis)).sum(-1)
+        key = segment_key(config, name)
+        sums[key] = sums[key] + value if key in sums else value
+    return sums
+
+
+def segment_sizes(names: Mapping[str, Tensor], config: ModelConfig) -> dict[str, int]:
+    """Scalars of one segment of each kind, over the tensors given."""
+    sizes: dict[str, int] = {}
+    for name in names:
+        parameter = layout(config)[name]
+        size = torch.Size(parameter.shape).numel()
+        if parameter.cut is not None:
+            dim, axis = parameter.cut
+            size = size // parameter.shape[dim] * segment_width(config, axis)
+        key = segment_key(config, name)
+        sizes[key] = sizes.get(key, 0) + size
+    return sizes
+
+
+def expand(values: SegmentValues, name: str, config: ModelConfig) -> Tensor:
+    """The segments' numbers in a shape that multiplies the (compact or full) tensor `name`."""
+    value = values[segment_key(config, name)]
+    cut = layout(config)[name].cut
+    if cut is None:
+        return value
+    dim, axis = cut
+    width = segment_width(config, axis)
+    entries = value.repeat_interleave(width) if width > 1 else value
+    return entries if len(layout(config)[name].shape) == 1 or dim == 1 else entries[:, None]
+
+
+def full_length(config: ModelConfig, key: str) -> int | None:
+    """Length of a segment vector over the full model; None for a shared tensor's scalar."""
+    if key.startswith("heads."):
+        return config.groups
+    if key.startswith("units."):
+        return config.mlp
+    return None
+
+
+def segment_positions(spec: SubmodelSpec, key: str) -> Tensor | None:
+    """Where a compact segment vector sits in the full one; None for a scalar."""
+    kind, _, block = key.partition(".")
+    if kind not in ("heads", "units"):
+        return None
+    keep = spec.keep(int(block))
+    return torch.tensor(keep.heads if kind == "heads" else keep.units, dtype=torch.int64)

@@ -1,0 +1,68 @@
+"""How much an update counts, segment by segment.
+
+The paper's importance (its Eq. for γ): the size of the update against how far the model has moved meanwhile,
+
+    γ_n^i = ‖Δ_n^i‖₁ / (‖w_v^i − w_{v−τ}^i‖₁ + size(w^i))
+
+with w_{v−τ} the version the device received. `uniform` and `samples` ignore the update's size; `relative` measures
+the drift against the update itself instead of against the number of scalars, so that stale work is really damped:
+drift per scalar is far below 1, and the paper's denominator barely moves.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from cos2p.aggregation.segments import SegmentValues, segment_norms, segment_sizes
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.submodel.slicing import take, window_slices
+from cos2p.submodel.spec import SubmodelSpec
+
+Rule = Literal["paper", "relative", "uniform", "samples"]
+
+
+def update_weights(
+    rule: Rule,
+    config: ModelConfig,
+    spec: SubmodelSpec,
+    delta: Weights,
+    current: Weights,
+    received: Weights,
+    samples: int,
+    staleness: int,
+    staleness_exponent: float = 0.0,
+) -> SegmentValues:
+    """γ of every segment the update holds. `current` and `received` are full models (equal objects if τ = 0)."""
+    norms = segment_norms(delta, config)
+    if rule in ("uniform", "samples"):
+        factor = 1.0 if rule == "uniform" else float(samples)
+        gamma = {key: torch.full_like(value, factor) for key, value in norms.items()}
+    else:
+        sizes = segment_sizes(delta, config)
+        drift = _drift(config, spec, delta, current, received)
+        if rule == "paper":
+            gamma = {key: value / (drift.get(key, 0.0) + sizes[key]) for key, value in norms.items()}
+        else:  # ‖Δ‖/size · 1/(1 + ‖drift‖/‖Δ‖), written without dividing by a zero update
+            gamma = {
+                key: value * value / ((value + drift.get(key, 0.0)).clamp_min(1e-30) * sizes[key])
+                for key, value in norms.items()
+            }
+    if staleness_exponent:
+        damping = (1.0 + staleness) ** -staleness_exponent
+        gamma = {key: value * damping for key, value in gamma.items()}
+    return gamma
+
+
+def _drift(
+    config: ModelConfig, spec: SubmodelSpec, delta: Weights, current: Weights, received: Weights
+) -> SegmentValues:
+    """‖w_v − w_{v−τ}‖₁ per segment; tensors shared between the two versions did not move and cost nothing."""
+    slices = window_slices(config, spec)
+    moved = {name: slices[name] for name in delta if current[name] is not received[name]}
+    if not moved:
+        return {}
+    now, then = take(current, moved), take(received, moved)
+    return segment_norms({name: now[name].sub_(then[name]) for name in moved}, config)

@@ -1,0 +1,42 @@
+"""Which share of the model a device can train, from its memory and a wanted time per task."""
+
+from __future__ import annotations
+
+from cos2p.errors import BudgetError
+from cos2p.fleet.devices import Device
+from cos2p.models.config import ModelConfig
+from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.submodel.budget import largest_rate
+from cos2p.submodel.flops import shape_flops
+from cos2p.submodel.shape import Shape
+from cos2p.submodel.workload import Workload
+from cos2p.units import format_bytes
+
+LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0.015625)
+"""Rates to choose from: few, so that devices fall into tiers and share exits."""
+
+
+def choose_rate(config: ModelConfig, device: Device, group: DeviceGroup, recipe: Recipe, samples: int) -> float:
+    """The largest rate of the ladder that fits the device's memory and, if one is wanted, the time per task."""
+    training = recipe.training
+    workload = Workload(
+        batch=min(group.batch, samples), samples=samples, epochs=training.epochs, optimizer=training.optimizer
+    )
+    limit = largest_rate(config, device.memory, workload)
+    target = recipe.fleet.target_seconds
+    for rate in LADDER:
+        if rate <= limit and (target == 0 or task_seconds(config, device, rate, workload) <= target):
+            return rate
+    raise BudgetError(
+        f"{device.name} cannot train even {LADDER[-1]:.4f} of the model: {format_bytes(device.memory)} of memory"
+        + (f" and {target:g} s per task" if target else "")
+        + "; give it a smaller batch, more memory or more time"
+    )
+
+
+def task_seconds(config: ModelConfig, device: Device, rate: float, workload: Workload) -> float:
+    """Training time of one task with the window at the top, where the frozen prefix is longest."""
+    shape = Shape.at(config, rate)
+    steps = workload.shard / workload.batch * workload.epochs
+    flops = shape_flops(config, shape, workload, "prefix") + steps * shape_flops(config, shape, workload, "weight")
+    return device.compute_seconds(flops)

@@ -1,0 +1,161 @@
+"""`Task` (an `Order` with its tensors) and `Update`: what travels between server and device. Never pickle.
+
+Tensors go as safetensors, the rest as JSON.
+The same bytes go through the simulator's worker processes and over a real network, so what is counted is what is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from cos2p.errors import UpdateRefused
+from cos2p.models.layout import Weights
+from cos2p.submodel.spec import SubmodelSpec
+from cos2p.training.masks import Quota
+from cos2p.training.prefix import Precision
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything about a task but its tensors: small, JSON, kept by the server until the answer comes."""
+
+    client: str
+    task: str
+    version: int
+    """Version of the model the weights are cut from."""
+    cycle: int
+    attempt: int
+    seed: int
+    """Seed of the run; a device derives its own from it, its name and `attempt`."""
+    trainer: str
+    """Which local trainer does the work (see `training.trainers`)."""
+    settings: Mapping[str, Any]
+    """The trainer's settings, as JSON."""
+    lr: float
+    """Learning rate of this task, after the run's schedule."""
+    spec: SubmodelSpec
+    """What is sent. With quotas its width is that of the candidates."""
+    quotas: tuple[Quota, ...] | None = None
+    """Per block of the window, how much the device may keep: train the masks first. None: train `spec` as it is."""
+    prefix_precision: Precision = "float32"
+    """How the frozen part travels."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "settings": dict(self.settings),
+            "spec": self.spec.to_dict(),
+            "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Order:
+        quotas = values["quotas"]
+        return cls(
+            **{
+                **values,
+                "spec": SubmodelSpec.from_dict(values["spec"]),
+                "quotas": None if quotas is None else tuple(Quota(*q) for q in quotas),
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An order with its tensors: train this submodel on your data."""
+
+    order: Order
+    weights: Weights
+    """The trainable part, compact, float32."""
+    prefix: Weights = field(default_factory=dict)
+    """The frozen part below the window, as encoded by `training.prefix.encode`."""
+    extras: Weights = field(default_factory=dict)
+    """Further tensors of a method (scores, statistics)."""
+
+    def to_bytes(self) -> bytes:
+        return _pack(self.order.to_dict(), w=self.weights, p=self.prefix, x=self.extras)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Task:
+        meta, parts = _unpack(data, "w", "p", "x")
+        return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"], extras=parts["x"])
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a device learned: only what it trained, as the difference to what it received."""
+
+    client: str
+    task: str
+    version: int
+    spec: SubmodelSpec
+    """What was trained: the task's spec, narrowed to the final mask."""
+    delta: Weights
+    """w_start − w_end of every held trainable tensor, compact, float32."""
+    samples: int
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""
+    extras: Weights = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        meta = {
+            "client": self.client,
+            "task": self.task,
+            "version": self.version,
+            "spec": self.spec.to_dict(),
+            "samples": self.samples,
+            "report": dict(self.report),
+        }
+        return _pack(meta, d=self.delta, x=self.extras)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Update:
+        """Raise UpdateRefused for anything that is not an update; nothing in the data is executed."""
+        try:
+            meta, parts = _unpack(data, "d", "x")
+            return cls(
+                client=str(meta["client"]),
+                task=str(meta["task"]),
+                version=int(meta["version"]),
+                spec=SubmodelSpec.from_dict(meta["spec"]),
+                delta=parts["d"],
+                samples=int(meta["samples"]),
+                report=dict(meta["report"]),
+                extras=parts["x"],
+            )
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+
+
+def tensor_bytes(*parts: Mapping[str, Tensor]) -> int:
+    """Bytes of the values, without headers."""
+    return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+
+def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
+    tensors = {f"{label}/{name}": tensor.contiguous() for label, part in parts.items() for name, tensor in part.items()}
+    return safetensors.torch.save(tensors, metadata={"cos2p": json.dumps(meta)})
+
+
+def _unpack(data: bytes, *labels: str) -> tuple[dict[str, Any], dict[str, Weights]]:
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise ValueError(f"{len(data)} bytes with a header of {size}: truncated")
+    header = json.loads(data[8 : 8 + size])
+    meta = json.loads(header["__metadata__"]["cos2p"])
+    if not isinstance(meta, dict):
+        raise ValueError("metadata is not an object")
+    parts: dict[str, Weights] = {label: {} for label in labels}
+    for key, tensor in safetensors.torch.load(data).items():
+        label, _, name = key.partition("/")
+        if label not in parts:
+            raise ValueError(f"unknown part {label!r}")
+        parts[label][name] = tensor
+    return meta, parts

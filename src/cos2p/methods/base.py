@@ -1,0 +1,147 @@
+"""`Method`: which submodel a client gets, how it trains, when the server aggregates, how updates are weighed.
+
+One method is one file. It composes named parts and answers four questions; it has no loop and does no I/O:
+
+    rules()            when the server aggregates, and when a client gets its next task
+    assign(...)        which submodel this client trains now, and how
+    merge()            how accepted updates become the next model
+    accepted(...)      what the server remembers of an update (masks, statistics)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.segments import SegmentValues
+from cos2p.aggregation.triggers import Trigger
+from cos2p.fleet.devices import Device
+from cos2p.messages import Order, Update
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.recipe import ScheduleSettings, TrainingSettings
+from cos2p.runtime.rules import Redispatch
+from cos2p.settings import Settings
+from cos2p.submodel.spec import SubmodelSpec
+from cos2p.training.masks import Quota
+from cos2p.training.prefix import Precision
+from cos2p.training.settings import LocalSettings
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the server knows of a client."""
+
+    name: str
+    device: Device
+    rate: float
+    """R_n: the share of the model it may train."""
+    batch: int
+    samples: int
+    """Local training samples."""
+    test_samples: int = 0
+
+
+@dataclass(frozen=True)
+class House:
+    """What every method is built from."""
+
+    config: ModelConfig
+    members: Mapping[str, Member]
+    training: TrainingSettings
+    schedule: ScheduleSettings
+    seed: int
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self.members)
+
+    def local(self, member: Member, **changes: Any) -> LocalSettings:
+        """The recipe's local training for this member, one exit, no distillation; `changes` are the method's."""
+        plain = {
+            "epochs": self.training.epochs,
+            "batch": member.batch,
+            "optimizer": self.training.optimizer,
+            "weight_decay": self.training.weight_decay,
+            "lambda2": 0.0,
+        }
+        return LocalSettings.model_validate({**plain, **changes})
+
+
+@dataclass(frozen=True)
+class Call:
+    """A client is ready for work: what `assign` may look at."""
+
+    member: Member
+    version: int
+    cycle: int
+    attempt: int
+    weights: Weights
+    """The current full model; not to be changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What the client shall do."""
+
+    spec: SubmodelSpec
+    settings: Settings
+    trainer: str = "submodel"
+    quotas: tuple[Quota, ...] | None = None
+    prefix_precision: Precision = "float32"
+    extras: Weights = field(default_factory=dict)
+    lr_factor: float = 1.0
+
+
+class Merge(Protocol):
+    """Turns accepted updates into the next version; its state goes into checkpoints."""
+
+    holders: SegmentValues
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]: ...
+    def apply(self, current: Weights) -> Weights: ...
+    def state(self) -> dict[str, Weights]: ...
+    def load_state(self, state: Mapping[str, Weights]) -> None: ...
+
+
+class Method:
+    """Base of all methods: synchronous rounds and nothing to remember."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """As it stands in tables."""
+    settings_type: ClassVar[type[Settings]] = Settings
+    full_model: ClassVar[bool] = False
+    """Trains the full model on every device, whatever its rate: an upper bound, not a rival."""
+
+    def __init__(self, settings: Settings, house: House) -> None:
+        self.settings, self.house = settings, house
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        return Trigger.synchronous(), "at-aggregation"
+
+    def assign(self, call: Call) -> Assignment:
+        raise NotImplementedError
+
+    def merge(self) -> Merge:
+        raise NotImplementedError
+
+    def accepted(self, order: Order, update: Update) -> None:
+        """An update was merged."""
+
+    def evaluated_spec(self) -> SubmodelSpec | None:
+        """The part of the model to evaluate on the server; None: all of it."""
+        return None
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        """A method may begin from other weights than the recipe's."""
+        return weights
+
+    def state(self) -> tuple[dict[str, Any], Weights]:
+        """What must survive a restart: JSON and tensors."""
+        return {}, {}
+
+    def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
+        """The counterpart of `state`."""

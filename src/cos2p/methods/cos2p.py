@@ -1,0 +1,250 @@
+"""Co-S²P: rolling depth windows, trained width masks, self-distillation, semi-asynchronous segment-wise merging.
+
+Sections III–IV and Algorithms 1–2 of "Unity is Power". Where the paper leaves a point open, docs/explanation says what
+is done here and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cos2p.aggregation.merge import SegmentMerge
+from cos2p.aggregation.triggers import Trigger
+from cos2p.aggregation.weights import Rule
+from cos2p.messages import Order, Update
+from cos2p.methods.base import Assignment, Call, House, Member, Merge, Method
+from cos2p.models.layout import Weights
+from cos2p.runtime.rules import Redispatch
+from cos2p.seeding import torch_rng
+from cos2p.settings import Settings
+from cos2p.submodel.rates import Cut, cut, spread
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.submodel.window import Schedule, exit_depths, positions, tier_offset, window_start
+from cos2p.training.distillation import Direction
+from cos2p.training.masks import Quota, random_keep
+from cos2p.training.prefix import Precision, Store
+from cos2p.training.settings import MaskPhase, OptimizerName
+
+MaskKind = Literal["trainable", "fixed", "random"]
+
+
+class MaskSettings(Settings):
+    """Width: which heads and units a device keeps of the blocks in its window."""
+
+    heads: MaskKind = Field(
+        default="trainable", description="`trainable` on local data; `fixed`: drawn once; `random`: drawn every task."
+    )
+    units: MaskKind = Field(default="trainable", description="Likewise for the MLP units.")
+    rounds: int = Field(default=20, ge=0, description="Q̂: rounds in which masks train; later only at first visits.")
+    epochs: int = Field(default=5, ge=0, description="Ê: passes over the local data for the masks.")
+    lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances.")
+    lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width.")
+    optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
+
+
+class ExitSettings(Settings):
+    """Exits along the depth and self-distillation between them."""
+
+    kind: Literal["tiers", "none"] = Field(
+        default="tiers",
+        description="`tiers`: an exit wherever a smaller device's window would end; `none`: the top only.",
+    )
+    lambda2: float = Field(default=0.2, ge=0, le=1, description="λ2: weight of distillation; 0: labels alone.")
+    temperature: float = Field(default=3.0, gt=0, description="t: softness of the distributions, 1 to 5.")
+    direction: Direction = Field(default="student-teacher", description="Which way the KL divergence is taken.")
+
+
+class WindowSettings(Settings):
+    """Depth: how the trainable window moves and what shape it has."""
+
+    schedule: Schedule = Field(default="rolling", description="`rolling` (the paper's), `dwell` or `balanced`.")
+    ratio: float = Field(
+        default=1.0, ge=0, description="R_width / R_depth: 1 balanced; 4 half as deep and twice as wide; 0 only width."
+    )
+
+
+class PrefixSettings(Settings):
+    """The frozen blocks below the window."""
+
+    width: Literal["full", "cut"] = Field(default="full", description="`cut`: by the device's own masks.")
+    precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
+    features: Store = Field(default="memory", description="Where a device keeps its features: memory or disk.")
+    feature_precision: Literal["float32", "float16"] = Field(default="float32", description="float16 halves the cache.")
+
+
+class WeightingSettings(Settings):
+    """How much an update counts."""
+
+    rule: Rule = Field(default="paper", description="γ as in the paper; `relative`, `uniform` or `samples`.")
+    staleness_exponent: float = Field(default=0.0, ge=0, description="a of a further factor (1+τ)^(−a); 0: none.")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="Server momentum on the merged step, 0 to 0.9.")
+
+
+class Cos2pSettings(Settings):
+    masks: MaskSettings = MaskSettings()
+    exits: ExitSettings = ExitSettings()
+    window: WindowSettings = WindowSettings()
+    prefix: PrefixSettings = PrefixSettings()
+    weighting: WeightingSettings = WeightingSettings()
+    rescale: bool = Field(default=False, description="Training-time 1/(kept share) on attention and MLP outputs.")
+
+
+class Cos2p(Method):
+    name: ClassVar[str] = "cos2p"
+    title: ClassVar[str] = "Co-S²P"
+    settings_type: ClassVar[type[Settings]] = Cos2pSettings
+    settings: Cos2pSettings
+
+    def __init__(self, settings: Settings, house: House) -> None:
+        super().__init__(settings, house)
+        self.cuts: dict[str, Cut] = {
+            name: cut(house.config, member.rate, self.settings.window.ratio) for name, member in house.members.items()
+        }
+        self.offsets = self._tier_offsets()
+        self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in house.members}
+        """Each client's last mask of each block, as its updates told."""
+        self.dispatched = [0] * house.config.depth
+        """How many tasks had each block in their window."""
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        schedule = self.house.schedule
+        return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
+
+    def merge(self) -> Merge:
+        weighting = self.settings.weighting
+        return SegmentMerge(self.house.config, weighting.rule, weighting.staleness_exponent, weighting.momentum)
+
+    # ------------------------------------------------------------ which submodel
+
+    def assign(self, call: Call) -> Assignment:
+        member, settings = call.member, self.settings
+        shape = self.cuts[member.name]
+        start = window_start(
+            settings.window.schedule, self.dispatched, shape.blocks, call.cycle, self.offsets[member.name]
+        )
+        blocks = range(start, start + shape.blocks)
+        for block in blocks:
+            self.dispatched[block] += 1
+        quotas = tuple(self.quota(member, block) for block in blocks)
+        trains_masks = self._trains_masks(member, blocks, call.version)
+        window = tuple(
+            self._candidates(call, block, quota) if trains_masks else self._kept(call, block, quota)
+            for block, quota in zip(blocks, quotas, strict=True)
+        )
+        prefix = None
+        if settings.prefix.width == "cut":
+            prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
+        tiers = [c.blocks for c in self.cuts.values()] if settings.exits.kind == "tiers" else []
+        return Assignment(
+            spec=SubmodelSpec(start, window, exit_depths(start, shape.blocks, tiers), prefix),
+            settings=self._local(member),
+            quotas=quotas if trains_masks else None,
+            prefix_precision=settings.prefix.precision,
+        )
+
+    def quota(self, member: Member, block: int) -> Quota:
+        """Heads and units a client may keep of a block.
+
+        It depends on the block's number modulo K, so that any K consecutive blocks add up to exactly what the rate
+        allows, and a block's mask does not change with the window it happens to be in.
+        """
+        shape = self.cuts[member.name]
+        place = block % shape.blocks
+        return Quota(spread(shape.heads, shape.blocks)[place], spread(shape.units, shape.blocks)[place])
+
+    def _trains_masks(self, member: Member, blocks: range, version: int) -> bool:
+        masks = self.settings.masks
+        if "trainable" not in (masks.heads, masks.units) or masks.epochs == 0:
+            return False
+        return version < masks.rounds or any(block not in self.masks[member.name] for block in blocks)
+
+    def _candidates(self, call: Call, block: int, quota: Quota) -> BlockKeep:
+        """What the mask phase may choose from: everything, for the kinds whose masks train."""
+        full, kept = BlockKeep.full(self.house.config), self._kept(call, block, quota)
+        masks = self.settings.masks
+        return BlockKeep(
+            full.heads if masks.heads == "trainable" else kept.heads,
+            full.units if masks.units == "trainable" else kept.units,
+        )
+
+    def _kept(self, call: Call, block: int, quota: Quota) -> BlockKeep:
+        """The client's mask of a block: the trained one if there is one, else a draw."""
+        config, name, masks = self.house.config, call.member.name, self.settings.masks
+        fixed = random_keep(config, quota, torch_rng(self.house.seed, "fixed mask", name, block))
+        fresh = random_keep(config, quota, torch_rng(self.house.seed, "random mask", name, block, call.attempt))
+        learned = self.masks[name].get(block, fixed)
+        choice = {"trainable": learned, "fixed": fixed, "random": fresh}
+        return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
+
+    def _local(self, member: Member) -> Settings:
+        masks, exits, prefix = self.settings.masks, self.settings.exits, self.settings.prefix
+        return self.house.local(
+            member,
+            rescale=self.settings.rescale,
+            lambda2=exits.lambda2 if exits.kind == "tiers" else 0.0,
+            temperature=exits.temperature,
+            direction=exits.direction,
+            features=prefix.features,
+            feature_precision=prefix.feature_precision,
+            mask=MaskPhase(
+                epochs=masks.epochs,
+                lr=masks.lr,
+                lambda1=masks.lambda1,
+                optimizer=masks.optimizer,
+                heads=masks.heads == "trainable",
+                units=masks.units == "trainable",
+            ),
+        )
+
+    def _tier_offsets(self) -> dict[str, int]:
+        offsets: dict[str, int] = {}
+        tiers: dict[int, list[str]] = {}
+        for name, shape in self.cuts.items():
+            tiers.setdefault(shape.blocks, []).append(name)
+        for blocks, names in tiers.items():
+            places = positions(self.house.config.depth, blocks)
+            offsets |= {name: tier_offset(rank, len(names), places) for rank, name in enumerate(names)}
+        return offsets
+
+    # ------------------------------------------------------------ what the server remembers
+
+    def accepted(self, order: Order, update: Update) -> None:
+        for block in range(update.spec.frozen, update.spec.top):
+            self.masks[update.client][block] = update.spec.keep(block)
+
+    def state(self) -> tuple[dict[str, Any], Weights]:
+        masks = {
+            name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
+            for name, blocks in self.masks.items()
+        }
+        return {"masks": masks, "dispatched": self.dispatched}, {}
+
+    def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
+        self.masks = {
+            name: {int(block): BlockKeep.of(*keep) for block, keep in blocks.items()}
+            for name, blocks in values["masks"].items()
+        }
+        self.dispatched = list(values["dispatched"])
+
+
+class Cos2pAsync(Cos2p):
+    """Co-S²P(Async.): every update makes a new version at once."""
+
+    name: ClassVar[str] = "cos2p-async"
+    title: ClassVar[str] = "Co-S²P (Async.)"
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        return Trigger.asynchronous(), "at-once"
+
+
+class Cos2pSync(Cos2p):
+    """Co-S²P without its semi-asynchronous part: the server waits for everybody."""
+
+    name: ClassVar[str] = "cos2p-sync"
+    title: ClassVar[str] = "Co-S²P (Sync.)"
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        return Trigger.synchronous(), "at-aggregation"

@@ -1,0 +1,309 @@
+"""The server: the coordinator's decisions with the tensors they are about. No clock, socket or file.
+
+A driver (simulation or network) feeds it events and raw updates, and carries out the effects it returns: send this
+task, start this timer, write this down. Both drivers use this same object, so what is simulated is what is deployed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cos2p.aggregation.door import check_update, root_mean_square
+from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.versions import Versions
+from cos2p.errors import UpdateRefused
+from cos2p.messages import Order, Task, Update
+from cos2p.methods.base import Call, House, Method
+from cos2p.models.layout import Weights
+from cos2p.runtime.coordinator import Coordinator
+from cos2p.runtime.events import (
+    Action,
+    Aggregate,
+    Arrived,
+    Bench,
+    Dispatch,
+    Drop,
+    Event,
+    Finish,
+    Merge,
+    Refused,
+    StartTimer,
+)
+from cos2p.runtime.rules import Rules
+from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.training.optimizers import learning_rate
+from cos2p.training.prefix import encode
+
+# ---------------------------------------------------------------- effects: what the driver does
+
+
+@dataclass(frozen=True)
+class Send:
+    """Give the client the task of this order (`Server.task` makes it)."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class Timer:
+    timer: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the event log."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NewVersion:
+    """A round closed: evaluate, checkpoint, report."""
+
+    version: int
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    reason: str
+
+
+Effect = Send | Timer | Note | NewVersion | Done
+
+
+class Server:
+    def __init__(self, house: House, method: Method, weights: Weights) -> None:
+        trigger, redispatch = method.rules()
+        schedule = house.schedule
+        self.house, self.method = house, method
+        self.coordinator = Coordinator(
+            Rules(
+                trigger=trigger,
+                redispatch=redispatch,
+                rounds=schedule.rounds,
+                max_updates=schedule.updates,
+                task_timeout=schedule.task_timeout,
+                max_staleness=schedule.max_staleness,
+            )
+        )
+        self.versions = Versions(method.initial_weights(weights))
+        self.merge = method.merge()
+        self.orders: dict[str, Order] = {}
+        """Every unanswered task."""
+        self.extras: dict[str, Weights] = {}
+        """Their extra tensors, where a method sends any."""
+        self.staleness: Counter[int] = Counter()
+        self.n_star: int | None = None
+        """The least number of updates that held any segment, over all rounds so far."""
+
+    @property
+    def weights(self) -> Weights:
+        return self.versions.weights
+
+    @property
+    def progress(self) -> float:
+        """How far the run is, 0 to 1, by rounds or by updates, whichever is further."""
+        schedule, done = self.house.schedule, self.coordinator
+        shares = [done.version / schedule.rounds] if schedule.rounds else []
+        if schedule.updates:
+            shares.append(done.merged / schedule.updates)
+        return min(1.0, max(shares))
+
+    # ------------------------------------------------------------ what the driver calls
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Something happened that is not an update."""
+        return self._carry_out(self.coordinator.handle(event), None)
+
+    def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
+        """An update came in from `sender` (as the transport knows it, not as the update says)."""
+        try:
+            update = Update.from_bytes(data) if isinstance(data, bytes) else data
+        except UpdateRefused as refusal:
+            return self._refuse(sender, self._open_task(sender), str(refusal))
+        order = self.orders.get(update.task)
+        if update.client != sender:
+            return [self._refusal_note(sender, update.task, f"it says it comes from {update.client!r}")]
+        if order is None or self.coordinator.ticket(sender, update.task) is None:
+            return [self._refusal_note(sender, update.task, "no such task is open: never given, given up, or answered")]
+        try:
+            check_update(update, order, self.house.config, self.house.schedule.max_update_rms)
+        except UpdateRefused as refusal:
+            return self._refuse(sender, update.task, str(refusal))
+        return self._carry_out(self.coordinator.handle(Arrived(sender, update.task)), update)
+
+    def task(self, order: Order) -> Task:
+        """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
+        weights, config = self.versions[order.version], self.house.config
+        return Task(
+            order,
+            weights=extract(weights, config, order.spec),
+            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
+            extras=self.extras.get(order.task, {}),
+        )
+
+    # ------------------------------------------------------------ refusing
+
+    def _open_task(self, client: str) -> str | None:
+        return next((task for task, order in self.orders.items() if order.client == client), None)
+
+    def _refuse(self, client: str, task: str | None, reason: str) -> list[Effect]:
+        note = self._refusal_note(client, task or "", reason)
+        if task is None:
+            return [note]
+        return [note, *self.handle(Refused(client, task, reason))]
+
+    def _refusal_note(self, client: str, task: str, reason: str) -> Note:
+        return Note("refused", {"client": client, "task": task, "reason": reason})
+
+    # ------------------------------------------------------------ carrying out what the coordinator says
+
+    def _carry_out(self, actions: list[Action], update: Update | None) -> list[Effect]:
+        effects: list[Effect] = []
+        for action in actions:
+            if isinstance(action, Merge):
+                assert update is not None
+                effects.append(self._merge(action, update))
+            elif isinstance(action, Aggregate):
+                effects += self._aggregate(action)
+            elif isinstance(action, Dispatch):
+                effects.append(self._dispatch(action))
+            elif isinstance(action, StartTimer):
+                effects.append(Timer(action.timer, action.seconds))
+            elif isinstance(action, Drop | Bench):
+                task = action.task if isinstance(action, Drop) else ""
+                kind = "dropped" if isinstance(action, Drop) else "benched"
+                effects.append(Note(kind, {"client": action.client, "task": task, "reason": action.reason}))
+            elif isinstance(action, Finish):
+                effects.append(Done(action.reason))
+        self._forget()
+        return effects
+
+    def _dispatch(self, action: Dispatch) -> Send:
+        member, training = self.house.members[action.client], self.house.training
+        call = Call(member, action.version, action.cycle, action.attempt, self.weights)
+        assignment = self.method.assign(call)
+        lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor)
+        order = Order(
+            client=action.client,
+            task=action.task,
+            version=action.version,
+            cycle=action.cycle,
+            attempt=action.attempt,
+            seed=self.house.seed,
+            trainer=assignment.trainer,
+            settings=assignment.settings.model_dump(mode="json"),
+            lr=lr * assignment.lr_factor,
+            spec=assignment.spec,
+            quotas=assignment.quotas,
+            prefix_precision=assignment.prefix_precision,
+        )
+        self.orders[order.task] = order
+        if assignment.extras:
+            self.extras[order.task] = assignment.extras
+        return Send(order)
+
+    def _merge(self, action: Merge, update: Update) -> Note:
+        order = self.orders[action.task]
+        gamma = self.merge.add(
+            Contribution(
+                client=action.client,
+                spec=update.spec,
+                delta=update.delta,
+                samples=update.samples,
+                staleness=action.staleness,
+                received=self.versions[action.version],
+            ),
+            self.weights,
+        )
+        self.method.accepted(order, update)
+        self.staleness[action.staleness] += 1
+        return Note(
+            "merged",
+            {
+                "client": action.client,
+                "task": action.task,
+                "version": action.version,
+                "staleness": action.staleness,
+                "window": [update.spec.frozen, update.spec.top],
+                "size": root_mean_square(update.delta),
+                "gamma": gamma,
+                "report": {k: v for k, v in update.report.items() if isinstance(v, int | float)},
+            },
+        )
+
+    def _aggregate(self, action: Aggregate) -> list[Effect]:
+        cover = self._coverage()
+        self.n_star = cover["n_star"] if self.n_star is None else min(self.n_star, cover["n_star"])
+        self.versions.advance(self.merge.apply(self.weights))
+        note = Note(
+            "aggregated",
+            {
+                "round": action.round,
+                "version": action.version,
+                "clients": list(action.clients),
+                "updates": action.updates,
+                **cover,
+            },
+        )
+        return [note, NewVersion(action.version, action.clients)]
+
+    def _coverage(self) -> dict[str, Any]:
+        """How many of the round's updates held each head, and the units of each block at least, on average."""
+        config, holders = self.house.config, self.merge.holders
+        heads: list[list[int]] = []
+        units: list[list[float]] = []
+        least = math.inf
+        for block in range(config.depth):
+            h, u = holders.get(f"heads.{block}"), holders.get(f"units.{block}")
+            heads.append([0] * config.groups if h is None else [int(v) for v in h.tolist()])
+            units.append([0, 0] if u is None else [int(u.min()), round(float(u.mean()), 3)])
+            least = min(least, *heads[-1], units[-1][0])
+        return {"n_star": int(least), "heads": heads, "units": units}
+
+    def _forget(self) -> None:
+        """Drop what no open task needs any more."""
+        open_tasks = {ticket.task for ticket in self.coordinator.in_flight().values()}
+        self.orders = {task: order for task, order in self.orders.items() if task in open_tasks}
+        self.extras = {task: tensors for task, tensors in self.extras.items() if task in open_tasks}
+        self.versions.keep_only(self.coordinator.in_flight_versions())
+
+    # ------------------------------------------------------------ checkpoint
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Weights]]:
+        """Everything that is not in the recipe: JSON, and named groups of tensors (shared ones are the same object)."""
+        values, tensors = self.method.state()
+        groups = {f"version.{v}": self.versions[v] for v in self.versions.held}
+        groups |= {f"merge.{name}": group for name, group in self.merge.state().items()}
+        groups |= {f"extras.{task}": group for task, group in self.extras.items()}
+        groups["method"] = tensors
+        return {
+            "coordinator": self.coordinator.to_dict(),
+            "current": self.versions.current,
+            "orders": [order.to_dict() for order in self.orders.values()],
+            "method": values,
+            "staleness": sorted(self.staleness.items()),
+            "n_star": self.n_star,
+        }, groups
+
+    def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
+        self.coordinator = Coordinator.from_dict(values["coordinator"])
+        current = int(values["current"])
+        self.versions = Versions(groups[f"version.{current}"], current)
+        for name, group in groups.items():
+            kind, _, rest = name.partition(".")
+            if kind == "version":
+                self.versions.restore(int(rest), group)
+        self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
+        self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
+        self.extras = {n.removeprefix("extras."): g for n, g in groups.items() if n.startswith("extras.")}
+        self.method.load_state(values["method"], groups.get("method", {}))
+        self.staleness = Counter({int(tau): int(count) for tau, count in values["staleness"]})
+        self.n_star = values["n_star"]

@@ -1,0 +1,283 @@
+"""The simulator: real training, computed time. A thin driver of the server with a queue of events in virtual time.
+
+A device's task is trained for real in a worker process, but when its answer arrives is computed: FLOPs over the
+device's speed, bytes over its bandwidth, seeded jitter. So a run is the same on every machine, bit for bit, whatever
+the number of workers; and a killed run goes on from its checkpoint as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cos2p.errors import RunError
+from cos2p.fleet.clock import lost_after, task_phases
+from cos2p.messages import Order
+from cos2p.models.layout import Weights
+from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
+from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
+from cos2p.runtime.workers import Outcome, Workers, pack_memory, unpack_memory, wait
+from cos2p.runtime.world import World, first_weights
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.scores import Scores
+from cos2p.training.masks import Memory
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+"""Told of every event (kind, fields) as it is logged."""
+
+
+@dataclass(frozen=True, order=True)
+class Due:
+    """Something that will happen at a virtual time. Ties are broken by the order in which they were planned."""
+
+    time: float
+    number: int
+    kind: str
+    """joins, leaves, silent, noticed, arrives, restarts, timer or end"""
+    subject: str
+    """A client, a task or a timer."""
+
+
+class Simulation:
+    def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
+        self.world, self.workers, self._listener = world, workers, listener
+        self.server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
+        self.now = 0.0
+        self.scores = Scores(world.house)
+        self.memories: dict[str, Memory] = {name: {} for name in world.house.members}
+        self.finished: str | None = None
+        self._agenda: list[Due] = []
+        self._planned = 0
+        self._training: dict[str, Future[Outcome]] = {}
+        self._evaluation: tuple[int, Future[dict[str, Any]]] | None = None
+        self._due_evaluation: int | None = None
+        self.stop_requested = False
+        """Set by the user's Ctrl-C: stop between two events."""
+
+    # ------------------------------------------------------------ the loop
+
+    def begin(self) -> None:
+        """Plan what is known beforehand."""
+        for member in self.world.house.members.values():
+            self._plan(member.device.joins_at, "joins", member.name)
+            if member.device.leaves_at is not None:
+                self._plan(member.device.leaves_at, "leaves", member.name)
+            if member.device.dies_at is not None:
+                self._plan(member.device.dies_at, "silent", member.name)
+        if self.world.recipe.schedule.virtual_seconds is not None:
+            self._plan(self.world.recipe.schedule.virtual_seconds, "end", "virtual time")
+
+    def run(self, after_event: Callable[[], None]) -> None:
+        """Play events until the server is done; `after_event` is called between two events (checkpoints)."""
+        with _one_thread():
+            while self.finished is None and not self.stop_requested:
+                if not self._agenda:
+                    self._carry_out(self.server.handle(Stop("no device is left that could answer")))
+                    self.finished = self.finished or "no device is left that could answer"
+                    break
+                self._play(heapq.heappop(self._agenda))
+                after_event()
+            if self.finished is not None:
+                self._finish()
+
+    def _play(self, due: Due) -> None:
+        self.now = due.time
+        handler = getattr(self, f"_on_{due.kind}")
+        handler(due.subject)
+
+    def _on_joins(self, client: str) -> None:
+        if not self.world.house.members[client].device.present_at(self.now):
+            return
+        self._log("joined", client=client)
+        self._carry_out(self.server.handle(Joined(client)))
+
+    def _on_leaves(self, client: str) -> None:
+        self._log("left", client=client)
+        self._abandon(client)
+        self._carry_out(self.server.handle(Left(client)))
+
+    def _on_silent(self, client: str) -> None:
+        """The device dies. Nobody knows yet: the server notices when its heartbeat has been missing for a while."""
+        self._log("died", client=client)
+        self._abandon(client)
+        self._plan(self.now + self.world.recipe.fleet.heartbeat_seconds, "noticed", client)
+
+    def _on_noticed(self, client: str) -> None:
+        self._log("left", client=client)
+        self._carry_out(self.server.handle(Left(client)))
+
+    def _on_restarts(self, task: str) -> None:
+        client = self.server.orders[task].client if task in self.server.orders else task.rpartition("#")[0]
+        self.scores.idle(client, self.now)
+        self._log("lost", client=client, task=task)
+        self._plan(self.now + self.world.house.members[client].device.downtime, "joins", client)
+
+    def _on_arrives(self, task: str) -> None:
+        future = self._training.pop(task, None)
+        if future is None:
+            return  # the device was gone by then
+        client = task.rpartition("#")[0]
+        outcome: Outcome = wait(future)
+        self.scores.idle(client, self.now)
+        if outcome.update is None:
+            self._log("failed", client=client, task=task, reason=outcome.failure)
+            self._carry_out(self.server.handle(Failed(client, task, outcome.failure)))
+            return
+        self.memories[client] = unpack_memory(outcome.memory)
+        self.scores.uploaded(client, len(outcome.update))
+        self._log("arrived", client=client, task=task, bytes=len(outcome.update))
+        self._carry_out(self.server.receive(client, outcome.update))
+
+    def _on_timer(self, timer: str) -> None:
+        self._carry_out(self.server.handle(TimerFired(timer)))
+
+    def _on_end(self, reason: str) -> None:
+        self._carry_out(self.server.handle(Stop(reason)))
+
+    # ------------------------------------------------------------ effects
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect.order)
+            elif isinstance(effect, Timer):
+                self._plan(self.now + effect.seconds, "timer", effect.timer)
+            elif isinstance(effect, Note):
+                self.scores.note(effect.kind, effect.fields)
+                self._log(effect.kind, **effect.fields)
+            elif isinstance(effect, NewVersion):
+                self._new_version(effect)
+            elif isinstance(effect, Done):
+                self.finished = effect.reason
+
+    def _send(self, order: Order) -> None:
+        member = self.world.house.members[order.client]
+        data = self.server.task(order).to_bytes()
+        phases = task_phases(self.world.config, member.device, order, member.samples, member.test_samples, len(data))
+        self.scores.dispatched(order, self.now, len(data))
+        self._log(
+            "dispatched",
+            client=order.client,
+            task=order.task,
+            version=order.version,
+            cycle=order.cycle,
+            window=[order.spec.frozen, order.spec.top],
+            exits=list(order.spec.exits),
+            masks=order.quotas is not None,
+            lr=order.lr,
+            bytes=len(data),
+            seconds=phases.to_dict(),
+        )
+        lost = lost_after(member.device, order, phases.total)
+        if lost is not None:
+            self._plan(self.now + lost, "restarts", order.task)
+            return
+        self._training[order.task] = self.workers.train(data, self.memories[order.client])
+        self._plan(self.now + phases.total, "arrives", order.task)
+
+    def _abandon(self, client: str) -> None:
+        """The device is gone: what it was doing is lost."""
+        self.scores.idle(client, self.now)
+        for task in [task for task in self._training if task.rpartition("#")[0] == client]:
+            self._training.pop(task).cancel()
+
+    def _new_version(self, effect: NewVersion) -> None:
+        self._collect_evaluation()
+        self.scores.round_closed(self.now)
+        if effect.version % self.world.recipe.schedule.evaluate_every == 0:
+            self._due_evaluation = effect.version
+            self._start_evaluation()
+
+    # ------------------------------------------------------------ evaluation runs beside the training
+
+    def _start_evaluation(self, everything: bool = False) -> None:
+        version = self.server.versions.current
+        exits = tuple(range(1, self.world.config.depth + 1))
+        self._evaluation = (version, self.workers.evaluate(self._evaluated_weights(), exits, everything))
+
+    def _evaluated_weights(self) -> Weights:
+        return self.server.weights
+
+    def _collect_evaluation(self) -> None:
+        """Log the scores of the last evaluation; they are asked for one round later, so nobody waits for them."""
+        if self._evaluation is None:
+            return
+        version, future = self._evaluation
+        self._evaluation, self._due_evaluation = None, None
+        result = wait(future)
+        self.scores.evaluated(version, result)
+        self._log("evaluated", version=version, **result)
+        if self.scores.out_of_patience(self.world.recipe.schedule.patience):
+            self._plan(self.now, "end", "no better validation score for a while")
+
+    def _finish(self) -> None:
+        self._collect_evaluation()
+        self._start_evaluation(everything=True)
+        assert self._evaluation is not None
+        version, future = self._evaluation
+        self._evaluation = None
+        result = wait(future)
+        self.scores.final(version, result, self.now)
+        self._log("finished", reason=self.finished, version=version, **result)
+
+    # ------------------------------------------------------------ small things
+
+    def _plan(self, at: float, kind: str, subject: str) -> None:
+        heapq.heappush(self._agenda, Due(at, self._planned, kind, subject))
+        self._planned += 1
+
+    def _log(self, kind: str, **fields: Any) -> None:
+        self._listener(kind, {"t": self.now, **fields})
+
+    # ------------------------------------------------------------ checkpoint
+
+    def save(self) -> Checkpoint:
+        values, groups = self.server.state()
+        return Checkpoint(
+            values={
+                "server": values,
+                "now": self.now,
+                "planned": self._planned,
+                "agenda": [[d.time, d.number, d.kind, d.subject] for d in self._agenda],
+                "due_evaluation": self._due_evaluation,
+                "training": sorted(self._training),
+                "scores": self.scores.to_dict(),
+            },
+            groups=groups,
+            blobs={f"memory.{client}": pack_memory(memory) for client, memory in self.memories.items() if memory},
+        )
+
+    def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
+        self.server.load_state(values["server"], checkpoint.groups)
+        self.now, self._planned = values["now"], values["planned"]
+        self._agenda = [Due(*entry) for entry in values["agenda"]]
+        heapq.heapify(self._agenda)
+        self.scores.load_dict(values["scores"])
+        for name, blob in checkpoint.blobs.items():
+            self.memories[name.removeprefix("memory.")] = unpack_memory(blob)
+        for task in values["training"]:
+            order = self.server.orders.get(task)
+            if order is None:
+                raise RunError(f"the checkpoint names the task {task!r} but does not hold it; it is damaged")
+            self._training[task] = self.workers.train(self.server.task(order).to_bytes(), self.memories[order.client])
+        self._due_evaluation = values["due_evaluation"]
+        if self._due_evaluation is not None:
+            self._start_evaluation()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over segments depend on the number of threads in their last bit; a run must not."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

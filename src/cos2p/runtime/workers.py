@@ -1,0 +1,121 @@
+"""Worker processes that do the devices' real training and the server's evaluation.
+
+A job is a pure function of its bytes: which worker runs it, and when, cannot change its result. Every worker computes
+with one thread, so that sums are added in the same order on every machine and with any number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from cos2p.data.examples import Examples
+from cos2p.errors import RunError, TrainingError
+from cos2p.messages import Task
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import World, build_world
+from cos2p.training.evaluation import evaluate_global
+from cos2p.training.masks import Memory
+from cos2p.training.trainers import run_task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a device sends back: an update, or why there is none."""
+
+    update: bytes | None
+    memory: bytes
+    failure: str = ""
+
+
+class Workers:
+    """A pool of processes, each with the run's data loaded."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        count = recipe.run.workers or os.cpu_count() or 1
+        self._pool = ProcessPoolExecutor(
+            max_workers=count,
+            mp_context=get_context("spawn"),
+            initializer=_start,
+            initargs=(recipe.model_dump(mode="json"),),
+        )
+
+    def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
+        return self._pool.submit(_train, task, pack_memory(memory))
+
+    def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
+        return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in list((self._pool._processes or {}).values()):  # a task in progress is done again on resume
+            process.terminate()
+
+
+def wait(future: Future[Any]) -> Any:
+    """The result; a worker that was killed is a RunError, not a traceback."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker process was killed (out of memory?); the run is kept: go on with --resume, "
+            "perhaps with --set run.workers=1"
+        ) from None
+
+
+# ---------------------------------------------------------------- inside a worker
+
+_world: World | None = None
+
+
+def _start(recipe: Mapping[str, Any]) -> None:
+    global _world
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
+    torch.set_num_threads(1)
+    _world = build_world(Recipe.parse(recipe))
+
+
+def _train(data: bytes, memory: bytes) -> Outcome:
+    assert _world is not None
+    task = Task.from_bytes(data)
+    try:
+        update, remembered = run_task(_world.config, task, _world.shards[task.order.client], unpack_memory(memory))
+    except TrainingError as error:
+        return Outcome(None, memory, str(error))
+    return Outcome(update.to_bytes(), pack_memory(remembered))
+
+
+def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
+    """Scores on the validation and the test samples, at each exit."""
+    assert _world is not None
+    loaded = safetensors.torch.load(weights)
+    limit = _world.recipe.schedule.evaluate_samples
+    scores: dict[str, Any] = {}
+    for name, examples in (("validation", _world.bundle.validation), ("test", _world.bundle.test)):
+        part = examples if everything or name == "validation" else _first(examples, limit)
+        if len(part):
+            by_exit = evaluate_global(_world.config, loaded, part, _world.recipe.data.normalize, exits)
+            scores[name] = {str(depth): result for depth, result in by_exit.items()}
+    return scores
+
+
+def _first(examples: Examples, limit: int) -> Examples:
+    return examples.subset(torch.arange(limit)) if 0 < limit < len(examples) else examples
+
+
+def pack_memory(memory: Memory) -> bytes:
+    return safetensors.torch.save(memory) if memory else b""
+
+
+def unpack_memory(data: bytes) -> Memory:
+    return safetensors.torch.load(data) if data else {}

@@ -1,0 +1,112 @@
+"""From a recipe to everything a run needs: data, shards, members, model, method, first weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cos2p.data import Bundle, load
+from cos2p.errors import ConfigError
+from cos2p.fleet.devices import Device
+from cos2p.fleet.partition import local_split, partition, sizes_by_weight
+from cos2p.fleet.rates import choose_rate
+from cos2p.methods import build_method
+from cos2p.methods.base import House, Member, Method
+from cos2p.models.config import ModelConfig
+from cos2p.models.hub import load_pretrained
+from cos2p.models.layout import Weights, init_weights
+from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.training.shard import Shard
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    recipe: Recipe
+    bundle: Bundle
+    config: ModelConfig
+    house: House
+    shards: dict[str, Shard]
+
+    def method(self) -> Method:
+        return build_method(self.recipe.method, self.house)
+
+
+def build_world(recipe: Recipe) -> World:
+    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
+    bundle = load(recipe.data, recipe.seed)
+    config = model_config(recipe, bundle)
+    devices = fleet_devices(recipe)
+    shards = _deal(recipe, bundle, devices)
+    members = {}
+    for device, group in devices:
+        shard = shards[device.name]
+        rate = group.rate if group.rate is not None else choose_rate(config, device, group, recipe, len(shard.train))
+        members[device.name] = Member(
+            device.name, device, rate, min(group.batch, len(shard.train)), len(shard.train), len(shard.test)
+        )
+    house = House(config, members, recipe.training, recipe.schedule, recipe.seed)
+    return World(recipe, bundle, config, house, shards)
+
+
+def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
+    """The recipe's model with what the data decides: classes, channels, image size, vocabulary."""
+    if recipe.model.pretrained:
+        return load_pretrained(recipe.model.pretrained, classes=bundle.classes)[0]
+    facts: dict[str, object] = {}
+    if bundle.classes:
+        facts["classes"] = bundle.classes
+    train = bundle.train
+    if train.is_text:
+        facts |= {"vocab": train.vocabulary, "max_tokens": train.inputs.shape[1], "pad_token": train.pad_id or 0}
+    else:
+        _, channels, height, width = train.inputs.shape
+        if height != width:
+            raise ConfigError(f"images are {height}×{width} pixels; set data.image_size to make them square")
+        facts |= {"channels": channels, "image": height}
+    config = recipe.model.config(**facts)
+    wants_text = config.family != "vit"
+    if wants_text != train.is_text:
+        kind = "texts" if train.is_text else "images"
+        raise ConfigError(f"model.size {recipe.model.size!r} is a {config.family}, but the data are {kind}")
+    return config
+
+
+def first_weights(recipe: Recipe, config: ModelConfig) -> Weights:
+    if recipe.model.pretrained:
+        return load_pretrained(recipe.model.pretrained, classes=config.classes)[1]
+    return init_weights(config, recipe.seed)
+
+
+def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
+    """Every device of the fleet with its group; devices of equal names are numbered through."""
+    devices = []
+    counts: dict[str, int] = {}
+    for group in recipe.fleet.devices:
+        base = group.name or group.preset
+        for _ in range(group.count):
+            counts[base] = counts.get(base, 0) + 1
+            devices.append((group.device(f"{base}-{counts[base]}"), group))
+    return devices
+
+
+def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+    train, settings = bundle.train, recipe.partition
+    weights = [group.share if group.share is not None else group.batch for _, group in devices]
+    labels = train.strata()
+    parts = partition(
+        labels,
+        sizes_by_weight(len(train), weights),
+        kind=settings.kind,
+        alpha=settings.alpha,
+        seed=recipe.seed,
+        groups=train.groups,
+        minimum=settings.minimum,
+    )
+    shards = {}
+    for (device, _), indices in zip(devices, parts, strict=True):
+        own, test = local_split(
+            np.asarray(indices), labels, fraction=1 - settings.local_test, seed=recipe.seed, client=device.name
+        )
+        shards[device.name] = Shard(train.subset(own), train.subset(test), recipe.data.normalize)
+    return shards

@@ -1,0 +1,53 @@
+"""The loss over the exits: every exit learns from the labels, the shallow ones also from the deepest.
+
+    L = Σ_i (1 − λ2) · CE(ŷ_i, y) + λ2 · t² · KL(ŷ_i, ŷ_deepest)
+
+The teacher is detached: it learns from the labels alone, and its own KL term is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Direction = Literal["student-teacher", "teacher-student"]
+
+
+def flatten(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, C) and (B,) stay; language modelling's (B, T, V) and (B, T) become one row for each real token."""
+    if logits.ndim == 2:
+        return logits, labels
+    logits, labels = logits.flatten(0, 1), labels.flatten()
+    real = labels != -100
+    return logits[real], labels[real]
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float, direction: Direction) -> Tensor:
+    """t² · KL at temperature t, the mean over rows. `student-teacher` is the paper's printed KL(student‖teacher)."""
+    log_s = F.log_softmax(student / temperature, -1)
+    log_t = F.log_softmax(teacher.detach() / temperature, -1)
+    first, second = (log_s, log_t) if direction == "student-teacher" else (log_t, log_s)
+    return (first.exp() * (first - second)).sum(-1).mean() * temperature**2
+
+
+def exits_loss(
+    outputs: Sequence[Tensor],
+    labels: Tensor,
+    lambda2: float,
+    temperature: float = 3.0,
+    direction: Direction = "student-teacher",
+) -> Tensor:
+    """The paper's L_weight over all exits, shallowest first. One exit alone gives (1 − λ2)·CE, as the paper does."""
+    flat = [flatten(output, labels) for output in outputs]
+    total = torch.zeros(())
+    for logits, target in flat:
+        total = total + (1 - lambda2) * F.cross_entropy(logits, target)
+    if lambda2 > 0:
+        teacher = flat[-1][0]
+        for logits, _ in flat[:-1]:
+            total = total + lambda2 * divergence(logits, teacher, temperature, direction)
+    return total

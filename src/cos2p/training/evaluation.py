@@ -1,0 +1,46 @@
+"""Scores of a model on samples: for the server's model at each exit, for a device's own submodel at its deepest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cos2p.data.examples import Examples, Normalize
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.submodel.slicing import window_slices
+from cos2p.submodel.spec import SubmodelSpec
+from cos2p.tracking.metrics import ConfusionCounter
+from cos2p.training.distillation import flatten
+from cos2p.training.prefix import Features
+
+
+@torch.no_grad()
+def evaluate(
+    model: ElasticTransformer,
+    examples: Examples,
+    normalize: Normalize,
+    features: Features | None = None,
+    batch: int = 256,
+) -> list[dict[str, float]]:
+    """Scores (top1, top5, f1) at each of the model's exits, shallowest first."""
+    model.eval()
+    counters = [ConfusionCounter(model.config.outputs) for _ in model.spec.exits]
+    for rows in torch.arange(len(examples)).split(batch):
+        inputs, labels = examples.batch(rows, normalize)
+        outputs = model(inputs, None if features is None else features[rows])
+        for counter, output in zip(counters, outputs, strict=True):
+            counter.add(*flatten(output, labels))
+    return [counter.result() for counter in counters]
+
+
+def evaluate_global(
+    config: ModelConfig, weights: Weights, examples: Examples, normalize: Normalize, exits: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Scores of the full model at the exits named, by their depth."""
+    spec = SubmodelSpec.full(config, sorted(exits))
+    held = {name: weights[name] for name in window_slices(config, spec)}
+    model = ElasticTransformer(config, spec).load(held)
+    return dict(zip(spec.exits, evaluate(model, examples, normalize), strict=True))

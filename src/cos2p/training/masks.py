@@ -1,0 +1,186 @@
+"""Data-aware width: which heads and units of a block serve this device's data.
+
+Every segment has an importance I and is kept with probability σ(I). A forward pass draws a mask M ~ Bernoulli(σ(I));
+backward treats the draw as the probability itself (straight-through). Weights stay as they are. The loss is
+
+    L = CE(ŷ_deepest, y) + λ1 · |E[kept share of the cost] − R_width|
+
+The penalty only leans towards the budget; the top-k selection at the end keeps it exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cos2p.errors import TrainingError
+from cos2p.models.config import ModelConfig
+from cos2p.models.transformer import ElasticTransformer, Gates
+from cos2p.submodel.rates import segment_costs
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.training.distillation import flatten
+from cos2p.training.optimizers import make_optimizer
+
+Memory = dict[str, Tensor]
+"""What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """How many heads and units of one block the device may keep."""
+
+    heads: int
+    units: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Which of the two kinds of segments have trainable masks in this task."""
+
+    heads: bool = True
+    units: bool = True
+
+
+def fresh_importance(segments: int, share: float, rng: torch.Generator) -> Tensor:
+    """logit(share) plus a little noise: the expected size is right from the start, ties are broken."""
+    share = min(max(share, 0.01), 0.99)
+    return math.log(share / (1 - share)) + 0.01 * torch.randn(segments, generator=rng)
+
+
+def recall(
+    memory: Memory, config: ModelConfig, block: int, quota: Quota, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The importance of a block's heads and units; a block never met before gets a fresh one."""
+    for kind, segments, kept in (("heads", config.groups, quota.heads), ("units", config.mlp, quota.units)):
+        if f"{kind}.{block}" not in memory:
+            memory[f"{kind}.{block}"] = fresh_importance(segments, kept / segments, rng)
+    return memory[f"heads.{block}"], memory[f"units.{block}"]
+
+
+def top(importance: Tensor, candidates: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The `count` most important candidates; ties go to the lower index."""
+    if count >= len(candidates):
+        return candidates
+    order = torch.sort(importance[list(candidates)], descending=True, stable=True).indices
+    return tuple(sorted(candidates[i] for i in order[:count].tolist()))
+
+
+def choose(
+    memory: Memory, config: ModelConfig, spec: SubmodelSpec, quotas: tuple[Quota, ...], rng: torch.Generator
+) -> SubmodelSpec:
+    """The final mask: the best of the candidates in `spec` that the quotas allow, block by block."""
+    window = []
+    for block, keep, quota in zip(range(spec.frozen, spec.top), spec.window, quotas, strict=True):
+        heads, units = recall(memory, config, block, quota, rng)
+        window.append(BlockKeep(top(heads, keep.heads, quota.heads), top(units, keep.units, quota.units)))
+    return SubmodelSpec(spec.frozen, tuple(window), spec.exits, spec.prefix)
+
+
+def sample(importance: Tensor, rng: torch.Generator) -> Tensor:
+    """A straight-through Bernoulli draw: 0 or 1 forward, σ'(I) backward."""
+    probability = importance.sigmoid()
+    drawn = torch.bernoulli(probability.detach(), generator=rng)
+    return drawn + probability - probability.detach()
+
+
+class MaskTrainer:
+    """Importances of the window's candidates as parameters; weights are frozen."""
+
+    def __init__(
+        self,
+        model: ElasticTransformer,
+        memory: Memory,
+        quotas: tuple[Quota, ...],
+        trained: Trained,
+        lambda1: float,
+        rng: torch.Generator,
+    ) -> None:
+        self.model, self.memory, self.trained, self.lambda1, self.rng = model, memory, trained, lambda1, rng
+        config, spec = model.config, model.spec
+        model.requires_grad_(False)
+        self.parameters: dict[str, Tensor] = {}
+        kept = held = 0.0
+        costs = dict(zip(("heads", "units"), segment_costs(config), strict=True))
+        self._costs: dict[str, float] = {}
+        for block, keep, quota in zip(range(spec.frozen, spec.top), spec.window, quotas, strict=True):
+            recall(memory, config, block, quota, rng)
+            for kind, candidates, count in (("heads", keep.heads, quota.heads), ("units", keep.units, quota.units)):
+                if getattr(trained, kind) and len(candidates) > count:
+                    name = f"{kind}.{block}"
+                    self.parameters[name] = memory[name][list(candidates)].clone().requires_grad_()
+                    self._costs[name] = costs[kind]
+                    kept += costs[kind] * count
+                    held += costs[kind] * len(candidates)
+        self.target = kept / held if held else 1.0
+        self._held = held
+
+    def gates(self) -> Gates:
+        spec = self.model.spec
+        drawn = {name: sample(importance, self.rng) for name, importance in self.parameters.items()}
+        return {i: (drawn.get(f"heads.{i}"), drawn.get(f"units.{i}")) for i in range(spec.frozen, spec.top)}
+
+    def expected_share(self) -> Tensor:
+        """Share of the candidates' parameters that a draw keeps on average."""
+        total = torch.zeros(())
+        for name, importance in self.parameters.items():
+            total = total + self._costs[name] * importance.sigmoid().sum()
+        return total / self._held
+
+    def penalty(self) -> Tensor:
+        return self.lambda1 * (self.expected_share() - self.target).abs()
+
+    def train(self, batches: Iterator[list[tuple[Tensor, Tensor | None, Tensor]]], lr: float, optimizer: str) -> float:
+        """One step for each batch, given as micro-batches (inputs, features, labels); returns the mean loss."""
+        if not self.parameters:
+            return 0.0
+        stepper = make_optimizer(optimizer, list(self.parameters.values()), lr)
+        self.model.eval()
+        losses = []
+        for micro in batches:
+            gates = self.gates()
+            samples = sum(len(labels) for _, _, labels in micro)
+            stepper.zero_grad()
+            total = 0.0
+            for i, (inputs, features, labels) in enumerate(micro):
+                output = self.model(inputs, features, gates)[-1]
+                loss = F.cross_entropy(*flatten(output, labels)) * (len(labels) / samples)
+                loss.backward(retain_graph=i + 1 < len(micro))
+                total += float(loss)
+            penalty = self.penalty()
+            penalty.backward()
+            losses.append(total + float(penalty))
+            if not math.isfinite(losses[-1]):
+                raise TrainingError(f"the loss of the mask phase became {losses[-1]}; lower masks.lr (now {lr})")
+            stepper.step()
+        self.remember()
+        return sum(losses) / max(1, len(losses))
+
+    def remember(self) -> None:
+        """Write the trained importances back to what the device keeps."""
+        spec = self.model.spec
+        for name, importance in self.parameters.items():
+            kind, block = name.split(".")
+            keep = spec.keep(int(block))
+            candidates = keep.heads if kind == "heads" else keep.units
+            updated = self.memory[name].clone()
+            updated[list(candidates)] = importance.detach()
+            self.memory[name] = updated
+
+
+def random_keep(config: ModelConfig, quota: Quota, rng: torch.Generator) -> BlockKeep:
+    """A uniformly drawn mask of the quota's size."""
+    heads = torch.randperm(config.groups, generator=rng)[: quota.heads]
+    units = torch.randperm(config.mlp, generator=rng)[: quota.units]
+    return BlockKeep.of(heads.tolist(), units.tolist())
+
+
+def agreement(masks: Mapping[str, BlockKeep], config: ModelConfig) -> float:
+    """Mean overlap (Jaccard index of the units) between clients' masks of one block; 1.0 for fewer than two."""
+    sets = [set(keep.units) for keep in masks.values()]
+    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :] if a or b]
+    return sum(len(a & b) / len(a | b) for a, b in pairs) / len(pairs) if pairs else 1.0

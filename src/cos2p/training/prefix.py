@@ -1,0 +1,127 @@
+"""The frozen blocks below the window: run once per task, block by block, and remembered.
+
+Nothing below the window changes while a device trains, so its features are computed once: load a block, run the whole
+shard through it, drop it, load the next. Never more than one frozen block is in memory, and every epoch of both
+phases starts from the cached features. On the wire the prefix only infers, so it can travel in 16 or 8 bits.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.transformer import Block, Embedding, make_context
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+
+Precision = Literal["float32", "float16", "int8"]
+Store = Literal["memory", "disk"]
+M = TypeVar("M", bound=torch.nn.Module)
+
+_SCALE = "::scale"  # name of the companion tensor of an 8-bit tensor
+
+
+def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
+    """What goes over the wire. 8 bits: matrices row by row with a scale each; vectors in 16 bits."""
+    if precision == "float32":
+        return dict(weights)
+    encoded: Weights = {}
+    for name, tensor in weights.items():
+        if precision == "float16" or tensor.ndim < 2:
+            encoded[name] = tensor.half()
+            continue
+        rows = tensor.reshape(len(tensor), -1)
+        scale = rows.abs().amax(1).clamp_min(1e-12) / 127 if rows.numel() else torch.ones(len(tensor))
+        encoded[name] = (rows / scale[:, None]).round().to(torch.int8).view(tensor.shape)
+        encoded[name + _SCALE] = scale
+    return encoded
+
+
+def decode(encoded: Mapping[str, Tensor]) -> Weights:
+    """Back to float32."""
+    weights: Weights = {}
+    for name, tensor in encoded.items():
+        if name.endswith(_SCALE):
+            continue
+        if tensor.dtype == torch.int8:
+            scale = encoded[name + _SCALE]
+            weights[name] = tensor.float() * scale.view(-1, *(1,) * (tensor.ndim - 1))
+        else:
+            weights[name] = tensor.float()
+    return weights
+
+
+class PrefixFile:
+    """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded."""
+
+    def __init__(self, encoded: Mapping[str, Tensor]) -> None:
+        self._encoded = encoded
+
+    def part(self, start: str) -> Weights:
+        chosen = {name: tensor for name, tensor in self._encoded.items() if name.startswith(start)}
+        return {name.removeprefix(start): tensor for name, tensor in decode(chosen).items()}
+
+
+class Features:
+    """The features of a shard behind the frozen prefix, in memory or in an unnamed file on disk."""
+
+    def __init__(self, samples: int, tokens: int, dim: int, store: Store, precision: Precision = "float32") -> None:
+        dtype = torch.float16 if precision == "float16" else torch.float32
+        shape = (samples, tokens, dim)
+        if store == "memory":
+            self.values = torch.empty(shape, dtype=dtype)
+        else:
+            self._file = tempfile.NamedTemporaryFile(prefix="cos2p-features-")  # noqa: SIM115  lives as long as the cache
+            count = samples * tokens * dim
+            self._file.truncate(count * dtype.itemsize)
+            self.values = torch.from_file(self._file.name, shared=True, size=count, dtype=dtype).view(shape)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.values[rows].float()
+
+    def __setitem__(self, rows: slice, features: Tensor) -> None:
+        self.values[rows] = features.to(self.values.dtype)
+
+
+Batches = Callable[[slice], Tensor]
+"""Rows of the shard to model inputs."""
+
+
+@torch.no_grad()
+def prefix_features(
+    config: ModelConfig,
+    spec: SubmodelSpec,
+    prefix: PrefixFile,
+    inputs: Batches,
+    samples: int,
+    batch: int,
+    store: Store = "memory",
+    precision: Precision = "float32",
+) -> Features:
+    """Run the shard through embeddings and frozen blocks, one block in memory at a time."""
+    slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
+    first = inputs(slices[0])
+    tokens = config.tokens if config.family == "vit" else first.shape[1]
+    features = Features(samples, tokens, config.dim, store, precision)
+    embed = _with(Embedding(config), prefix.part("embed."))
+    for rows in slices:
+        features[rows] = embed(inputs(rows))
+    del embed
+    for i in range(spec.frozen):
+        keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
+        block = _with(Block(config, keep), prefix.part(f"blocks.{i}."))
+        for rows in slices:
+            context = make_context(config, inputs(rows))
+            features[rows] = block(features.values[rows].float(), context)
+        del block
+    return features
+
+
+def _with(module: M, weights: Weights) -> M:
+    module.load_state_dict(weights, strict=True, assign=True)
+    return module.eval().requires_grad_(False)

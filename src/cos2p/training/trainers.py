@@ -1,0 +1,167 @@
+"""Local trainers by name: what a device does with a task. `submodel` is Co-S²P's, and any plain submodel training.
+
+features ← frozen prefix, once
+masks    ← train importances on the candidates, keep the best          (if the task has quotas)
+weights  ← E epochs over exits, the deepest teaching the others
+scores   ← the personal submodel on the local test part
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cos2p.data.examples import Examples
+from cos2p.errors import ConfigError, TrainingError
+from cos2p.messages import Task, Update
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.seeding import torch_rng
+from cos2p.submodel.slicing import narrow
+from cos2p.submodel.spec import SubmodelSpec
+from cos2p.training.distillation import exits_loss
+from cos2p.training.evaluation import evaluate
+from cos2p.training.masks import MaskTrainer, Memory, Trained, choose
+from cos2p.training.optimizers import make_optimizer
+from cos2p.training.prefix import Features, PrefixFile, prefix_features
+from cos2p.training.settings import LocalSettings
+from cos2p.training.shard import Shard, shuffled
+
+Trainer = Callable[[ModelConfig, Task, Shard, Memory], tuple[Update, Memory]]
+TRAINERS: dict[str, Trainer] = {}
+
+
+def register(name: str) -> Callable[[Trainer], Trainer]:
+    def add(trainer: Trainer) -> Trainer:
+        TRAINERS[name] = trainer
+        return trainer
+
+    return add
+
+
+def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+    """Do the task. Returns the update and what the device remembers now; the memory given is not changed."""
+    if task.order.trainer not in TRAINERS:
+        raise ConfigError(f"unknown trainer {task.order.trainer!r}; known: {', '.join(sorted(TRAINERS))}")
+    return TRAINERS[task.order.trainer](config, task, shard, dict(memory))
+
+
+@register("submodel")
+def train_submodel(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+    settings = LocalSettings.model_validate(task.order.settings)
+    rng = torch_rng(task.order.seed, "device", task.order.client, task.order.attempt)
+    features = shard_features(config, task, shard, shard.train, settings)
+    spec, weights = task.order.spec, task.weights
+    report: dict[str, float] = {}
+    if task.order.quotas is not None:
+        report["mask_loss"] = _train_masks(config, task, shard, memory, settings, features, rng)
+        spec = choose(memory, config, task.order.spec, task.order.quotas, rng)
+        weights = narrow(weights, config, task.order.spec, spec)
+    model, delta, report["loss"] = train_weights(config, task, spec, weights, shard, settings, features, rng)
+    report |= local_scores(config, task, model, shard, settings)
+    update = Update(task.order.client, task.order.task, task.order.version, spec, delta, len(shard.train), report)
+    return update, memory
+
+
+def shard_features(
+    config: ModelConfig, task: Task, shard: Shard, part: Examples, settings: LocalSettings
+) -> Features | None:
+    """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
+    if task.order.spec.frozen == 0 or len(part) == 0:
+        return None
+    return prefix_features(
+        config,
+        task.order.spec,
+        PrefixFile(task.prefix),
+        lambda rows: shard.inputs(part, rows),
+        len(part),
+        settings.batch,
+        settings.features,
+        settings.feature_precision,
+    )
+
+
+def submodel(
+    config: ModelConfig, task: Task, spec: SubmodelSpec, weights: Weights, rescale: bool
+) -> ElasticTransformer:
+    """The trainable model, with the output table a tied language model needs above a frozen prefix."""
+    held = dict(weights)
+    if config.task == "language-modeling" and config.tied and spec.frozen:
+        held["embed.tokens"] = PrefixFile(task.prefix).part("embed.")["tokens"]
+    return ElasticTransformer(config, spec, rescale=rescale).load(held)
+
+
+def _train_masks(
+    config: ModelConfig,
+    task: Task,
+    shard: Shard,
+    memory: Memory,
+    settings: LocalSettings,
+    features: Features | None,
+    rng: torch.Generator,
+) -> float:
+    assert task.order.quotas is not None
+    deepest = replace(task.order.spec, exits=task.order.spec.exits[-1:])  # masks learn from it alone
+    model = submodel(config, task, deepest, task.weights, rescale=False)
+    phase = settings.mask
+    trainer = MaskTrainer(model, memory, task.order.quotas, Trained(phase.heads, phase.units), phase.lambda1, rng)
+    micro = phase.micro_batch or settings.batch
+
+    def batches() -> Iterator[list[tuple[Tensor, Tensor | None, Tensor]]]:
+        for rows in shuffled(len(shard.train), settings.batch, phase.epochs, rng):
+            yield [
+                (inputs, None if features is None else features[part], labels)
+                for part in rows.split(micro)
+                for inputs, labels in [shard.train.batch(part, shard.normalize)]
+            ]
+
+    return trainer.train(batches(), phase.lr, phase.optimizer)
+
+
+def train_weights(
+    config: ModelConfig,
+    task: Task,
+    spec: SubmodelSpec,
+    weights: Weights,
+    shard: Shard,
+    settings: LocalSettings,
+    features: Features | None,
+    rng: torch.Generator,
+) -> tuple[ElasticTransformer, Weights, float]:
+    """E epochs on the compact submodel. Returns it, w_start − w_end, and the mean loss of the last epoch."""
+    start = {name: tensor.clone() for name, tensor in weights.items()}
+    model = submodel(config, task, spec, weights, settings.rescale)
+    model.train()
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    stepper = make_optimizer(settings.optimizer, trainable, task.order.lr, settings.weight_decay)
+    losses: list[float] = []
+    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
+        inputs, labels = shard.train.batch(rows, shard.normalize)
+        outputs = model(inputs, None if features is None else features[rows])
+        loss = exits_loss(outputs, labels, settings.lambda2, settings.temperature, settings.direction)
+        losses.append(float(loss))
+        if not math.isfinite(losses[-1]):
+            raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {task.order.lr:g})")
+        stepper.zero_grad(set_to_none=True)
+        loss.backward()
+        stepper.step()
+    end = model.weights()
+    delta = {name: tensor - end[name] for name, tensor in start.items()}
+    last = losses[-max(1, len(losses) // settings.epochs) :]
+    return model, delta, sum(last) / len(last)
+
+
+def local_scores(
+    config: ModelConfig, task: Task, model: ElasticTransformer, shard: Shard, settings: LocalSettings
+) -> dict[str, float]:
+    """The personal submodel, deepest exit, on the local test part."""
+    if len(shard.test) == 0:
+        return {"local_samples": 0}
+    features = shard_features(config, task, shard, shard.test, settings)
+    scores = evaluate(model, shard.test, shard.normalize, features)[-1]
+    return {"local_samples": len(shard.test)} | {f"local_{name}": value for name, value in scores.items()}
