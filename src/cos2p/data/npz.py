@@ -67,8 +67,6 @@ def _split(file: Path, arrays: Arrays, image_name: str, label_name: str, config:
     pixels, labels = arrays[image_name], arrays[label_name]
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.dtype.kind == "S":
-        labels = np.char.decode(labels, "utf-8")
     if labels.ndim != 1 or len(labels) != len(pixels):
         raise DataError(
             f"{file}: {label_name!r} has shape {labels.shape} for {len(pixels)} images; "
@@ -78,4 +76,5 @@ def _split(file: Path, arrays: Arrays, image_name: str, label_name: str, config:
     def images(indices: IntArray) -> torch.Tensor:
         return adapt_array(pixels[indices], str(file), config)
 
-    return Raw(where=str(file), count=len(pixels), labels=labels.tolist(), images=images)
+    values = [v.decode(errors="replace") if isinstance(v, bytes) else v for v in labels.tolist()]
+    return Raw(where=str(file), count=len(pixels), labels=values, images=images)
