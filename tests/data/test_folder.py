@@ -65,6 +65,9 @@ def test_only_the_chosen_files_are_opened(here: Path) -> None:
 def test_wrong_folders_are_named(here: Path) -> None:
     with pytest.raises(DataError, match="no data at"):
         load(DataConfig(source="folder", path="pets"), seed=0)
+    (here / "file").touch()
+    with pytest.raises(DataError, match=r"file is a file; data\.path must name a folder"):
+        load(DataConfig(source="folder", path="file"), seed=0)
     (here / "pets").mkdir()
     with pytest.raises(DataError, match="pets has no class folders; put the images in"):
         load(DataConfig(source="folder", path="pets"), seed=0)

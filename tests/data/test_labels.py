@@ -80,3 +80,6 @@ def test_no_labels_and_no_class_names_are_refused(here: Path) -> None:
         encode(None)
     with pytest.raises(DataError, match=r"none\.txt names no classes"):
         encode([0], classes="none.txt")
+    (here / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"bytes\.txt cannot be read as a list of class names"):
+        encode([0], classes="bytes.txt")

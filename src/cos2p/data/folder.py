@@ -19,6 +19,8 @@ _VALIDATION_NAMES = ("validation", "valid", "val")
 
 def read_folder(config: DataConfig) -> RawSplits:
     root = paths.find(config.path)
+    if not root.is_dir():
+        raise DataError(f"{root} is a file; data.path must name a folder of class folders")
     train = root / (config.train or "train")
     if not train.is_dir():
         if config.train or config.test or config.validation:
@@ -71,8 +73,11 @@ def _classes(folder: Path) -> tuple[str, ...]:
 
 
 def _subfolders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != ".")
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed ({error})") from error
 
 
 def _listing(root: Path) -> str:
-    return ", ".join(_subfolders(root)[:10]) or "no folders" if root.is_dir() else "no folders"
+    return ", ".join(_subfolders(root)[:10]) or "no folders"

@@ -91,7 +91,10 @@ def _by_name(labels: Sequence[Any], names: tuple[str, ...], raw: Raw) -> IntArra
 def _class_file(config: DataConfig) -> tuple[str, ...]:
     """One name per line; lines such as `3<tab>name` are read as label 3."""
     file = paths.find(config.path, config.classes)
-    lines = file.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as a list of class names ({error})") from error
     names = []
     for number, line in enumerate(line for line in lines if line.strip()):
         first, _, rest = line.partition("\t")
