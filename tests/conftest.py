@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadlines: the first example of a property pays for torch's warm-up, and the tests share their cores.
+settings.register_profile("cos2p", deadline=None, print_blob=True)
+settings.load_profile("cos2p")
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with real data sets and weights: $COS2P_DATA, or shared/data beside the checkout."""
+    folder = Path(os.environ.get("COS2P_DATA") or _REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}; set COS2P_DATA to the folder that holds it")
+    return folder
