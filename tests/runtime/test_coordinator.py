@@ -313,6 +313,13 @@ class TestAnswersThatDoNotCount:
         assert server.handle(Joined("a")) == [Dispatch("a", "a#2", 1, 0, 2)]
         assert fail(server, "a") == [Dispatch("a", "a#3", 1, 0, 3)]  # counts from nought again
 
+    def test_a_client_that_restarts_in_every_task_is_benched_until_it_joins_with_empty_hands(self) -> None:
+        server = fleet("ab", Trigger.synchronous(), max_failures=2)
+        report(server, "b")
+        assert server.handle(Joined("a")) == [Dispatch("a", "a#1", 0, 0, 1)]
+        assert [type(action) for action in server.handle(Joined("a"))] == [Bench, Aggregate, Dispatch]
+        assert server.handle(Joined("a")) == [Dispatch("a", "a#2", 1, 0, 2)]
+
     def test_a_success_ends_a_row_of_failures(self) -> None:
         server = fleet("a", Trigger.asynchronous(), max_failures=2)
         for _ in range(3):

@@ -54,7 +54,7 @@ class _Client:
     cycle: int = 0
     attempts: int = 0
     failures: int = 0
-    """In a row, since the last good update or the last joining."""
+    """Tasks in a row that came to nothing."""
     ticket: Ticket | None = None
 
     @property
@@ -145,32 +145,37 @@ class Coordinator:
     def _note(self, event: Event) -> list[Action]:
         match event:
             case Joined(client):
-                self._joined(client)
-            case Left(client):
-                if client in self._clients:
-                    self._clients[client].here = False
+                return self._joined(client)
+            case Left(client) if client in self._clients:
+                self._clients[client].here = False
             case Arrived(client, task):
                 return [self._arrived(client, task)]
-            case Refused(client, task, reason):
-                # Whoever sends something is here, even if it was thought to be gone.
-                return self._fruitless(client, task, f"refused: {reason}", heard_of=True)
-            case Failed(client, task, reason):
-                return self._fruitless(client, task, f"failed: {reason}", heard_of=False)
+            case Refused(client, task, reason) if self.ticket(client, task):
+                self._clients[client].here = True  # whoever sends something is here, even if thought to be gone
+                return self._came_to_nothing(client, f"refused: {reason}")
+            case Failed(client, task, reason) if self.ticket(client, task):
+                return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case Stop():
-                pass  # the round's end and the run's are decided in _close_round
+            case Left() | Refused() | Failed() | Stop():
+                pass  # of no open task or unknown client; the run's end is decided in _close_round
             case _:
                 assert_never(event)
         return []
 
-    def _joined(self, client: str) -> None:
-        """A client that joins has nothing in hand: a task it was given before is given up."""
+    def _joined(self, client: str) -> list[Action]:
+        """Whoever joins has nothing in hand, so a task it was given before is given up.
+
+        That counts as a failure: a client that restarts in the middle of every task would otherwise keep a
+        synchronous round waiting for ever. Joining without a task in hand wipes the slate.
+        """
         record = self._clients.setdefault(client, _Client())
-        record.close_ticket()
         record.here = True
+        if record.ticket is not None:
+            return self._came_to_nothing(client, "given up: the client joined anew")
         record.benched = False
         record.failures = 0
+        return []
 
     def _arrived(self, client: str, task: str) -> Action:
         ticket = self.ticket(client, task)
@@ -189,12 +194,9 @@ class Coordinator:
         self.merged += 1
         return Merge(client, task, ticket.version, staleness)
 
-    def _fruitless(self, client: str, task: str, reason: str, *, heard_of: bool) -> list[Action]:
-        if self.ticket(client, task) is None:
-            return []
+    def _came_to_nothing(self, client: str, reason: str) -> list[Action]:
         record = self._clients[client]
         record.close_ticket()
-        record.here = record.here or heard_of
         record.failures += 1
         if record.failures < self.rules.max_failures:
             return []

@@ -37,7 +37,7 @@ class Rules:
     """Updates older than this many versions are dropped. None merges them all."""
 
     max_failures: int = 5
-    """Tasks in a row that may fail or be refused before a client is benched."""
+    """Tasks in a row that fail, are refused or are given up by a restart before their client is benched."""
 
     def __post_init__(self) -> None:
         if self.redispatch not in get_args(Redispatch):
