@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios to its rival or its limit, taken in one run. `python -m benchmarks.<name>`."""
