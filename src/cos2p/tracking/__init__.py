@@ -1,0 +1,26 @@
+"""What a run leaves behind: events, metrics, files that survive a crash."""
+
+from cos2p.tracking.events import EventLog, read_events
+from cos2p.tracking.files import explained, prepare_folder, write_atomic
+from cos2p.tracking.metrics import (
+    ConfusionCounter,
+    busy_in,
+    busy_share,
+    classification_metrics,
+    mean_interval,
+    resource_utilisation,
+)
+
+__all__ = [
+    "ConfusionCounter",
+    "EventLog",
+    "busy_in",
+    "busy_share",
+    "classification_metrics",
+    "explained",
+    "mean_interval",
+    "prepare_folder",
+    "read_events",
+    "resource_utilisation",
+    "write_atomic",
+]

@@ -1,0 +1,145 @@
+"""The diary of a run: `events.jsonl`, one JSON object per line, only ever appended to.
+
+A checkpoint remembers how long the file was (`offset`); a resumed run cuts it back to there, so that what
+happened between the checkpoint and the crash is told once. A line that was torn by a crash has no newline;
+readers skip it, `resume` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cos2p.errors import RunError
+from cos2p.tracking.files import explained
+
+
+class EventLog:
+    """Writes events. `EventLog(path)` begins a new file; `EventLog.resume` goes on with one."""
+
+    path: Path
+    _descriptor: int
+    _size: int
+
+    def __init__(self, path: str | Path) -> None:
+        with explained(path):
+            try:
+                self._open(Path(path), os.O_EXCL)
+            except FileExistsError:
+                raise RunError(
+                    f"{path} already exists; go on with it by --resume or replace it by --overwrite"
+                ) from None
+
+    @classmethod
+    def resume(cls, path: str | Path, offset: int | None = None) -> EventLog:
+        """Go on after the first `offset` bytes, a checkpoint's; without one, after the last whole line."""
+        log = cls.__new__(cls)
+        with explained(path):
+            log._open(Path(path))
+            try:
+                log._cut(_end_of_whole_lines(log.path) if offset is None else offset)
+            except BaseException:
+                log.close()
+                raise
+        return log
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one event. Numbers that are not finite become null; numpy and torch scalars are numbers."""
+        event = {"kind": kind, **{name: _plain(value, name) for name, value in fields.items()}}
+        line = (json.dumps(event, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
+        with explained(self.path):
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                os.ftruncate(self._descriptor, self._size)  # half a line must not be followed by a whole one
+                raise
+        self._size += len(line)
+
+    def offset(self) -> int:
+        """The length of the file in bytes, all of them safely on disk: what a checkpoint should remember."""
+        with explained(self.path):
+            os.fsync(self._descriptor)
+        return self._size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, path: Path, extra_flag: int = 0) -> None:
+        self.path = path
+        self._size = 0
+        # Unbuffered: a line is with the operating system, and survives kill -9, when `write` returns.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | extra_flag
+        self._descriptor = os.open(path, flags, 0o666)
+
+    def _cut(self, offset: int) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if not 0 <= offset <= size:
+            raise RunError(
+                f"{self.path} has {size} bytes but its checkpoint counts {offset}; "
+                "the two are not of one run, start again with --overwrite"
+            )
+        if offset and os.pread(self._descriptor, 1, offset - 1) != b"\n":
+            raise RunError(
+                f"{self.path}: byte {offset} is not the end of an event, so its checkpoint is not of this run; "
+                "start again with --overwrite"
+            )
+        os.ftruncate(self._descriptor, offset)
+        self._size = offset
+
+
+def read_events(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The events of a file in order; a torn last line is skipped, any other damage is a RunError."""
+    with explained(path), Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise RunError(f"{path}, line {number} is not JSON ({error}); the file was damaged") from error
+            if not isinstance(event, dict):
+                raise RunError(f"{path}, line {number} is not a JSON object; the file was damaged")
+            yield event
+
+
+def _end_of_whole_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(len(line) for line in file if line.endswith(b"\n"))
+
+
+def _plain(value: Any, name: str) -> Any:
+    """`value` as JSON has it. `name` is the field, for the error."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, name) for item in value]
+    if isinstance(value, set | frozenset):
+        return [_plain(item, name) for item in sorted(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # numpy and torch, scalars and small arrays
+        return _plain(value.tolist(), name)
+    raise TypeError(f"event field {name!r} is a {type(value).__name__}; use numbers, strings, lists or dicts")

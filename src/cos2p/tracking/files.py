@@ -1,0 +1,131 @@
+"""The run folder on disk: files that are whole or not there at all, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cos2p.errors import RunError
+
+MARKER = ".cos2p-run"
+"""An empty file in every run folder. Only a folder that has it is ever emptied by `overwrite`."""
+
+_TEMPORARY = ".cos2p-tmp"
+
+
+def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
+    """Write a file so that after a crash at any moment it holds all of the old content or all of the new."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    with explained(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = False) -> Path:
+    """A folder a run can write to, made if need be.
+
+    A folder that already holds something is refused, unless `overwrite` (an earlier run is deleted; any
+    other folder is left alone and refused) or `resume` (an earlier run is kept). To resume where nothing was
+    written yet is to begin: the caller looks for a checkpoint and finds none.
+    """
+    folder = Path(path)
+    if overwrite and resume:
+        raise RunError(f"{folder}: --overwrite deletes the earlier run and --resume goes on with it; choose one")
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        content = list(folder.iterdir())
+        is_run = (folder / MARKER).exists()
+        if content and not is_run and (overwrite or resume):
+            raise RunError(
+                f"{folder} is not a run folder (it has files but no {MARKER}) and was left alone; "
+                "choose another folder with --out"
+            )
+        if content and not overwrite and not resume:
+            raise RunError(
+                f"{folder} is not empty; go on with its run by --resume, replace it by --overwrite, "
+                "or choose another folder with --out"
+            )
+        if overwrite:
+            _empty(folder)
+        if resume:
+            _drop_leftovers(folder)
+        _probe(folder)
+    return folder
+
+
+@contextmanager
+def explained(path: str | Path) -> Iterator[None]:
+    """Turn the operating system's errors inside the block into a RunError: one line, the path, a way out."""
+    try:
+        yield
+    except OSError as error:
+        reason, way_out = _EXPLANATIONS.get(error.errno or 0, (error.strerror or str(error), "check the folder"))
+        raise RunError(f"{path}: {reason}; {way_out}") from error
+
+
+_FULL = ("the disk is full", "free some space, then go on with --resume")
+_FORBIDDEN = ("writing is not permitted", "change its permissions or choose another folder with --out")
+_NOT_A_FOLDER = ("a part of this path is a file, not a folder", "choose another folder with --out")
+_EXPLANATIONS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: ("the disk quota is used up", _FULL[1]),
+    errno.EFBIG: ("the file is larger than this system allows", "raise the limit (ulimit -f), then --resume"),
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: ("the file system is read-only", "choose another folder with --out"),
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EISDIR: ("this is a folder, not a file", "choose another path"),
+    errno.ENOENT: ("no such file or folder", "check the path"),
+    errno.ENAMETOOLONG: ("the path is too long", "choose a shorter one with --out"),
+}
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut; some file systems cannot, and say so with EINVAL."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _empty(folder: Path) -> None:
+    # The marker goes last: interrupted half-way, the folder is still known as a run's.
+    for child in sorted(folder.iterdir(), key=lambda child: child.name == MARKER):
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+
+
+def _drop_leftovers(folder: Path) -> None:
+    """Temporary files of writes that were killed half-way."""
+    for leftover in folder.rglob(f".*{_TEMPORARY}"):
+        leftover.unlink(missing_ok=True)
+
+
+def _probe(folder: Path) -> None:
+    """Find out now, not after hours of training, that the folder cannot be written to."""
+    marker = folder / MARKER
+    marker.touch()
+    probe = folder / f".probe{_TEMPORARY}"
+    probe.write_bytes(b"?")
+    probe.unlink()
