@@ -150,10 +150,10 @@ class MaskTrainer:
                 output = self.model(inputs, features, gates)[-1]
                 loss = F.cross_entropy(*flatten(output, labels)) * (len(labels) / samples)
                 loss.backward(retain_graph=i + 1 < len(micro))
-                total += float(loss)
+                total += loss.item()
             penalty = self.penalty()
             penalty.backward()
-            losses.append(total + float(penalty))
+            losses.append(total + penalty.item())
             if not math.isfinite(losses[-1]):
                 raise TrainingError(f"the loss of the mask phase became {losses[-1]}; lower masks.lr (now {lr})")
             stepper.step()

@@ -144,7 +144,7 @@ def train_weights(
         inputs, labels = shard.train.batch(rows, shard.normalize)
         outputs = model(inputs, None if features is None else features[rows])
         loss = exits_loss(outputs, labels, settings.lambda2, settings.temperature, settings.direction)
-        losses.append(float(loss))
+        losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {task.order.lr:g})")
         stepper.zero_grad(set_to_none=True)
