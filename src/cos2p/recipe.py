@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +13,8 @@ from cos2p.data.config import DataConfig
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.fleet.devices import Device, device
 from cos2p.models.config import ExitKind, ModelConfig
-from cos2p.models.sizes import model
+from cos2p.models.sizes import SIZES, model
+from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, problems
 from cos2p.training.settings import OptimizerName
 
@@ -171,47 +170,93 @@ class Recipe(Settings):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], origin: str = "recipe") -> Recipe:
+        """The recipe, or a `RecipeError` that names every wrong field at once."""
+        if wrong := recipe_problems(values):
+            raise RecipeError(f"{origin}: " + "; ".join(wrong))
         from cos2p.methods import method_settings  # methods import recipes' types
 
-        try:
-            recipe = cls.model_validate(dict(values))
-        except ValidationError as error:
-            raise RecipeError(f"{origin}: " + "; ".join(problems(error))) from None
-        try:
-            settings = method_settings(recipe.method)
-        except ValidationError as error:
-            raise RecipeError(f"{origin}: " + "; ".join(problems(error, "method"))) from None
-        filled = {"name": recipe.method["name"], **settings.model_dump(mode="json")}
+        recipe = cls.model_validate(dict(values))
+        filled = {"name": recipe.method["name"], **method_settings(recipe.method).model_dump(mode="json")}
         return recipe.model_copy(update={"method": filled})
 
     @classmethod
-    def load(cls, name_or_path: str | Path, changes: Iterable[str] = ()) -> Recipe:
-        """A shipped recipe by name or a TOML file, with `path.to.field=value` changes."""
-        values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
-        for change in changes:
-            apply_change(values, change)
+    def load(cls, name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> Recipe:
+        """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes."""
+        values = recipe_values(name_or_path, changes, method)
         return cls.parse(values, str(name_or_path))
 
 
-def shipped_recipes() -> list[str]:
-    folder = resources.files("cos2p") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> dict[str, Any]:
+    """The recipe's tables, changed, before anything is checked."""
+    values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
+    if method is not None:
+        switch_method(values, method)
+    for change in changes:
+        apply_change(values, change)
+    return values
 
 
-def recipe_text(name_or_path: str | Path) -> str:
-    """The TOML text with its comments."""
-    path = Path(name_or_path)
-    if path.suffix == ".toml" or path.is_file():
+def switch_method(values: dict[str, Any], name: str) -> None:
+    """Take another method. The settings stay if both methods have the same ones, else they are the new defaults."""
+    from cos2p.methods import method_class, methods
+
+    old = values.get("method", {"name": "cos2p"})
+    known = methods().get(old.get("name")) if isinstance(old, dict) else None
+    same = known is not None and known.settings_type is method_class(name).settings_type
+    values["method"] = {**(old if same else {}), "name": name}
+
+
+def recipe_problems(values: Mapping[str, Any]) -> list[str]:
+    """One line for each wrong field, from the whole recipe and from its method; empty if it can run."""
+    from cos2p.methods import method_settings
+
+    wrong: list[str] = []
+    try:
+        Recipe.model_validate(dict(values))
+    except ValidationError as error:
+        wrong += problems(error)
+    method = values.get("method", {"name": "cos2p"})
+    if isinstance(method, Mapping):
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from None
-    known = shipped_recipes()
-    if str(name_or_path) not in known:
-        close = get_close_matches(str(name_or_path), known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise RecipeError(f"no recipe {str(name_or_path)!r}; {hint}shipped: {', '.join(known)}; or give a .toml file")
-    return (resources.files("cos2p") / "recipes" / f"{name_or_path}.toml").read_text(encoding="utf-8")
+            method_settings(method)
+        except ValidationError as error:
+            wrong += problems(error, "method")
+        except ConfigError as error:
+            wrong.append(f"method.name: {error}")
+    return wrong + _model_problems(values) + _device_problems(values)
+
+
+def _model_problems(values: Mapping[str, Any]) -> list[str]:
+    """A size that does not exist or fields that contradict each other, as far as that shows without the data."""
+    try:
+        settings = ModelSettings.model_validate(values.get("model", {}))
+        image_size = DataConfig.model_validate(values.get("data", {})).image_size
+    except ValidationError:
+        return []  # those fields are reported already
+    if settings.pretrained:
+        return []
+    known = SIZES.get(settings.size)
+    patch = settings.patch or (known.patch if known else 1)
+    try:
+        settings.config(image=image_size or patch)  # the data's own image size is not known yet: any that fits
+    except ConfigError as error:
+        return [f"model: {error}"]
+    return []
+
+
+def _device_problems(values: Mapping[str, Any]) -> list[str]:
+    fleet = values.get("fleet")
+    groups = fleet.get("devices") if isinstance(fleet, Mapping) else None
+    wrong = []
+    for number, fields in enumerate(groups if isinstance(groups, list | tuple) else ()):
+        try:
+            group = DeviceGroup.model_validate(fields)
+            group.device(group.name or group.preset)
+        except ValidationError:
+            continue  # reported already
+        except ConfigError as error:
+            wrong.append(f"fleet.devices.{number}: {error}")
+    return wrong
 
 
 def tomllib_load(text: str, origin: str) -> dict[str, Any]:
