@@ -57,7 +57,7 @@ class EventLog:
                 rest = memoryview(line)
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
-            except OSError:
+            except BaseException:
                 os.ftruncate(self._descriptor, self._size)  # half a line must not be followed by a whole one
                 raise
         self._size += len(line)
