@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
+from math import isqrt
 from typing import Any, Literal, get_args
 
 from cos2p.errors import ConfigError
@@ -168,4 +169,5 @@ class ModelConfig:
 
 
 def _divisors(n: int) -> str:
-    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return ", ".join(map(str, sorted({*small, *(n // d for d in small)})))

@@ -42,7 +42,8 @@ def read_config(values: dict[str, Any], where: str) -> ModelConfig:
         if field in values and values[field] not in allowed:
             raise CheckpointError(f"{where}: {field} is {values[field]!r}; only {allowed[0]!r} can be computed")
     fields: dict[str, Any] = {ours: _whole(values, theirs, where) for ours, theirs in _SIZE.items()}
-    fields["classes"] = _labels(values, where)
+    if _LANGUAGE_MODEL not in (values.get("architectures") or ()):
+        fields["classes"] = _labels(values, where)
     if family == "vit":
         fields |= _vit_fields(values, where)
     else:

@@ -7,6 +7,7 @@ max_tokens. Each kind of tensor follows for all blocks at once; two unused rotar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.exit_bank import fill_exits
-from cos2p.models.layout import Weights, layout
+from cos2p.models.layout import Weights, block_parameters, layout
 
 _HEADER = 7
 # Order in the file, without the embedding before and the final norm after. w1 is the gate, w3 the up projection.
@@ -30,17 +31,16 @@ def load_llama2c(path: str | Path) -> tuple[ModelConfig, Weights]:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     config = _config(raw[:_HEADER].view("<i4").tolist(), path)
-    sizes = [(name, layout(config)[name].shape) for name in _order(config)]
-    rotary = config.max_tokens * config.head_dim
-    expected = _HEADER + rotary + sum(int(np.prod(shape)) for _, shape in sizes)
+    expected = _HEADER + _numbers(config)
     if len(raw) != expected:
         raise CheckpointError(f"{path} holds {len(raw)} numbers, its header says {expected}; download it again")
     values: Weights = {}
     start = _HEADER
-    for name, shape in sizes:
+    for name in _order(config):
         if name == "lm_head.weight":
-            start += rotary
-        count = int(np.prod(shape))
+            start += _rotary_numbers(config)
+        shape = layout(config)[name].shape
+        count = prod(shape)
         values[name] = torch.from_numpy(raw[start : start + count].copy()).view(shape)
         start += count
     for block in range(config.depth):
@@ -72,6 +72,17 @@ def _config(header: list[int], path: str | Path) -> ModelConfig:
         )  # fmt: skip
     except ConfigError as error:
         raise CheckpointError(f"{path} is not a llama2.c checkpoint of version 0: {error}") from None
+
+
+def _numbers(config: ModelConfig) -> int:
+    """Float32 numbers behind the header, counted without building a table: a garbled header may say anything."""
+    block = sum(prod(parameter.shape) for parameter in block_parameters(config).values())
+    tables = (1 if config.tied else 2) * config.vocab * config.dim
+    return tables + config.depth * block + config.dim + _rotary_numbers(config)
+
+
+def _rotary_numbers(config: ModelConfig) -> int:
+    return config.max_tokens * config.head_dim
 
 
 def _order(config: ModelConfig) -> Iterator[str]:
