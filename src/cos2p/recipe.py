@@ -201,7 +201,7 @@ def switch_method(values: dict[str, Any], name: str) -> None:
     from cos2p.methods import method_class, methods
 
     old = values.get("method", {"name": "cos2p"})
-    known = methods().get(old.get("name")) if isinstance(old, dict) else None
+    known = methods().get(str(old.get("name"))) if isinstance(old, dict) else None
     same = known is not None and known.settings_type is method_class(name).settings_type
     values["method"] = {**(old if same else {}), "name": name}
 

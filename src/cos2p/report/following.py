@@ -1,0 +1,148 @@
+"""A run's progress on the screen: a live view in a terminal, plain lines elsewhere.
+
+with following(console) as listener:
+    run(recipe, out, listener=listener)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from cos2p.report.progress import Clock, Progress
+from cos2p.report.words import duration, percent, printable
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+
+PLAIN_LINES = 40
+"""Lines about rounds a run without a terminal writes, at most."""
+PLAIN_SECONDS = 2.0
+"""Wall seconds between two of them, at least."""
+NOTES = 5
+"""Troubles told one by one unless asked for all of them; after that they are only counted."""
+
+
+def note_words(kind: str, fields: Mapping[str, Any]) -> str | None:
+    """A line for an event that is trouble; None for all others."""
+    said = {
+        "refused": "update refused",
+        "failed": "task failed",
+        "dropped": "update dropped",
+        "benched": "gets no more tasks",
+        "lost": "lost its task in a restart",
+        "died": "fell silent",
+        "left": "is gone",
+    }.get(kind)
+    if said is None:
+        return None
+    reason = f": {printable(fields['reason'])}" if fields.get("reason") else ""
+    return f"{printable(fields['client'])} {said}{reason}"
+
+
+def detail_words(kind: str, fields: Mapping[str, Any]) -> str | None:
+    """A line for a merged update, for those who want to see everything."""
+    if kind != "merged":
+        return None
+    low, top = fields["window"]
+    loss = fields["report"].get("loss")
+    scored = f", loss {loss:.3f}" if loss is not None else ""
+    return f"{printable(fields['client'])} merged: blocks {low}–{top - 1}, τ {fields['staleness']}{scored}"
+
+
+class _View:
+    """Common to both views: keeps the progress, tells of troubles."""
+
+    def __init__(self, console: Console, progress: Progress, verbose: bool) -> None:
+        self.console, self.progress, self.verbose = console, progress, verbose
+        self._notes = 0
+
+    def tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if self.verbose and (detail := detail_words(kind, fields)):
+            self.say(detail)
+        note = note_words(kind, fields)
+        if note is None:
+            return
+        self._notes += 1
+        if self.verbose or self._notes <= NOTES:
+            self.say(f"virtual {duration(fields['t'])}: {note}")
+        elif self._notes == NOTES + 1:
+            self.say("further troubles are counted only; -v tells all")
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class PlainLines(_View):
+    """For logs and pipes: a line per round, but never more than a few seconds or a few dozen lines apart."""
+
+    def __init__(self, console: Console, progress: Progress, verbose: bool = False) -> None:
+        super().__init__(console, progress, verbose)
+        self._told = (-1.0, float("-inf"))
+
+    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.progress(kind, fields)
+        self.tell(kind, fields)
+        if kind in ("started", "resumed"):
+            self.say(f"{self.progress.title}: {kind}, {len(fields['devices'])} devices")
+        elif kind == "aggregated" and self._due():
+            self.say(self.progress.line())
+
+    def _due(self) -> bool:
+        share, at = self.progress.share, self.progress.elapsed()
+        enough = share - self._told[0] >= 1 / PLAIN_LINES and at - self._told[1] >= PLAIN_SECONDS
+        if self.verbose or enough:
+            self._told = (share, at)
+            return True
+        return False
+
+
+class LiveView(_View):
+    """For a terminal: a bar and what matters, redrawn four times a second and gone when the run is over."""
+
+    def __init__(self, console: Console, progress: Progress, verbose: bool = False) -> None:
+        super().__init__(console, progress, verbose)
+        self._lock = threading.RLock()  # the screen is drawn by a thread of its own
+        self.live = Live(get_renderable=self.draw, console=console, refresh_per_second=4, transient=True)
+
+    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.progress(kind, fields)
+        self.tell(kind, fields)
+
+    def draw(self) -> Group:
+        with self._lock:
+            progress = self.progress
+            if not progress.title:
+                return Group(Text(f"loading the data, starting the workers · {duration(progress.elapsed())}"))
+            head = Table.grid(padding=(0, 1), expand=False)
+            head.add_row(
+                Text(progress.title, style="bold"),
+                ProgressBar(total=1.0, completed=progress.share, width=28),
+                Text(progress.count_words()),
+                Text(f"{duration(progress.elapsed())} · {progress.remaining_words()}", style="dim"),
+            )
+            scores = (
+                f"virtual {duration(progress.now)} · {progress.score_words()} · clients {percent(progress.client_mean)}"
+            )
+            trouble = Text(progress.trouble_words(), style="yellow" if progress.late() else "dim")
+            return Group(head, Text(scores), trouble)
+
+
+@contextmanager
+def following(console: Console, verbose: bool = False, clock: Clock = time.monotonic) -> Iterator[Listener]:
+    """A listener that shows the run on the console: live if it is a terminal, else plain lines."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        view = LiveView(console, Progress(clock), verbose)
+        with view.live:
+            yield view
+    else:
+        yield PlainLines(console, Progress(clock), verbose)

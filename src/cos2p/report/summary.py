@@ -1,0 +1,115 @@
+"""What came out of a run, for a terminal: the figures of `result.json` in two small tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cos2p.report.words import count, duration, percent, printable
+from cos2p.units import format_bytes
+
+DEVICES = 20
+"""Rows of the table of devices; larger fleets are cut and the rest is in result.json."""
+
+_FILES = {
+    "result.json": "the figures",
+    "events.jsonl": "what happened",
+    "recipe.toml": "the recipe as used",
+    "model": "the model, as a Hugging Face folder",
+    "weights.safetensors": "the weights with all exits",
+    "checkpoint.safetensors": "the last state",
+}
+
+
+def summary(result: Mapping[str, Any], folder: str | Path) -> RenderableType:
+    """Server, clients, fleet and files of a finished run."""
+    parts: list[RenderableType] = [Text(_headline(result), style="bold"), _figures(result), _devices(result)]
+    hidden = len(result["devices"]) - DEVICES
+    if hidden > 0:
+        parts.append(Text(f"and {count(hidden, 'more device')} in result.json"))
+    parts.append(_files(Path(folder)))
+    return Group(*parts)
+
+
+def _headline(result: Mapping[str, Any]) -> str:
+    wall = f", {duration(result['wall_seconds'])} on this machine" if result.get("wall_seconds") is not None else ""
+    return (
+        f"{result['title']} on {result['recipe']}, seed {result['seed']}: {count(result['rounds'], 'round')}, "
+        f"{count(result['updates'], 'update')}{wall}"
+    )
+
+
+def _figures(result: Mapping[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, words in (
+        ("server", _scores(result, "")),
+        ("validation", _scores(result, "validation_")),
+        ("clients' own", _scores(result, "client_")),
+        ("fleet", f"RU {percent(result['ru'])} · busy {percent(result['busy'])} of the time"),
+        ("virtual time", duration(result["virtual_seconds"])),
+        ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
+        ("coverage", f"N* {'–' if result['n_star'] is None else result['n_star']}"),
+        ("staleness τ", staleness_words(result["staleness"])),
+        ("refused", count(result["refused"], "update") if result["refused"] else ""),
+        ("ended by", _ending(result.get("finished"))),
+    ):
+        if words:
+            table.add_row(Text(name, style="dim"), Text(words))
+    return table
+
+
+def _scores(result: Mapping[str, Any], prefix: str) -> str:
+    if result.get(f"{prefix}top1") is None:
+        return ""
+    top1, top5, f1 = (percent(result.get(prefix + name)) for name in ("top1", "top5", "f1"))
+    return f"top-1 {top1} · top-5 {top5} · F1 {f1}"
+
+
+def _ending(reason: Any) -> str:
+    """Only an end that the user did not plan is worth a line."""
+    return "" if reason in (None, "rounds", "max_updates") else printable(reason)
+
+
+def staleness_words(histogram: Mapping[str, int]) -> str:
+    """The whole histogram in one line, every bar with its count.
+
+    >>> staleness_words({"0": 120, "1": 30})
+    '0 █ 120 · 1 ▂ 30'
+    """
+    most = max(histogram.values(), default=1)
+    bars = "▁▂▃▄▅▆▇█"
+    return " · ".join(
+        f"{tau} {bars[(8 * number - 1) // most]} {number}"
+        for tau, number in sorted(histogram.items(), key=lambda entry: int(entry[0]))
+    )
+
+
+def _devices(result: Mapping[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("device", no_wrap=True)
+    for name in ("R", "samples", "updates", "busy", "down", "up", "own top-1"):
+        table.add_column(name, justify="right", no_wrap=True)
+    wall = result["virtual_seconds"] or 1.0
+    for name, device in list(result["devices"].items())[:DEVICES]:
+        table.add_row(
+            Text(printable(name)),
+            f"{device['rate']:g}",
+            f"{device['samples']:,}",
+            f"{device['updates']:,}",
+            percent(device["busy_seconds"] / wall, 0),
+            format_bytes(device["bytes_down"]),
+            format_bytes(device["bytes_up"]),
+            percent(device["top1"]),
+        )
+    return table
+
+
+def _files(folder: Path) -> Text:
+    there = [f"{name} ({what})" for name, what in _FILES.items() if (folder / name).exists()]
+    return Text(f"in {shlex.quote(str(folder))}: " + ", ".join(there) if there else f"in {shlex.quote(str(folder))}")

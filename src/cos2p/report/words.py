@@ -1,0 +1,51 @@
+"""Figures as people read them: shares in per cent, durations, counts. Text from elsewhere made safe to print."""
+
+from __future__ import annotations
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """
+    >>> percent(0.6314), percent(None)
+    ('63.1 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, the smaller one rounded.
+
+    >>> duration(7.4), duration(214), duration(4321), duration(200_000)
+    ('7 s', '3 min 34 s', '1 h 12 min', '2 d 8 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole, 60, "min", 1, "s")
+    if whole < 86400 - 30:
+        return _two(whole, 3600, "h", 60, "min")
+    return _two(whole, 86400, "d", 3600, "h")
+
+
+def _two(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    smalls = round(seconds / small)
+    per_large = large // small
+    tail = f" {smalls % per_large} {small_name}" if smalls % per_large else ""
+    return f"{smalls // per_large} {large_name}{tail}"
+
+
+def count(number: int, noun: str) -> str:
+    """
+    >>> count(1, "device"), count(2_700, "sample")
+    ('1 device', '2,700 samples')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def printable(text: object) -> str:
+    """What a client says can hold anything; a terminal gets no control characters from it.
+
+    >>> printable("pi\\x1b[31m")
+    'pi?[31m'
+    """
+    return "".join(c if c.isprintable() else "?" for c in str(text))
