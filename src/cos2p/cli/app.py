@@ -1,0 +1,67 @@
+"""The app: its verbs, what holds for all of them, and how errors end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cos2p.cli import recipes, run
+from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain
+from cos2p.errors import Cos2pError
+
+EXIT_CODES = """Exit codes: 0 done · 1 other errors · 2 wrong option, recipe or field · 3 impossible submodel ·
+4 does not fit the memory · 5 model checkpoint · 6 data missing or impossible · 7 run folder · 8 training failed
+(loss not finite) · 9 update refused · 10 an optional package is missing · 70 a defect of cos2p · 130 stopped by Ctrl-C;
+go on with --resume."""
+
+
+class Verbs(TyperGroup):
+    """Turns a user's mistake into one clear line and an exit code, whichever verb it happened in."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Cos2pError as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            complain("stopped", label="")
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from cos2p import __version__
+
+        typer.echo(f"cos2p {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    ctx: typer.Context,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Train one large transformer on many weak, unequal devices."""
+    ctx.obj = Voice(quiet, verbose, json)
+
+
+app.command("run", epilog=EXIT_CODES)(run.run)
+app.add_typer(recipes.app, name="recipes")

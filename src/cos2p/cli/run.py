@@ -1,0 +1,122 @@
+"""`cos2p run`: simulate a recipe into a run folder, with progress and a summary."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cos2p.cli.recipes import Changes, complete_recipe
+from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain, console, print_json
+from cos2p.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cos2p.recipe import Recipe
+    from cos2p.runtime.simulation import Listener
+
+
+def run(
+    ctx: typer.Context,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A shipped recipe, or a TOML file.", autocompletion=complete_recipe, show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder.", show_default="runs/RECIPE-SEED")
+    ] = None,
+    changes: Changes = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same run.", show_default=False)] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Another method than the recipe's: cos2p-sync, fedavg ...", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Worker processes, 0 for one per core. Never changes a result.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; RECIPE may be left out.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run in --out.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Train a recipe's model on its simulated fleet.
+
+    cos2p run quickstart --set schedule.rounds=2
+    """
+    voice = Voice.of(ctx, quiet, verbose, json)
+    if recipe is None and not (resume and out is not None):
+        raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
+    chosen = _load(recipe, out, [*(changes or ()), *_as_changes(seed, workers)], method)
+    folder = out or default_folder(chosen, method)
+    result = _simulate(chosen, folder, resume, overwrite, voice)
+    if voice.json:
+        print_json({"kind": "result", "out": str(folder), **result})
+    else:
+        from cos2p.report.summary import summary
+
+        console().print(summary(result, folder))
+
+
+def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
+    if seed is not None:
+        yield f"seed={seed}"
+    if workers is not None:
+        yield f"run.workers={workers}"
+
+
+def _load(name: str | None, out: Path | None, changes: list[str], method: str | None) -> Recipe:
+    from cos2p.recipe import Recipe
+
+    if name is not None:
+        return Recipe.load(name, changes, method)
+    assert out is not None
+    stored = out / "recipe.toml"
+    if not stored.is_file():
+        raise ConfigError(f"there is no run to resume in {out} (no recipe.toml); name its RECIPE to begin one")
+    return Recipe.load(stored, changes, method)
+
+
+def default_folder(recipe: Recipe, method: str | None = None) -> Path:
+    """runs/RECIPE-SEED; a method asked for by name gets a folder of its own."""
+    parts = [recipe.name, *([method] if method else []), str(recipe.seed)]
+    return Path("runs") / "-".join(parts)
+
+
+def _simulate(recipe: Recipe, folder: Path, resume: bool, overwrite: bool, voice: Voice) -> dict[str, Any]:
+    from cos2p.runtime.run import Interrupted
+    from cos2p.runtime.run import run as simulate
+
+    go_on = f"go on with:  cos2p run --resume --out {shlex.quote(str(folder))}"
+    try:
+        with _listening(voice) as listener:
+            return simulate(recipe, folder, resume=resume, overwrite=overwrite, listener=listener)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        where = str(stop).partition(";")[0] or "stopped"
+        complain(f"{where}; {go_on}", label="")
+        raise typer.Exit(130) from None
+    except Exception as error:
+        error.add_note(f"run folder: {folder}")
+        raise
+
+
+@contextmanager
+def _listening(voice: Voice) -> Iterator[Listener | None]:
+    if voice.json:
+        yield None if voice.quiet else _print_event
+    elif voice.quiet:
+        yield None
+    else:
+        from cos2p.report.following import following
+
+        with following(console(stderr=True), voice.verbose) as listener:
+            yield listener
+
+
+def _print_event(kind: str, fields: Mapping[str, Any]) -> None:
+    print_json({"kind": kind, **fields})
