@@ -1,10 +1,84 @@
-"""cos2p: train one large transformer on many weak, unequal devices."""
+"""cos2p: train one large transformer on many weak, unequal devices.
+
+Names are loaded when they are first used, so that the command line starts without torch.
+"""
 
 from __future__ import annotations
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.sizes import model
-from cos2p.submodel.spec import SubmodelSpec
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ModelConfig", "SubmodelSpec", "__version__", "model"]
+
+if TYPE_CHECKING:
+    from cos2p.data import DataConfig as DataConfig
+    from cos2p.errors import Cos2pError as Cos2pError
+    from cos2p.methods.base import Method as Method
+    from cos2p.models.config import ModelConfig as ModelConfig
+    from cos2p.models.hub import load_pretrained as load_pretrained
+    from cos2p.models.hub import save_pretrained as save_pretrained
+    from cos2p.models.layout import init_weights as init_weights
+    from cos2p.models.sizes import model as model
+    from cos2p.models.transformer import ElasticTransformer as ElasticTransformer
+    from cos2p.recipe import Recipe as Recipe
+    from cos2p.runtime.run import run as run
+    from cos2p.submodel.plan import fit_submodel as fit_submodel
+    from cos2p.submodel.plan import make_spec as make_spec
+    from cos2p.submodel.slicing import extract as extract
+    from cos2p.submodel.slicing import extract_prefix as extract_prefix
+    from cos2p.submodel.slicing import scatter as scatter
+    from cos2p.submodel.spec import SubmodelSpec as SubmodelSpec
+    from cos2p.training.optimizers import make_optimizer as make_optimizer
+
+_HOMES = {
+    "Cos2pError": "errors",
+    "DataConfig": "data",
+    "ElasticTransformer": "models.transformer",
+    "Method": "methods.base",
+    "ModelConfig": "models.config",
+    "Recipe": "recipe",
+    "SubmodelSpec": "submodel.spec",
+    "extract": "submodel.slicing",
+    "extract_prefix": "submodel.slicing",
+    "fit_submodel": "submodel.plan",
+    "init_weights": "models.layout",
+    "load_pretrained": "models.hub",
+    "make_optimizer": "training.optimizers",
+    "make_spec": "submodel.plan",
+    "model": "models.sizes",
+    "run": "runtime.run",
+    "save_pretrained": "models.hub",
+    "scatter": "submodel.slicing",
+}
+
+__all__ = [
+    "Cos2pError",
+    "DataConfig",
+    "ElasticTransformer",
+    "Method",
+    "ModelConfig",
+    "Recipe",
+    "SubmodelSpec",
+    "__version__",
+    "extract",
+    "extract_prefix",
+    "fit_submodel",
+    "init_weights",
+    "load_pretrained",
+    "make_optimizer",
+    "make_spec",
+    "model",
+    "run",
+    "save_pretrained",
+    "scatter",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -25,7 +25,7 @@ class Scores:
         self.merged: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
-        self.busy: Counter[str] = Counter()
+        self.busy: dict[str, float] = dict.fromkeys(house.members, 0.0)
         """Seconds in which a device was at work, up to the end of the last round."""
         self.local: dict[str, dict[str, float]] = {}
         """Each client's last scores of its own submodel."""
@@ -165,11 +165,22 @@ class Scores:
 
     # ------------------------------------------------------------ checkpoint
 
-    _COUNTERS = ("down", "up", "tasks", "merged", "refused", "busy")
-    _PLAIN = ("local", "utilisation", "n_star", "rounds", "since_best", "last", "wall", "_working", "_round_start")
+    _COUNTERS = ("down", "up", "tasks", "merged", "refused")
+    _PLAIN = (
+        "busy",
+        "local",
+        "utilisation",
+        "n_star",
+        "rounds",
+        "since_best",
+        "last",
+        "wall",
+        "_working",
+        "_round_start",
+    )
 
     def to_dict(self) -> dict[str, Any]:
-        state = {name: dict(getattr(self, name)) for name in self._COUNTERS}
+        state: dict[str, Any] = {name: dict(getattr(self, name)) for name in self._COUNTERS}
         state |= {name: getattr(self, name) for name in self._PLAIN}
         state["staleness"] = sorted(self.staleness.items())
         state["best"] = list(self.best)
