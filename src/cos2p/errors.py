@@ -1,16 +1,16 @@
 """Errors a user can do something about. Each message names the thing, its value, and what would be right.
 
-    Cos2pError                      exit code 1
-    ├── ConfigError                 2   a field has a value that cannot work
-    │   └── RecipeError             2   ... inside a recipe; names the field's path
-    ├── SpecError                   3   a submodel names a block, head, unit or exit that does not exist
-    ├── BudgetError                 4   a submodel does not fit the device's memory
-    ├── CheckpointError             5   a model checkpoint has missing, extra or misshapen tensors
-    ├── DataError                   6   a data set or a partition of it is missing or impossible
-    ├── RunError                    7   a run folder cannot be written, resumed or read
-    ├── TrainingError               8   training went wrong on a device (a loss that is not finite, ...)
-    ├── UpdateRefused               9   an update was not let in; the model is unchanged
-    └── MissingExtra               10   an optional dependency is needed; says what to install
+Cos2pError                      exit code 1
+├── ConfigError                 2   a field has a value that cannot work
+│   └── RecipeError             2   ... inside a recipe; names the field's path
+├── SpecError                   3   a submodel names a block, head, unit or exit that does not exist
+├── BudgetError                 4   a submodel does not fit the device's memory
+├── CheckpointError             5   a model checkpoint has missing, extra or misshapen tensors
+├── DataError                   6   a data set or a partition of it is missing or impossible
+├── RunError                    7   a run folder cannot be written, resumed or read
+├── TrainingError               8   training went wrong on a device (a loss that is not finite, ...)
+├── UpdateRefused               9   an update was not let in; the model is unchanged
+└── MissingExtra               10   an optional dependency is needed; says what to install
 """
 
 from __future__ import annotations
