@@ -46,6 +46,7 @@ __all__ = [
     "ledger",
     "mask_plan",
     "peak",
+    "prefix_batch",
     "require",
     "task_flops",
 ]
@@ -103,10 +104,11 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     trainable = trainable_scalars(config, shape)
     gates = sum(size.heads + size.units for size in shape.window) if phase == "mask" else 0
     stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
+    copies = 2 if workload.keep_start and phase == "weight" else 1
     base = Ledger(
         phase,
         "load",
-        weights=FLOAT * (trainable + frozen_table_scalars(config, shape) + 2 * gates),
+        weights=FLOAT * (copies * trainable + frozen_table_scalars(config, shape) + 2 * gates),
         optimizer=STATE_BYTES[workload.optimizer] * stepped,
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
@@ -116,57 +118,73 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     if phase == "weight":
         moments += _weight_moments(config, shape, workload, base, FLOAT * stepped)
     elif phase == "mask":
-        tape = pass_tape(config, shape, workload.micro, workload.length(config), train=False)
-        moments.append(replace(base, moment="pass", activations=walk(tape).activations, gradients=FLOAT * gates))
-    if shape.frozen and (phase == "prefix") == _cached(shape, workload):
-        accumulated = FLOAT * stepped if workload.micro < workload.batch else 0
-        moments += _prefix_moments(config, shape, workload, replace(base, gradients=accumulated))
+        kept = walk(pass_tape(config, shape, workload, train=False)).activations
+        moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
+    elif workload.caches(shape.frozen):
+        moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
+    if phase != "prefix" and shape.frozen and not workload.caches(shape.frozen):
+        accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
+        moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)
     return max(moments, key=lambda entry: entry.total)
 
 
 def _weight_moments(
     config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
 ) -> list[Ledger]:
-    tokens, micro = workload.length(config), workload.micro
-    tape = pass_tape(config, shape, micro, tokens, distill=workload.distill, rescale=workload.rescale)
-    worst = walk(tape, accumulated=micro < workload.batch)
-    features = micro * tokens * config.dim * FLOAT if shape.frozen else 0
+    worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
+    features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
         replace(base, moment="step", activations=features + STEP_BYTES, gradients=gradients),
     ]
 
 
-def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base: Ledger) -> list[Ledger]:
-    """A micro-batch in the widest part of the prefix; and a streamed part as it came beside its decoded form."""
-    tokens, micro = workload.length(config), workload.micro
-    features = micro * tokens * config.dim * FLOAT
+def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, samples: int) -> list[Ledger]:
+    """Some samples in the widest part of the prefix; and a streamed part in 16 bits beside its decoded form."""
+    tokens = workload.length(config)
+    features = samples * tokens * config.dim * FLOAT
     sizes = set(shape.prefix)
     passing = max(
-        *(op.forward for op in embedding_ops(config, micro, tokens)),
-        *(features + BlockTape(config, size, micro * tokens).inference() for size in sizes),
+        *(op.forward for op in embedding_ops(config, samples, tokens, workload.threads)),
+        *(features + BlockTape(config, size, samples * tokens).inference() for size in sizes),
     )
     if workload.prefix == "held":
         return [replace(base, moment="prefix", activations=passing)]
     part = FLOAT * max(embedding_scalars(config), *(block_scalars(config, size) for size in sizes))
     return [
         replace(base, moment="prefix", activations=passing, prefix=base.prefix + part),
-        replace(base, moment="load", prefix=base.prefix + 2 * part),
+        replace(base, moment="load", prefix=base.prefix + part + part // 2),
     ]
 
 
+def prefix_batch(config: ModelConfig, spec: SubmodelSpec, workload: Workload) -> int:
+    """Samples at a time through a streamed prefix, so that this pass needs no more memory than the training behind it.
+
+    Features do not depend on it: a wide frozen block is made to fit a narrow window's budget by fewer samples.
+    """
+    return _prefix_batch(config, Shape.of(config, spec), workload)
+
+
+def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
+    if workload.prefix_batch or not workload.caches(shape.frozen):
+        return workload.prefix_batch or workload.micro
+    allowed = shape_ledger(config, shape, workload, "weight").total
+
+    def needed(samples: int) -> int:
+        fixed = replace(workload, prefix_batch=samples)
+        return shape_ledger(config, shape, fixed, "prefix").total
+
+    return _last(1, workload.micro, lambda samples: needed(samples) <= allowed)
+
+
 def _waiting(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    """The prefix while the window trains: held, or waiting in memory for the next pass, or on disk."""
+    """The prefix while the window trains: held, or waiting in memory for its pass, or on disk."""
     each = FLOAT if workload.prefix == "held" else workload.payload_bytes
     return each * prefix_scalars(config, shape)
 
 
-def _cached(shape: Shape, workload: Workload) -> bool:
-    return shape.frozen > 0 and workload.prefix == "streamed" and workload.features != "none"
-
-
 def _cache(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    if not _cached(shape, workload) or workload.features == "disk":
+    if not workload.caches(shape.frozen) or workload.features == "disk":
         return 0
     return workload.shard * workload.length(config) * config.dim * workload.feature_bytes
 

@@ -84,11 +84,11 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
 def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
     tokens = workload.length(config)
     prefix = prefix_forward(config, shape, tokens)
-    recomputed = workload.prefix == "held" or workload.features == "none"
+    cached = workload.caches(shape.frozen)
     if phase == "prefix":
-        return 0.0 if recomputed else workload.shard * prefix
+        return workload.shard * prefix if cached else 0.0
     step = _mask_step(config, shape, tokens) if phase == "mask" else _weight_step(config, shape, tokens)
-    return workload.batch * (step + (prefix if recomputed else 0.0))
+    return workload.batch * (step if cached else step + prefix)
 
 
 def flops(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> float:

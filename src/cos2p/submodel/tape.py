@@ -12,10 +12,11 @@ of the kept heads, their keys, and the kept units.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cos2p.models.config import ModelConfig
 from cos2p.submodel.shape import BlockSize, Shape, embedding_scalars, exit_scalars, table_scalars
+from cos2p.submodel.workload import Workload
 
 FLOAT = 4
 
@@ -85,7 +86,9 @@ class BlockTape:
         query = key * config.queries_per_group
         self.row = rows * FLOAT  # one scalar a token
         self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
-        self.lse = self.row * size.heads * config.queries_per_group
+        # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
+        self.attended = 2 * self.Q + 2 * self.K + self.row * size.heads * config.queries_per_group
+        self.attended += self.row if config.family == "bert" else 0
         bias = 1 if config.biased else 0
         self.into_heads = self._gradient((query + 2 * key) * (config.dim + bias))
         self.out_of_heads = self._gradient(config.dim * (query + bias))
@@ -94,6 +97,9 @@ class BlockTape:
 
     def _gradient(self, scalars: int) -> int:
         return FLOAT * scalars if self.train else 0
+
+    def scales(self, kept: int, whole: int) -> bool:
+        return self.rescale and self.train and kept < whole
 
     def norm(self) -> Op:
         """Keeps its input and statistics; RMSNorm, made of several ops, the normalised input too, for its weight."""
@@ -115,8 +121,15 @@ class BlockTape:
         ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
-        ops.append(Op(2 * Q + 2 * K + self.lse, backward=D + 2 * Q + 2 * K))
-        ops.append(Op(Q if self.rescale else 0, self.out_of_heads, forward=2 * D, backward=D + Q))
+        ops.append(Op(2 * Q + 2 * K + self.lse + self.mask, backward=D + 2 * Q + 2 * K))
+        ops.append(
+            Op(
+                Q if self.scales(self.size.heads, self.config.groups) else 0,
+                self.out_of_heads,
+                forward=2 * D,
+                backward=D + Q,
+            )
+        )
         return ops
 
     def _gated_attention(self, first: bool) -> list[Op]:
@@ -125,7 +138,9 @@ class BlockTape:
         rotated = 3 * Q if self.config.family == "llama" else 0
         core = Op(Q, forward=D + Q + 2 * K + rotated)
         if not first:
-            core = Op(2 * Q + 2 * K + self.lse, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated)
+            core = Op(
+                2 * Q + 2 * K + self.lse + self.mask, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated
+            )
         return [core, Op(forward=D + Q, backward=D + 3 * Q), Op(forward=3 * D + Q, backward=D + Q)]
 
     def feed_forward(self) -> list[Op]:
@@ -147,17 +162,20 @@ class BlockTape:
                 Op(F, forward=loose + F, backward=D + 2 * F),
             ]
         if self.train:
-            return [*ops, Op(F, self.out_of_units, forward=2 * D + (F if self.rescale else 0), backward=D + F)]
+            scaled = F if self.scales(self.size.units, self.config.mlp) else 0
+            return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
-    def ops(self, first: bool = False) -> list[Op]:
-        """In the order of the forward. The input of the `first` block is held by whoever runs it."""
-        if self.config.pre_norm:
-            below = self.norm() if self.size.heads or first else Op(forward=2 * self.D)
-            between = self.norm() if self.size.units else Op(forward=2 * self.D)
-            return [below, *self.attention(first), between, *self.feed_forward()]
-        held = [Op(self.D)] if first and not (self.train and self.size.heads) else []
-        return [*held, *self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
+    def ops(self, first: bool = False, held: bool = True) -> list[Op]:
+        """In the order of the forward. The input of the `first` block may be `held` by whoever runs it."""
+        D = self.D
+        if not self.config.pre_norm:
+            below = [Op(D)] if first and held and not (self.train and self.size.heads) else []
+            return [*below, *self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
+        wanted = held if first and not self.train else self.size.heads or (first and held)
+        below = [self.norm() if wanted else Op(forward=2 * D)]
+        between = self.norm() if self.size.units else Op(forward=2 * D)
+        return [*below, *self.attention(first), between, *self.feed_forward()]
 
     def inference(self) -> int:
         """Temporaries at the worst moment of a forward without gradients, beside the block's input."""
@@ -169,13 +187,13 @@ class BlockTape:
         return max(attention, D + normed + max(wide, F + 2 * D))
 
 
-def embedding_ops(config: ModelConfig, samples: int, tokens: int) -> list[Op]:
+def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int) -> list[Op]:
     """The embeddings below an unfrozen window. Their input is counted with the inputs."""
     D = samples * tokens * config.dim * FLOAT
     tables = FLOAT * embedding_scalars(config)
     if config.family == "vit":
         # Convolution, cls token and positions each make a new tensor; backward reorders the gradient for its kernel.
-        return [Op(grown=tables, forward=3 * D, backward=2 * D + patch_scratch(config, samples))]
+        return [Op(grown=tables, forward=3 * D, backward=2 * D + patch_scratch(config, threads))]
     if config.family == "bert":
         norm = BlockTape(config, BlockSize(0, 0), samples * tokens).norm()
         return [Op(grown=tables - norm.grown, forward=3 * D, backward=2 * D), norm]
@@ -185,77 +203,72 @@ def embedding_ops(config: ModelConfig, samples: int, tokens: int) -> list[Op]:
     return [Op(grown=tables, forward=D, backward=2 * D)]
 
 
-def patch_scratch(config: ModelConfig, samples: int) -> int:
-    """What the convolution of the patches needs beside its output: weights and images in its kernel's own order."""
-    image = samples * config.channels * config.image**2
-    return FLOAT * (image + 2 * config.channels * config.patch**2 * config.dim)
+def patch_scratch(config: ModelConfig, threads: int) -> int:
+    """The patch kernel's backward: a gradient of the weights and an image for each thread, summed at the end."""
+    return FLOAT * threads * config.channels * (config.patch**2 * config.dim + config.image**2)
 
 
 def exit_ops(
-    config: ModelConfig, samples: int, tokens: int, *, train: bool, table_trains: bool, deepest: bool, students: int
+    config: ModelConfig, samples: int, tokens: int, *, train: bool, table_trains: bool, deepest: bool, student: bool
 ) -> list[Op]:
-    """One exit and its share of the loss: logits, their log-probabilities and, later, their gradient.
+    """One exit and what the loss keeps for it.
 
-    `students`: shallower exits that learn from the deepest; counted here for the exit that is one of them.
+    Its logits make way for their log-probabilities and these for their gradient: one tensor of that size all the time.
+    `student`: it also learns from the deepest exit, which keeps three more.
     """
-    small = samples * config.dim * FLOAT
-    D = small * tokens
-    grown = FLOAT * exit_scalars(config) if train else 0
+    each = samples * config.dim * FLOAT
+    D = each * tokens
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
-        kept = (D if deepest else 0) + 3 * small + (2 + 3 * students) * logits
-        return [Op(kept, grown, forward=small, backward=2 * D)]
+        kept = 3 * each + (4 if student else 1) * logits
+        if deepest and config.family != "llama":
+            kept += D  # one token is picked by a view, which keeps the whole; a shallower exit shares it with a block
+        grown = FLOAT * exit_scalars(config) if train else 0
+        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
     logits = samples * tokens * config.vocab * FLOAT
     norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
-    table = FLOAT * table_scalars(config)
-    # A table with a gradient: the deepest exit's is kept, every other one is added to it.
-    arriving = (2 * D if deepest else 2 * D + 2 * table) if table_trains else 2 * D
-    kept = (D if table_trains else 0) + (2 + 3 * students) * logits
-    grown_table = table if table_trains and deepest else 0
-    inputs = norm.kept if deepest else norm.kept - D  # shared with the block above
-    return [
-        Op(inputs, norm.grown, norm.forward, norm.backward),
-        Op(kept, grown_table, forward=D, backward=arriving),
-    ]
+    shared = replace(norm, kept=norm.kept if deepest else norm.kept - D)
+    # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
+    table = FLOAT * table_scalars(config) if table_trains else 0
+    labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
+    kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
+    arriving = 2 * D + (0 if deepest else 2 * table)
+    return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
 
 
 def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool) -> Op:
-    """Temporaries of the loss over all exits, beside what `exit_ops` count."""
-    if config.task == "classification":
-        logits = samples * config.classes * FLOAT
-        return Op(forward=(exits + 2) * logits, backward=4 * logits)
-    logits = samples * tokens * config.vocab * FLOAT
-    # Real tokens are picked out into copies; with a teacher its log-probabilities and a product live for a moment.
-    return Op(forward=(exits + (4 if distill else 0)) * logits, backward=(6 if distill else 3) * logits)
+    """Temporaries of the loss over all exits, beside the tensor of each that `exit_ops` count.
+
+    The outputs live until their log-probabilities are there, and language modelling copies the real tokens out of them.
+    """
+    rows = samples if config.task == "classification" else samples * tokens
+    logits = rows * config.outputs * FLOAT
+    teaching = 2 if distill else 0
+    return Op(forward=(2 * exits + teaching) * logits, backward=(2 + teaching) * logits)
 
 
-def pass_tape(
-    config: ModelConfig,
-    shape: Shape,
-    samples: int,
-    tokens: int,
-    *,
-    train: bool = True,
-    distill: bool = False,
-    rescale: bool = False,
-) -> list[Op]:
-    """Everything one micro-batch goes through, from the window's input to the loss."""
-    rows = samples * tokens
+def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Op]:
+    """Everything one micro-batch goes through, from the window's input to the loss.
+
+    `train`: the weights (weight phase); otherwise gates of heads and units, with the deepest exit alone (mask phase).
+    """
+    samples, tokens = workload.micro, workload.length(config)
+    distill = train and workload.distill and len(shape.exits) > 1
     language = config.task == "language-modeling"
     table_trains = train and language and (not config.tied or shape.frozen == 0)
-    tape: list[Op] = []
+    rotary = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
+    tape: list[Op] = rotary
     if shape.frozen == 0:
-        ops = embedding_ops(config, samples, tokens)
+        ops = embedding_ops(config, samples, tokens, workload.threads)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
     for i, size in enumerate(shape.window):
-        block = BlockTape(config, size, rows, train=train, rescale=rescale)
-        tape += block.ops(first=i == 0)
+        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
+        tape += block.ops(first=i == 0, held=shape.frozen > 0)
         depth = shape.frozen + i + 1
         if depth in shape.exits:
             deepest = depth == shape.top
             tape += exit_ops(
                 config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest,
-                students=1 if distill and not deepest else 0,
+                student=distill and not deepest,
             )  # fmt: skip
-    trained_exits = len(shape.exits) if train else 1
-    return [*tape, loss_op(config, samples, tokens, trained_exits, distill and len(shape.exits) > 1)]
+    return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill)]

@@ -33,6 +33,8 @@ class Workload:
     """A key of `training.optimizers.STATE_BYTES`."""
     micro_batch: int = 0
     """Samples of one forward and backward; 0 means the whole batch. Smaller saves activations, not weights."""
+    prefix_batch: int = 0
+    """Samples of one forward through a streamed prefix; 0 means as many as stay below the weight phase's memory."""
     prefix: Prefix = "streamed"
     """`streamed`: one frozen block in memory at a time; `held`: all of them, run again at every step."""
     features: Store = "memory"
@@ -43,18 +45,23 @@ class Workload:
     """Bytes that a frozen scalar takes while it waits for its turn; 0 when it is read from disk."""
     shard_bytes: int = 0
     """Bytes of a scalar of the shard's raw inputs in memory (images 1, token ids 8); 0 when they stay on disk."""
+    keep_start: bool = False
+    """Whether the weights as they came stay in memory, to be compared with the trained ones."""
     tokens: int = 0
     """Length of a sequence of text; 0 means the model's longest. An image's length is fixed."""
     distill: bool = False
     """Whether shallow exits learn from the deepest one: their logits are held several times."""
     rescale: bool = False
     """Training-time 1/(kept share), which keeps one more tensor a block."""
+    threads: int = 2
+    """Threads of the device's kernels; some need scratch memory for each."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "epochs"):
+        for name in ("batch", "epochs", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"workload {name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("samples", "mask_epochs", "micro_batch", "payload_bytes", "shard_bytes", "tokens"):
+        counts = ("samples", "mask_epochs", "micro_batch", "prefix_batch", "payload_bytes", "shard_bytes", "tokens")
+        for name in counts:
             if getattr(self, name) < 0:
                 raise ConfigError(f"workload {name} is {getattr(self, name)}; it cannot be negative")
         if self.micro_batch > self.batch:
@@ -81,6 +88,10 @@ class Workload:
     def steps(self) -> int:
         """Optimiser steps of one epoch."""
         return -(-self.shard // self.batch)
+
+    def caches(self, frozen: int) -> bool:
+        """Whether the features behind `frozen` blocks are computed once and kept."""
+        return frozen > 0 and self.prefix == "streamed" and self.features != "none"
 
     def length(self, config: ModelConfig) -> int:
         """Tokens of one sample."""
