@@ -36,6 +36,8 @@ class Progress:
         """Each client's top-1 with its own submodel, and the number of samples behind it."""
         self.open: dict[str, tuple[int, float]] = {}
         """Tasks under way: by client the version they were cut from and when."""
+        self._given: dict[str, float] = {}
+        """When each client that is here got its last task, done or not."""
         self.refused = 0
         self.failed = 0
         self.finished = False
@@ -60,11 +62,18 @@ class Progress:
 
     def _on_dispatched(self, fields: Mapping[str, Any]) -> None:
         self.open[fields["client"]] = (fields["version"], fields["t"])
+        self._given[fields["client"]] = fields["t"]
 
     def _on_arrived(self, fields: Mapping[str, Any]) -> None:
         self.open.pop(fields["client"], None)
 
-    _on_lost = _on_left = _on_died = _on_arrived
+    _on_lost = _on_arrived
+
+    def _on_left(self, fields: Mapping[str, Any]) -> None:
+        self._on_arrived(fields)
+        self._given.pop(fields["client"], None)
+
+    _on_died = _on_left
 
     def _on_failed(self, fields: Mapping[str, Any]) -> None:
         self._on_arrived(fields)
@@ -110,10 +119,10 @@ class Progress:
         return sum(top1 * weight for top1, weight in self.own.values()) / samples if samples else None
 
     def late(self) -> list[tuple[str, int]]:
-        """Clients whose task is older than the median one and no longer of the current version; stalest first."""
+        """Clients at a task that is older than the median client's last one, with its staleness; stalest first."""
         if not self.open:
             return []
-        median = statistics.median(since for _, since in self.open.values())
+        median = statistics.median(self._given.values())
         behind = [(name, self.version - version) for name, (version, since) in self.open.items() if since < median]
         return sorted((entry for entry in behind if entry[1] > 0), key=lambda entry: (-entry[1], entry[0]))
 

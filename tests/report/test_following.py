@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, following
+from cos2p.report.progress import Progress
+from tests.report.fake_run import Clock, facts, run_events
+
+
+def plain(verbose: bool = False, rounds: int = 30, seconds: float = 3.0) -> list[str]:
+    stream, clock = io.StringIO(), Clock()
+    with following(Console(file=stream, width=120), verbose, clock) as listener:
+        for kind, fields in run_events(rounds):
+            clock.now += seconds if kind == "aggregated" else 0.0
+            listener(kind, fields)
+    return stream.getvalue().splitlines()
+
+
+def test_without_a_terminal_there_is_one_line_per_round() -> None:
+    lines = plain(rounds=30)
+    assert lines[0] == "Co-S²P: started, 4 devices"
+    assert len(lines) == 1 + 30
+    assert lines[10] == (
+        "round 10/30 · virtual 1 min 40 s · server 25.0 % (best 25.0 %, validation) · clients 50.0 % · "
+        "late: nx-1 (τ 10) · about 1 min left"
+    )
+    assert "\x1b" not in "".join(lines)
+
+
+def test_long_runs_write_a_bounded_number_of_lines() -> None:
+    assert 30 <= len(plain(rounds=2000)) <= 1 + PLAIN_LINES
+
+
+def test_fast_rounds_are_thinned_out() -> None:
+    """30 rounds of 0.1 s: one line every two seconds."""
+    assert len(plain(rounds=30, seconds=0.1)) <= 3
+
+
+def test_verbose_tells_every_round_and_every_update() -> None:
+    lines = plain(verbose=True, rounds=5, seconds=0.1)
+    assert len(lines) == 1 + 5 + 3 * 5
+    assert lines[1] == "orin-1 merged: blocks 2–3, τ 0, loss 0.750"
+
+
+@pytest.mark.parametrize(("verbose", "told"), [(False, NOTES + 1), (True, 50)])
+def test_troubles_are_told_but_do_not_flood(verbose: bool, told: int) -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, width=120), verbose) as listener:
+        for number in range(50):
+            listener("refused", {"t": 61.0, "client": f"pi-{number}", "task": "", "reason": "not finite"})
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == told
+    assert lines[0] == "virtual 1 min 1 s: pi-0 update refused: not finite"
+
+
+def test_a_hostile_reason_stays_text() -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, width=120)) as listener:
+        listener("refused", {"t": 0.0, "client": "[red]pi[/red]", "task": "", "reason": "\x1b[2J\nerror: gone"})
+    assert stream.getvalue() == "virtual 0 s: [red]pi[/red] update refused: ?[2J?error: gone\n"
+
+
+def draw(view: LiveView) -> str:
+    console = Console(file=io.StringIO(), width=120, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(view.draw())
+    return capture.get()
+
+
+def test_the_live_view_shows_bar_scores_and_who_is_late() -> None:
+    clock = Clock()
+    view = LiveView(Console(file=io.StringIO(), force_terminal=True), Progress(clock))
+    clock.now += 7
+    assert draw(view) == "loading the data, starting the workers · 7 s\n"
+    for kind, fields in list(run_events(rounds=10))[:-1]:
+        if kind == "aggregated" and fields["version"] == 6:
+            break
+        clock.now += 4 if kind == "aggregated" else 0
+        view(kind, fields)
+    head, scores, trouble = draw(view).splitlines()
+    assert head.startswith("Co-S²P ━━━")
+    assert "round 5/10" in head
+    assert "27 s · about 20 s left" in head
+    assert scores == "virtual 1 min · server 35.0 % (best 35.0 %, validation) · clients 50.0 %"
+    assert trouble == "late: nx-1 (τ 5)"
+
+
+def test_in_a_terminal_the_view_is_live_and_disappears() -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, force_terminal=True, width=120, _environ={})) as listener:
+        assert isinstance(listener, LiveView)
+        listener("started", facts(rounds=2))
+        listener("failed", {"t": 3.0, "client": "pi-1", "task": "", "reason": "the loss became nan"})
+        listener.live.refresh()
+    shown = stream.getvalue()
+    assert "round 0/2" in shown
+    assert "pi-1 task failed: the loss became nan" in shown
+    assert shown.endswith("\x1b[2K")  # the last thing it does is to wipe its lines
+
+
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, _environ={"TERM": "dumb"})
+    with following(console) as listener:
+        listener("started", facts(rounds=2))
+    assert stream.getvalue() == "Co-S²P: started, 4 devices\n"
