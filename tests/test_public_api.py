@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import doctest
+import importlib
 import importlib.resources
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import cos2p
 
@@ -29,3 +34,15 @@ def test_the_package_does_not_import_transformers() -> None:
     code = "import sys, cos2p, cos2p.models.hub, cos2p.models.llama2c; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "False"
+
+
+_ROOT = Path(cos2p.__file__).parent
+_WITH_EXAMPLES = [path for path in sorted(_ROOT.rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", _WITH_EXAMPLES, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_examples_in_docstrings_are_true(path: Path) -> None:
+    name = ".".join(("cos2p", *path.relative_to(_ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+    assert tried > 0

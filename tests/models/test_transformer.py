@@ -76,6 +76,7 @@ def assert_close(found: Tensor, expected: Tensor, what: str) -> None:
         assert (found - expected).abs().max().item() <= limit, what
 
 
+@settings(max_examples=60)
 @given(submodels())
 def test_compact_forward_equals_the_masked_full_forward(case: Case) -> None:
     config, spec, seed = case
@@ -90,6 +91,7 @@ def test_compact_forward_equals_the_masked_full_forward(case: Case) -> None:
         assert_close(c, z, f"exit {depth} against zeroed segments")
 
 
+@settings(max_examples=60)
 @given(submodels())
 def test_compact_gradients_are_the_full_ones_at_the_kept_entries(case: Case) -> None:
     config, spec, seed = case
@@ -108,6 +110,7 @@ def test_compact_gradients_are_the_full_ones_at_the_kept_entries(case: Case) -> 
             assert_close(found, gradient if cut is None else gradient.index_select(*cut), name)
 
 
+@settings(max_examples=30)
 @given(submodels())
 def test_removed_segments_get_no_gradient_in_the_masked_model(case: Case) -> None:
     config, spec, seed = case
@@ -166,6 +169,7 @@ def test_whole_model_trains_everything_it_has(name: str) -> None:
     assert [n for n in untouched if not n.endswith("k.bias")] == []
 
 
+@settings(max_examples=60)
 @given(submodels())
 def test_rescale_divides_by_the_kept_share_in_training_only(case: Case) -> None:
     config, spec, seed = case

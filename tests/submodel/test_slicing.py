@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import SpecError
 from cos2p.models.layout import Weights, layout
-from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix, scatter, window_slices
+from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix, narrow, scatter, window_slices
 from cos2p.submodel.spec import BlockKeep
 from tests.submodel.strategies import CONFIGS, random_weights, submodels
 
@@ -141,3 +144,27 @@ def test_scatter_refuses_foreign_and_misshapen_tensors_and_writes_nothing() -> N
     with pytest.raises(SpecError, match=r"blocks\.2\.q\.weight has shape \(2, 2\), the spec says \(4, 16\)"):
         scatter(compact | {"blocks.2.q.weight": torch.zeros(2, 2)}, weights, config, spec)
     assert equal(weights, before)
+
+
+def _part(data: st.DataObject, kept: tuple[int, ...]) -> tuple[int, ...]:
+    chosen = data.draw(st.sets(st.sampled_from(kept))) if kept else set()
+    return tuple(sorted(chosen))
+
+
+@given(submodels(), st.data())
+def test_narrowing_a_cut_submodel_equals_cutting_the_model(case: Case, data: st.DataObject) -> None:
+    config, wide, seed = case
+    weights = random_weights(config, seed)
+    window = tuple(BlockKeep(_part(data, keep.heads), _part(data, keep.units)) for keep in wide.window)
+    chosen = replace(wide, window=window)
+    assert equal(narrow(extract(weights, config, wide), config, wide, chosen), extract(weights, config, chosen))
+
+
+def test_only_a_part_of_the_same_window_is_narrower() -> None:
+    config = CONFIGS["vit"]
+    wide = SubmodelSpec(2, (BlockKeep((0, 1), (1,)),), (3,))
+    compact = extract(random_weights(config, 0), config, wide)
+    with pytest.raises(SpecError, match="block 2: the narrower submodel keeps segments that the wider one lacks"):
+        narrow(compact, config, wide, replace(wide, window=(BlockKeep((0, 2), (1,)),)))
+    with pytest.raises(SpecError, match="only inside the same window, with the same exits"):
+        narrow(compact, config, wide, replace(wide, frozen=1, exits=(2,)))
