@@ -121,15 +121,9 @@ class BlockTape:
         ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
-        ops.append(Op(2 * Q + 2 * K + self.lse + self.mask, backward=D + 2 * Q + 2 * K))
-        ops.append(
-            Op(
-                Q if self.scales(self.size.heads, self.config.groups) else 0,
-                self.out_of_heads,
-                forward=2 * D,
-                backward=D + Q,
-            )
-        )
+        ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K))
+        scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
+        ops.append(Op(scaled, self.out_of_heads, forward=2 * D, backward=D + Q))
         return ops
 
     def _gated_attention(self, first: bool) -> list[Op]:
@@ -138,9 +132,7 @@ class BlockTape:
         rotated = 3 * Q if self.config.family == "llama" else 0
         core = Op(Q, forward=D + Q + 2 * K + rotated)
         if not first:
-            core = Op(
-                2 * Q + 2 * K + self.lse + self.mask, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated
-            )
+            core = Op(self.attended, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated)
         return [core, Op(forward=D + Q, backward=D + 3 * Q), Op(forward=3 * D + Q, backward=D + Q)]
 
     def feed_forward(self) -> list[Op]:
