@@ -53,6 +53,8 @@ class House:
     training: TrainingSettings
     schedule: ScheduleSettings
     seed: int
+    enforce_memory: bool = True
+    """Refuse tasks that do not fit a device's memory."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -113,8 +115,8 @@ class Method:
     title: ClassVar[str]
     """As it stands in tables."""
     settings_type: ClassVar[type[Settings]] = Settings
-    full_model: ClassVar[bool] = False
-    """Trains the full model on every device, whatever its rate: an upper bound, not a rival."""
+    over_budget: ClassVar[bool] = False
+    """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
 
     def __init__(self, settings: Settings, house: House) -> None:
         self.settings, self.house = settings, house

@@ -7,8 +7,10 @@ is done here and why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import SegmentMerge
@@ -20,13 +22,15 @@ from cos2p.models.layout import Weights
 from cos2p.runtime.rules import Redispatch
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
+from cos2p.submodel.budget import mask_plan
 from cos2p.submodel.rates import Cut, cut, spread
 from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.submodel.window import Schedule, exit_depths, positions, tier_offset, window_start
+from cos2p.training.costs import workload
 from cos2p.training.distillation import Direction
 from cos2p.training.masks import Quota, random_keep
 from cos2p.training.prefix import Precision, Store
-from cos2p.training.settings import MaskPhase, OptimizerName
+from cos2p.training.settings import LocalSettings, MaskPhase, OptimizerName
 
 MaskKind = Literal["trainable", "fixed", "random"]
 
@@ -129,20 +133,18 @@ class Cos2p(Method):
         for block in blocks:
             self.dispatched[block] += 1
         quotas = tuple(self.quota(member, block) for block in blocks)
-        trains_masks = self._trains_masks(member, blocks, call.version)
-        window = tuple(
-            self._candidates(call, block, quota) if trains_masks else self._kept(call, block, quota)
-            for block, quota in zip(blocks, quotas, strict=True)
-        )
+        window = tuple(self._kept(call, block, quota) for block, quota in zip(blocks, quotas, strict=True))
         prefix = None
         if settings.prefix.width == "cut":
             prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
         tiers = [c.blocks for c in self.cuts.values()] if settings.exits.kind == "tiers" else []
+        spec = SubmodelSpec(start, window, exit_depths(start, shape.blocks, tiers), prefix)
+        local = self._local(member)
+        trains_masks = self._trains_masks(member, blocks, call.version)
+        if trains_masks:
+            spec, local = self._with_candidates(call, spec, local)
         return Assignment(
-            spec=SubmodelSpec(start, window, exit_depths(start, shape.blocks, tiers), prefix),
-            settings=self._local(member),
-            quotas=quotas if trains_masks else None,
-            prefix_precision=settings.prefix.precision,
+            spec, local, quotas=quotas if trains_masks else None, prefix_precision=settings.prefix.precision
         )
 
     def quota(self, member: Member, block: int) -> Quota:
@@ -161,14 +163,28 @@ class Cos2p(Method):
             return False
         return version < masks.rounds or any(block not in self.masks[member.name] for block in blocks)
 
-    def _candidates(self, call: Call, block: int, quota: Quota) -> BlockKeep:
-        """What the mask phase may choose from: everything, for the kinds whose masks train."""
-        full, kept = BlockKeep.full(self.house.config), self._kept(call, block, quota)
-        masks = self.settings.masks
-        return BlockKeep(
-            full.heads if masks.heads == "trainable" else kept.heads,
-            full.units if masks.units == "trainable" else kept.units,
-        )
+    def _with_candidates(
+        self, call: Call, spec: SubmodelSpec, local: LocalSettings
+    ) -> tuple[SubmodelSpec, LocalSettings]:
+        """Widen the window to what the mask phase may choose from: all of it, or as much as the memory allows.
+
+        Where not all fits, the client's present mask stays and the others take turns from task to task.
+        """
+        config, member, masks = self.house.config, call.member, self.settings.masks
+        plan = mask_plan(config, spec, workload(local, member.samples), member.device.memory)
+        window = []
+        for block, keep, heads, units in zip(
+            range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
+        ):
+            rng = torch_rng(self.house.seed, "candidates", member.name, block, call.attempt)
+            window.append(
+                BlockKeep(
+                    _widen(keep.heads, config.groups, heads, rng) if masks.heads == "trainable" else keep.heads,
+                    _widen(keep.units, config.mlp, units, rng) if masks.units == "trainable" else keep.units,
+                )
+            )
+        phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch})
+        return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
 
     def _kept(self, call: Call, block: int, quota: Quota) -> BlockKeep:
         """The client's mask of a block: the trained one if there is one, else a draw."""
@@ -179,7 +195,7 @@ class Cos2p(Method):
         choice = {"trainable": learned, "fixed": fixed, "random": fresh}
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
-    def _local(self, member: Member) -> Settings:
+    def _local(self, member: Member) -> LocalSettings:
         masks, exits, prefix = self.settings.masks, self.settings.exits, self.settings.prefix
         return self.house.local(
             member,
@@ -228,6 +244,14 @@ class Cos2p(Method):
             for name, blocks in values["masks"].items()
         }
         self.dispatched = list(values["dispatched"])
+
+
+def _widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generator) -> tuple[int, ...]:
+    """`count` segments: those kept, and others drawn at random."""
+    if count >= segments:
+        return tuple(range(segments))
+    others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in set(kept)]
+    return tuple(sorted([*kept, *others[: max(0, count - len(kept))]]))
 
 
 class Cos2pAsync(Cos2p):

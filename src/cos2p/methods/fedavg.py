@@ -24,7 +24,7 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg (full)"
     settings_type: ClassVar[type[Settings]] = FedAvgSettings
-    full_model: ClassVar[bool] = True
+    over_budget: ClassVar[bool] = True
     settings: FedAvgSettings
 
     def assign(self, call: Call) -> Assignment:

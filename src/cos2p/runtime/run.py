@@ -25,11 +25,11 @@ import tomli_w
 import torch
 
 import cos2p
-from cos2p.errors import RunError
+from cos2p.errors import RunError, TrainingError
 from cos2p.methods import method_class
 from cos2p.models.hub import save_pretrained
 from cos2p.recipe import Recipe
-from cos2p.runtime.simulation import Listener, Simulation
+from cos2p.runtime.simulation import NOBODY_LEFT, Listener, Simulation
 from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import World, build_world
 from cos2p.tracking.checkpoint import Checkpoint
@@ -79,8 +79,12 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
     world = build_world(recipe)
     log = EventLog.resume(folder / "events.jsonl", checkpoint.values["log"] if checkpoint else 0)
     workers = Workers(recipe)
+    benched: list[str] = []
+    """Why devices get no more tasks."""
 
     def tell(kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "benched":
+            benched.append(f"{fields['client']}: {fields['reason']}")
         log.write(kind, **fields)
         listener(kind, fields)
 
@@ -91,13 +95,16 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
             simulation.begin()
         else:
             simulation.restore(checkpoint.values["simulation"], checkpoint)
-            listener("resumed", {"t": simulation.now, **_facts(world)})
+            done = {"version": simulation.server.coordinator.version, "merged": simulation.server.coordinator.merged}
+            listener("resumed", {"t": simulation.now, **done, **_facts(world)})
         saver = _Saver(simulation, log, folder, recipe.run.checkpoint_seconds)
         with _stop_on_interrupt(simulation):
             simulation.run(saver.after_event)
         if simulation.finished is None:
             saver.save()
             raise Interrupted(f"stopped at virtual second {simulation.now:.0f}; go on with --resume")
+        if simulation.finished == NOBODY_LEFT and benched:
+            raise TrainingError(f"no device is able to go on; {benched[-1]}")
         return _write_results(world, simulation, folder, time.monotonic() - started)
     finally:
         workers.close()
@@ -176,7 +183,7 @@ def _write_results(world: World, simulation: Simulation, folder: Path, wall: flo
         "method": recipe.method["name"],
         "title": method_class(recipe.method["name"]).title,
         "finished": simulation.finished,
-        **simulation.scores.result(),
+        **simulation.scores.result(simulation.server.peak_memory),
         "wall_seconds": round(wall, 3),
         "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
@@ -198,7 +205,7 @@ def _same_recipe(recipe: Recipe, folder: Path) -> None:
     stored = Recipe.load(folder / "recipe.toml")
     free = {"run", "name", "description"}
     ours, theirs = (r.model_dump(mode="json", exclude=free) for r in (recipe, stored))
-    different = [path for path in _differences(theirs, ours)]
+    different = list(_differences(theirs, ours))
     if different:
         raise RunError(
             f"{folder} holds a run with another recipe ({', '.join(different[:3])} differ); "

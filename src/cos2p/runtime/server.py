@@ -15,7 +15,7 @@ from typing import Any
 from cos2p.aggregation.door import check_update, root_mean_square
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.versions import Versions
-from cos2p.errors import UpdateRefused
+from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Call, House, Method
 from cos2p.models.layout import Weights
@@ -34,9 +34,13 @@ from cos2p.runtime.events import (
     StartTimer,
 )
 from cos2p.runtime.rules import Rules
+from cos2p.submodel.budget import largest_rate
 from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.submodel.workload import Workload
 from cos2p.training.optimizers import learning_rate
 from cos2p.training.prefix import encode
+from cos2p.training.trainers import trainer
+from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
 
@@ -99,6 +103,8 @@ class Server:
         """Every unanswered task."""
         self.extras: dict[str, Weights] = {}
         """Their extra tensors, where a method sends any."""
+        self.peak_memory: dict[str, int] = {}
+        """Predicted bytes of each client's largest task so far."""
         self.staleness: Counter[int] = Counter()
         self.n_star: int | None = None
         """The least number of updates that held any segment, over all rounds so far."""
@@ -205,10 +211,31 @@ class Server:
             quotas=assignment.quotas,
             prefix_precision=assignment.prefix_precision,
         )
+        self._check_memory(order)
         self.orders[order.task] = order
         if assignment.extras:
             self.extras[order.task] = assignment.extras
         return Send(order)
+
+    def _check_memory(self, order: Order) -> None:
+        """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
+        member = self.house.members[order.client]
+        needed = trainer(order.trainer).memory(self.house.config, order, member.samples).total
+        self.peak_memory[order.client] = max(needed, self.peak_memory.get(order.client, 0))
+        if needed <= member.device.memory or self.method.over_budget or not self.house.enforce_memory:
+            return
+        raise BudgetError(
+            f"{order.client}: its task needs {format_bytes(needed)}, the device has "
+            f"{format_bytes(member.device.memory)}; {self._advice(order)}"
+        )
+
+    def _advice(self, order: Order) -> str:
+        member, training = self.house.members[order.client], self.house.training
+        load = Workload(member.batch, member.samples, training.epochs, optimizer=training.optimizer)
+        rate = largest_rate(self.house.config, member.device.memory, load)
+        if rate == 0.0:
+            return "no submodel of this model fits it: give it a smaller batch"
+        return f"the largest rate that fits is {rate:.4f} (now {member.rate:g}), or give it a smaller batch"
 
     def _merge(self, action: Merge, update: Update) -> Note:
         order = self.orders[action.task]
@@ -291,6 +318,7 @@ class Server:
             "method": values,
             "staleness": sorted(self.staleness.items()),
             "n_star": self.n_star,
+            "peak_memory": self.peak_memory,
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
@@ -307,3 +335,4 @@ class Server:
         self.method.load_state(values["method"], groups.get("method", {}))
         self.staleness = Counter({int(tau): int(count) for tau, count in values["staleness"]})
         self.n_star = values["n_star"]
+        self.peak_memory = dict(values["peak_memory"])

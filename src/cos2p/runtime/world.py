@@ -45,7 +45,7 @@ def build_world(recipe: Recipe) -> World:
         members[device.name] = Member(
             device.name, device, rate, min(group.batch, len(shard.train)), len(shard.train), len(shard.test)
         )
-    house = House(config, members, recipe.training, recipe.schedule, recipe.seed)
+    house = House(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
     return World(recipe, bundle, config, house, shards)
 
 

@@ -116,8 +116,8 @@ class Scores:
 
     # ------------------------------------------------------------ what came out
 
-    def result(self) -> dict[str, Any]:
-        """The figures of `result.json`."""
+    def result(self, peak_memory: Mapping[str, int]) -> dict[str, Any]:
+        """The figures of `result.json`; `peak_memory` is the predicted bytes of each device's largest task."""
         top, chosen = self._at_top(self.last, "test"), self._at_top(self.last, "validation")
         members = self._house.members
         wall = self.wall or 1.0
@@ -146,6 +146,8 @@ class Scores:
                     "busy_seconds": self.busy[name],
                     "bytes_up": self.up[name],
                     "bytes_down": self.down[name],
+                    "peak_memory": peak_memory.get(name),
+                    "memory": member.device.memory,
                     "top1": self.local.get(name, {}).get("top1"),
                 }
                 for name, member in members.items()

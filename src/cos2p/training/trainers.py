@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cos2p.data.examples import Examples
 from cos2p.errors import ConfigError, TrainingError
-from cos2p.messages import Task, Update
+from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
+from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import narrow
 from cos2p.submodel.spec import SubmodelSpec
+from cos2p.training.costs import Work, submodel_memory, submodel_work
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
 from cos2p.training.masks import MaskTrainer, Memory, Trained, choose
@@ -32,23 +34,44 @@ from cos2p.training.prefix import Features, PrefixFile, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 
-Trainer = Callable[[ModelConfig, Task, Shard, Memory], tuple[Update, Memory]]
+Train = Callable[[ModelConfig, Task, Shard, Memory], tuple[Update, Memory]]
+WorkOf = Callable[[ModelConfig, Order, int, int], Work]
+MemoryOf = Callable[[ModelConfig, Order, int], Ledger]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A way to train, with what it costs."""
+
+    train: Train
+    work: WorkOf = submodel_work
+    """FLOPs of a task, from its order, the device's training samples and its test samples."""
+    memory: MemoryOf = submodel_memory
+    """Bytes of a task's worst moment, from its order and the device's training samples."""
+
+
 TRAINERS: dict[str, Trainer] = {}
 
 
-def register(name: str) -> Callable[[Trainer], Trainer]:
-    def add(trainer: Trainer) -> Trainer:
-        TRAINERS[name] = trainer
-        return trainer
+def register(name: str, work: WorkOf = submodel_work, memory: MemoryOf = submodel_memory) -> Callable[[Train], Train]:
+    """Make a function known as the local trainer `name`; its costs default to those of plain submodel training."""
+
+    def add(train: Train) -> Train:
+        TRAINERS[name] = Trainer(train, work, memory)
+        return train
 
     return add
 
 
+def trainer(name: str) -> Trainer:
+    if name not in TRAINERS:
+        raise ConfigError(f"unknown trainer {name!r}; known: {', '.join(sorted(TRAINERS))}")
+    return TRAINERS[name]
+
+
 def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
     """Do the task. Returns the update and what the device remembers now; the memory given is not changed."""
-    if task.order.trainer not in TRAINERS:
-        raise ConfigError(f"unknown trainer {task.order.trainer!r}; known: {', '.join(sorted(TRAINERS))}")
-    return TRAINERS[task.order.trainer](config, task, shard, dict(memory))
+    return trainer(task.order.trainer).train(config, task, shard, dict(memory))
 
 
 @register("submodel")

@@ -1,0 +1,87 @@
+"""What a task costs a device before it is given out: FLOPs for the clock, bytes for the budget.
+
+Both are computed from the order alone, so the server can refuse or shrink a task before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cos2p.messages import Order
+from cos2p.models.config import ModelConfig
+from cos2p.submodel.budget import Ledger, shape_ledger
+from cos2p.submodel.flops import block_forward, exit_forward, prefix_forward, shape_flops
+from cos2p.submodel.shape import BlockSize, Shape, trainable_scalars
+from cos2p.submodel.workload import Workload
+from cos2p.training.settings import LocalSettings
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs of the parts of a task."""
+
+    prefix: float = 0.0
+    masks: float = 0.0
+    training: float = 0.0
+
+
+def trained_shape(config: ModelConfig, order: Order) -> Shape:
+    """The size of what the device will train, known before its masks are."""
+    shape = Shape.of(config, order.spec)
+    if order.quotas is None:
+        return shape
+    window = tuple(BlockSize(q.heads, q.units) for q in order.quotas)
+    return Shape(shape.frozen, window, shape.exits, shape.prefix)
+
+
+def update_bytes(config: ModelConfig, order: Order) -> int:
+    """Bytes of the tensors that will come back."""
+    return 4 * trainable_scalars(config, trained_shape(config, order))
+
+
+def workload(settings: LocalSettings, samples: int) -> Workload:
+    """The local settings in the budget's words."""
+    samples = max(1, samples)
+    batch = min(settings.batch, samples)
+    return Workload(
+        batch=batch,
+        samples=samples,
+        epochs=settings.epochs,
+        optimizer=settings.optimizer,
+        features=settings.features,
+        feature_bytes=2 if settings.feature_precision == "float16" else 4,
+        distill=settings.lambda2 > 0,
+        rescale=settings.rescale,
+    )
+
+
+def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+    """FLOPs of the `submodel` trainer: prefix pass, mask phase, training, the test of the personal submodel."""
+    settings = LocalSettings.model_validate(order.settings)
+    load = workload(settings, samples)
+    shape = trained_shape(config, order)
+    tokens = load.length(config)
+    epochs_of_steps = samples / load.batch
+    masks = 0.0
+    if order.quotas is not None:
+        step = shape_flops(config, Shape.of(config, order.spec), load, "mask")
+        masks = settings.mask.epochs * epochs_of_steps * step
+    training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
+    forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(config, tokens)
+    return Work(
+        prefix=(samples + test_samples) * prefix_forward(config, shape, tokens),
+        masks=masks,
+        training=training + test_samples * forward,
+    )
+
+
+def submodel_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
+    """The worst phase of the `submodel` trainer."""
+    settings = LocalSettings.model_validate(order.settings)
+    load = workload(settings, samples)
+    shape = trained_shape(config, order)
+    phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
+    if order.quotas is not None:
+        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch))
+        phases.append(shape_ledger(config, Shape.of(config, order.spec), small, "mask"))
+    return max(phases, key=lambda entry: entry.total)
