@@ -12,12 +12,21 @@ class Settings(BaseModel):
 def problems(error: ValidationError, path: str = "") -> list[str]:
     """One line for each wrong field: its path, what is wrong, what was given."""
     lines = []
+    places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():
-        where = ".".join([path, *map(str, entry["loc"])] if path else map(str, entry["loc"])) or "recipe"
+        loc = entry["loc"]
+        if any(len(place) > len(loc) and place[: len(loc)] == loc for place in places):
+            continue  # a list with a wrong entry also counts as too short; the entry is the cause
+        where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
         if entry["type"] == "extra_forbidden":
             lines.append(f"{where}: there is no such field")
         elif entry["type"] == "missing":
             lines.append(f"{where}: missing")
         else:
-            lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')} (got {entry['input']!r})")
+            lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')} (got {_short(entry['input'])})")
     return lines
+
+
+def _short(value: object, length: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= length else text[:length] + " ..."
