@@ -31,6 +31,9 @@ from cos2p.training.masks import Memory
 Listener = Callable[[str, Mapping[str, Any]], None]
 """Told of every event (kind, fields) as it is logged."""
 
+NOBODY_LEFT = "no device is left that could answer"
+"""Why a run ended before its rounds or updates were done."""
+
 
 @dataclass(frozen=True, order=True)
 class Due:
@@ -78,8 +81,8 @@ class Simulation:
         with _one_thread():
             while self.finished is None and not self.stop_requested:
                 if not self._agenda:
-                    self._carry_out(self.server.handle(Stop("no device is left that could answer")))
-                    self.finished = self.finished or "no device is left that could answer"
+                    self._carry_out(self.server.handle(Stop(NOBODY_LEFT)))
+                    self.finished = self.finished or NOBODY_LEFT
                     break
                 self._play(heapq.heappop(self._agenda))
                 after_event()
