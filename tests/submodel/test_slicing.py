@@ -133,6 +133,15 @@ def test_what_was_extracted_is_a_copy() -> None:
     assert equal(weights, before)
 
 
+def test_scatter_takes_half_precision() -> None:
+    config = CONFIGS["vit"]
+    spec = SubmodelSpec(2, (BlockKeep((0,), (1,)),), (3,))
+    weights = random_weights(config, 0)
+    halves = {name: tensor.bfloat16() for name, tensor in extract(weights, config, spec).items()}
+    scatter(halves, weights, config, spec)
+    assert equal(extract(weights, config, spec), {name: tensor.float() for name, tensor in halves.items()})
+
+
 def test_scatter_refuses_foreign_and_misshapen_tensors_and_writes_nothing() -> None:
     config = CONFIGS["vit"]
     spec = SubmodelSpec(2, (BlockKeep((0,), (1,)),), (3,))

@@ -114,7 +114,7 @@ def scatter(compact: Mapping[str, Tensor], into: Weights, config: ModelConfig, s
         if cut is None:
             into[name].copy_(tensor)
         else:
-            into[name].index_copy_(*cut, tensor)
+            into[name].index_copy_(*cut, tensor.to(into[name].dtype))  # copy_ converts by itself, this does not
     return into
 
 
