@@ -48,7 +48,7 @@ def test_only_width_keeps_every_block_and_only_depth_every_segment(config: Model
     deep = cut(config, rate, math.inf)
     assert deep.blocks == max(1, math.floor(config.depth * rate + 1e-9))
     if config.depth * rate >= 1:
-        assert deep.width == 1.0
+        assert deep.width == pytest.approx(1.0, abs=1e-8)  # the guard may round the blocks up
 
 
 @given(models, rates, rates)
