@@ -320,6 +320,12 @@ class TestAnswersThatDoNotCount:
         assert [type(action) for action in server.handle(Joined("a"))] == [Bench, Aggregate, Dispatch]
         assert server.handle(Joined("a")) == [Dispatch("a", "a#2", 1, 0, 2)]
 
+    def test_a_client_that_comes_and_goes_is_not_benched_for_it(self) -> None:
+        server = fleet("a", Trigger.synchronous(), max_failures=2)
+        for attempt in range(1, 5):
+            assert server.handle(Left("a")) == []
+            assert server.handle(Joined("a")) == [Dispatch("a", f"a#{attempt}", 0, 0, attempt)]
+
     def test_a_success_ends_a_row_of_failures(self) -> None:
         server = fleet("a", Trigger.asynchronous(), max_failures=2)
         for _ in range(3):

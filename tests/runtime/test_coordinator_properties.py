@@ -205,11 +205,13 @@ class AnyRun(RuleBasedStateMachine):
         book = self.book
         match event:
             case Joined(client):
-                book.here.add(client)
-                if client in book.open:
+                if client in book.open and client in book.here:
                     self.check_failure(client, actions)
                 else:
+                    book.open.pop(client, None)
+                    book.here.add(client)
                     book.benched.discard(client)
+                    book.overdue.discard(client)
                     book.failures[client] = 0
             case Left(client):
                 book.here.discard(client)

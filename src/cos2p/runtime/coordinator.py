@@ -166,13 +166,14 @@ class Coordinator:
     def _joined(self, client: str) -> list[Action]:
         """Whoever joins has nothing in hand, so a task it was given before is given up.
 
-        That counts as a failure: a client that restarts in the middle of every task would otherwise keep a
-        synchronous round waiting for ever. Joining without a task in hand wipes the slate.
+        From a client that was not known to be gone this is a failure: one that restarts in the middle of every
+        task would otherwise keep a synchronous round waiting for ever. Any other joining wipes the slate.
         """
         record = self._clients.setdefault(client, _Client())
+        if record.ticket is not None and record.here:
+            return self._came_to_nothing(client, "given up: the client restarted")
+        record.close_ticket()
         record.here = True
-        if record.ticket is not None:
-            return self._came_to_nothing(client, "given up: the client joined anew")
         record.benched = False
         record.failures = 0
         return []
