@@ -1,0 +1,96 @@
+"""What every run folder holds, whichever driver filled it: the recipe as used, the facts, the figures, the model."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import tomli_w
+import torch
+
+import cos2p
+from cos2p.errors import RunError
+from cos2p.methods import method_class
+from cos2p.methods.base import House
+from cos2p.models.hub import save_pretrained
+from cos2p.recipe import Recipe
+from cos2p.runtime.server import Server
+from cos2p.tracking.files import write_atomic
+from cos2p.tracking.scores import Scores
+
+WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
+"""Fields of result.json that may differ between two simulations of the same recipe."""
+
+
+def run_facts(recipe: Recipe, house: House) -> dict[str, Any]:
+    """What a reader of the log needs to know beforehand."""
+    return {
+        "recipe": recipe.name,
+        "method": recipe.method["name"],
+        "title": method_class(recipe.method["name"]).title,
+        "seed": recipe.seed,
+        "rounds": recipe.schedule.rounds,
+        "updates": recipe.schedule.updates,
+        "model": house.config.to_dict(),
+        "devices": {
+            name: {
+                "rate": member.rate,
+                "samples": member.samples,
+                "batch": member.batch,
+                "memory": member.device.memory,
+                "flops": member.device.flops,
+            }
+            for name, member in house.members.items()
+        },
+    }
+
+
+def write_results(
+    recipe: Recipe, server: Server, scores: Scores, finished: str, folder: Path, wall: float
+) -> dict[str, Any]:
+    """Write the figures and the model into the run folder; returns the figures."""
+    result = {
+        "recipe": recipe.name,
+        "method": recipe.method["name"],
+        "title": method_class(recipe.method["name"]).title,
+        "finished": finished,
+        **scores.result(server.peak_memory),
+        "wall_seconds": round(wall, 3),
+        "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    weights = server.weights
+    write_atomic(
+        folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
+    )
+    save_pretrained(folder / "model", server.house.config, weights)
+    write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
+    return result
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+
+
+def check_same_recipe(recipe: Recipe, folder: Path) -> None:
+    """Resuming with another recipe would mix two runs."""
+    stored = Recipe.load(folder / "recipe.toml")
+    free = {"run", "name", "description"}
+    ours, theirs = (r.model_dump(mode="json", exclude=free) for r in (recipe, stored))
+    different = list(_differences(theirs, ours))
+    if different:
+        raise RunError(
+            f"{folder} holds a run with another recipe ({', '.join(different[:3])} differ); "
+            "resume it with its own recipe, or choose another --out"
+        )
+
+
+def _differences(a: Any, b: Any, path: str = "") -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted({*a, *b}):
+            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif a != b:
+        yield path
