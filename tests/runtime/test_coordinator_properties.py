@@ -52,7 +52,8 @@ class Book:
         self.here: set[str] = set()
         self.benched: set[str] = set()
         self.overdue: set[str] = set()
-        self.failures: Counter[str] = Counter()  # in a row
+        self.failures: Counter[str] = Counter()  # in a row, since it joined
+        self.fruitless: Counter[str] = Counter()  # in a row
         self.timers: list[str] = []
         self.finished = False
 
@@ -78,15 +79,24 @@ class Book:
         return set(self.reports) if self.rules.redispatch == "at-aggregation" else set()
 
     @property
+    def with_a_task(self) -> set[str]:
+        """Has a task or is owed one."""
+        return (self.here - self.benched - self.waiting) | set(self.open)
+
+    @property
+    def given_up_on(self) -> set[str]:
+        return self.overdue | {c for c, row in self.fruitless.items() if row >= self.rules.max_failures}
+
+    @property
     def alive(self) -> set[str]:
-        """Could still report in this round: has a task that is not overdue, or is owed one."""
-        return self.here - self.benched - self.overdue - self.waiting
+        """Can be expected to report in this round."""
+        return self.here - self.benched - self.waiting - self.given_up_on
 
     def threshold(self) -> int:
         reporters = set(self.reports)
         if self.share is not None:
             still_to_come = self.alive - reporters
-            known = (self.here - self.benched - self.overdue) | reporters
+            known = (self.here - self.benched - self.given_up_on) | reporters
             return min(ceil(self.share * len(known)), len(reporters) + len(still_to_come))
         assert self.rules.trigger.count is not None
         if self.rules.redispatch == "at-once" and self.alive:
@@ -205,14 +215,12 @@ class AnyRun(RuleBasedStateMachine):
         book = self.book
         match event:
             case Joined(client):
-                if client in book.open and client in book.here:
-                    self.check_failure(client, actions)
-                else:
-                    book.open.pop(client, None)
-                    book.here.add(client)
-                    book.benched.discard(client)
-                    book.overdue.discard(client)
-                    book.failures[client] = 0
+                if book.open.pop(client, None):
+                    book.fruitless[client] += 1
+                book.here.add(client)
+                book.benched.discard(client)
+                book.overdue.discard(client)
+                book.failures[client] = 0
             case Left(client):
                 book.here.discard(client)
             case TimerFired(timer):
@@ -221,7 +229,7 @@ class AnyRun(RuleBasedStateMachine):
                 given = book.open.pop(client)
                 book.here.add(client)
                 book.overdue.discard(client)
-                book.failures[client] = 0
+                book.failures[client] = book.fruitless[client] = 0
                 since = book.log[book.log.index(given) :]
                 staleness = sum(isinstance(entry, Aggregate) for entry in since)
                 limit = book.rules.max_staleness
@@ -241,6 +249,7 @@ class AnyRun(RuleBasedStateMachine):
         del book.open[client]
         book.overdue.discard(client)
         book.failures[client] += 1
+        book.fruitless[client] += 1
         if book.failures[client] >= book.rules.max_failures:
             assert isinstance(actions[0], Bench)
             assert actions[0].client == client
@@ -283,7 +292,7 @@ class AnyRun(RuleBasedStateMachine):
             assert isinstance(dispatch, Dispatch)
             client = dispatch.client
             assert client not in book.open, "two open tasks"
-            assert client in book.alive
+            assert client in book.with_a_task
             assert dispatch.task not in [earlier.task for earlier in book.all(Dispatch)]
             assert dispatch.version == book.version
             assert dispatch.cycle == sum(merge.client == client for merge in book.all(Merge))
@@ -317,7 +326,7 @@ class AnyRun(RuleBasedStateMachine):
     def nobody_idles_and_no_update_lies_about(self) -> None:
         if not hasattr(self, "book") or self.book.finished:
             return
-        assert self.book.alive <= self.book.open.keys()
+        assert self.book.with_a_task == self.book.open.keys()
         assert self.coordinator.stalled == (not self.book.alive)
         if self.coordinator.stalled:
             assert self.book.reports == []

@@ -53,18 +53,22 @@ class _Client:
     """Its open task has passed the deadline."""
     cycle: int = 0
     attempts: int = 0
+    fruitless: int = 0
+    """Tasks since its last good update that failed, were refused or were given up."""
     failures: int = 0
-    """Tasks in a row that came to nothing."""
+    """Those of them that failed or were refused since it joined."""
     ticket: Ticket | None = None
 
     @property
-    def active(self) -> bool:
-        """It works for us, or would if given a task."""
-        return self.here and not self.benched and not self.overdue
+    def gets_tasks(self) -> bool:
+        return self.here and not self.benched
 
-    def close_ticket(self) -> None:
+    def close_ticket(self, *, good: bool) -> None:
         self.ticket = None
         self.overdue = False
+        self.fruitless = 0 if good else self.fruitless + 1
+        if good:
+            self.failures = 0
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> _Client:
@@ -137,7 +141,7 @@ class Coordinator:
 
     @property
     def stalled(self) -> bool:
-        """Nobody is expected to report: only a client that joins, or answers after all, moves the run on."""
+        """Nobody is waited for: only a client that joins, or answers after all, moves the run on."""
         return self.finished is None and not self._expected()
 
     # ------------------------------------------------------------ what the events mean
@@ -145,7 +149,7 @@ class Coordinator:
     def _note(self, event: Event) -> list[Action]:
         match event:
             case Joined(client):
-                return self._joined(client)
+                self._joined(client)
             case Left(client) if client in self._clients:
                 self._clients[client].here = False
             case Arrived(client, task):
@@ -163,29 +167,22 @@ class Coordinator:
                 assert_never(event)
         return []
 
-    def _joined(self, client: str) -> list[Action]:
-        """Whoever joins has nothing in hand, so a task it was given before is given up.
-
-        From a client that was not known to be gone this is a failure: one that restarts in the middle of every
-        task would otherwise keep a synchronous round waiting for ever. Any other joining wipes the slate.
-        """
+    def _joined(self, client: str) -> None:
+        """Whoever joins has nothing in hand, so a task it was given before is given up."""
         record = self._clients.setdefault(client, _Client())
-        if record.ticket is not None and record.here:
-            return self._came_to_nothing(client, "given up: the client restarted")
-        record.close_ticket()
+        if record.ticket is not None:
+            record.close_ticket(good=False)
         record.here = True
         record.benched = False
         record.failures = 0
-        return []
 
     def _arrived(self, client: str, task: str) -> Action:
         ticket = self.ticket(client, task)
         if ticket is None:
             return Drop(client, task, self._why_no_ticket(client, task))
         record = self._clients[client]
-        record.close_ticket()
+        record.close_ticket(good=True)
         record.here = True
-        record.failures = 0
         staleness = self.version - ticket.version
         limit = self.rules.max_staleness
         if limit is not None and staleness > limit:
@@ -197,7 +194,7 @@ class Coordinator:
 
     def _came_to_nothing(self, client: str, reason: str) -> list[Action]:
         record = self._clients[client]
-        record.close_ticket()
+        record.close_ticket(good=False)
         record.failures += 1
         if record.failures < self.rules.max_failures:
             return []
@@ -219,8 +216,19 @@ class Coordinator:
     # ------------------------------------------------------------ Algorithm 2: when the round ends
 
     def _expected(self) -> list[str]:
-        """Who will bring the next updates: at work, or about to get a task."""
-        return [name for name, record in self._clients.items() if record.active and not self._waits(name)]
+        """Who is waited for: at work, or about to get a task.
+
+        A client whose tasks keep coming to nothing still gets new ones, but is not waited for until one succeeds:
+        one that restarts in the middle of every task would otherwise hold up a synchronous round for ever.
+        """
+        return [
+            name
+            for name, record in self._clients.items()
+            if record.gets_tasks
+            and not record.overdue
+            and record.fruitless < self.rules.max_failures
+            and not self._waits(name)
+        ]
 
     def _waits(self, client: str) -> bool:
         """It has done its part of this round and gets its next task with the next version."""
@@ -270,19 +278,18 @@ class Coordinator:
     def _finish(self, reason: str) -> Finish:
         self.finished = reason
         for record in self._clients.values():
-            record.close_ticket()
+            record.ticket = None
         return Finish(reason)
 
     # ------------------------------------------------------------ Algorithm 2: all workers in parallel
 
     def _hand_out_tasks(self) -> list[Action]:
-        """Everyone expected has exactly one task; those without get one from the current version."""
-        actions: list[Action] = []
+        """Whoever has no task, and does not wait for the next version, gets one from the current version."""
         if self.finished is not None:
-            return actions
-        for client in self._expected():
-            record = self._clients[client]
-            if record.ticket is not None:
+            return []
+        actions: list[Action] = []
+        for client, record in self._clients.items():
+            if record.ticket is not None or not record.gets_tasks or self._waits(client):
                 continue
             task = _task_name(client, record.attempts)
             record.ticket = Ticket(task, self.version, record.cycle, record.attempts)

@@ -37,7 +37,8 @@ class Rules:
     """Updates older than this many versions are dropped. None merges them all."""
 
     max_failures: int = 5
-    """Tasks in a row that fail, are refused or are given up by a restart before their client is benched."""
+    """Tasks in a row that may fail or be refused before their client is benched; after as many that came to nothing
+    for any reason, restarts included, a client is no longer waited for."""
 
     def __post_init__(self) -> None:
         if self.redispatch not in get_args(Redispatch):
