@@ -1,6 +1,6 @@
 """Adan's step against torch's AdamW, in time and in memory, on the parameters of vit-base.
 
-    python -m benchmarks.optimizers [--blocks 12] [--repeats 15] [--threads 1]
+    python -m benchmarks.optimizers [--blocks 12] [--repeats 9] [--threads 1]
 
 The optimisers take turns within one run, so that a noisy machine treats them alike; times are medians, CPU
 time is that of all threads. Memory is the growth of the resident set's peak during a step, each optimiser in
@@ -96,8 +96,8 @@ def step_peak_in_own_process(entry: str, blocks: int, threads: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--blocks", type=int, default=12, help="transformer blocks of width 768 (12: vit-base)")
-    parser.add_argument("--repeats", type=int, default=15, help="steps of each optimiser")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=9, help="steps of each optimiser")
+    parser.add_argument("--threads", type=int, default=1, help="1 is least disturbed by others on the machine")
     parser.add_argument("--peak", choices=list(ENTRIES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
