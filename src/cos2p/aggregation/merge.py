@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cos2p.aggregation.passes import add_scaled, new_scratch
 from cos2p.aggregation.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.config import ModelConfig
@@ -54,15 +55,11 @@ class SegmentMerge:
             item.samples, item.staleness, self.exponent,
         )  # fmt: skip
         slices = window_slices(self.config, item.spec)
+        scratch = new_scratch()
         for name, delta in item.delta.items():
-            weighted = delta * expand(gamma, name, self.config)
             if name not in self._sum:
                 self._sum[name] = torch.zeros_like(current[name])
-            cut = slices[name]
-            if cut is None:
-                self._sum[name].add_(weighted)
-            else:
-                self._sum[name].index_add_(*cut, weighted)
+            add_scaled(self._sum[name], delta, expand(gamma, name, self.config), slices[name], scratch)
         for key, value in gamma.items():
             self._accumulate(self._weight, item.spec, key, value)
             self._accumulate(self.holders, item.spec, key, torch.ones_like(value))
@@ -72,13 +69,14 @@ class SegmentMerge:
         """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
         updated = dict(current)
         for name, total in self._sum.items():
-            weight = self._weight[segment_key(self.config, name)]
-            inverse = torch.where(weight > 0, 1 / weight.clamp_min(torch.finfo(weight.dtype).tiny), 0.0)
-            step = total * expand({segment_key(self.config, name): inverse}, name, self.config)
+            if not total.any():
+                continue
+            key = segment_key(self.config, name)
+            inverse = expand({key: _inverse(self._weight[key])}, name, self.config)
             if self.momentum:
-                step = self._with_momentum(name, step)
-            if step.any():
-                updated[name] = current[name] - step
+                updated[name] = current[name] - self._with_momentum(name, total * inverse)
+            else:
+                updated[name] = torch.addcmul(current[name], total, inverse, value=-1)
         self._sum, self._weight, self.holders = {}, {}, {}
         return updated
 
@@ -102,7 +100,7 @@ class SegmentMerge:
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Weights]:
-        """Everything that is not settings, as named groups of tensors."""
+        """Everything that is not settings, as named groups of tensors. Write it down before the next `add`."""
         return {
             "sum": self._sum,
             "weight": self._weight,
@@ -111,10 +109,16 @@ class SegmentMerge:
         }
 
     def load_state(self, state: Mapping[str, Weights]) -> None:
-        self._sum = dict(state.get("sum", {}))
-        self._weight = dict(state.get("weight", {}))
-        self._velocity = dict(state.get("velocity", {}))
-        self.holders = dict(state.get("holders", {}))
+        """The counterpart of `state`; the tensors are copied, because sums grow in place."""
+        self._sum, self._weight, self._velocity, self.holders = (
+            {name: tensor.clone() for name, tensor in state.get(group, {}).items()}
+            for group in ("sum", "weight", "velocity", "holders")
+        )
+
+
+def _inverse(weight: Tensor) -> Tensor:
+    """1/Σγ; 0 where nobody's update counts, so that nothing moves there."""
+    return torch.where(weight > 0, 1 / weight.clamp_min(torch.finfo(weight.dtype).tiny), 0.0)
 
 
 def _gamma_means(gamma: SegmentValues) -> dict[str, float]:

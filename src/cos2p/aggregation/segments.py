@@ -11,8 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from cos2p.aggregation.passes import absolute_differences, absolute_sums, new_scratch
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
+from cos2p.submodel.slicing import Slice
 from cos2p.submodel.spec import SubmodelSpec
 
 SegmentValues = dict[str, Tensor]
@@ -30,15 +32,35 @@ def segment_key(config: ModelConfig, name: str) -> str:
 
 def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
     """‖·‖₁ of every segment of a compact submodel."""
+    scratch = new_scratch()
+    entries = {name: absolute_sums(tensor, _cut_dim(config, name), scratch) for name, tensor in tensors.items()}
+    return _by_segment(entries, config)
+
+
+def segment_drift(
+    now: Mapping[str, Tensor], then: Mapping[str, Tensor], slices: Mapping[str, Slice | None], config: ModelConfig
+) -> SegmentValues:
+    """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
+    scratch = new_scratch()
+    entries = {
+        name: absolute_differences(now[name], then[name], cut, _cut_dim(config, name), scratch)
+        for name, cut in slices.items()
+    }
+    return _by_segment(entries, config)
+
+
+def _cut_dim(config: ModelConfig, name: str) -> int | None:
+    cut = layout(config)[name].cut
+    return None if cut is None else cut[0]
+
+
+def _by_segment(entries: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+    """Add up what belongs to one segment: the entries of a head's rows, and the tensors of a block."""
     sums: SegmentValues = {}
-    for name, tensor in tensors.items():
+    for name, value in entries.items():
         cut = layout(config)[name].cut
-        if cut is None:
-            value = tensor.abs().sum()
-        else:
-            dim, axis = cut
-            per_entry = tensor.abs().sum(dim=1 - dim) if tensor.ndim == 2 else tensor.abs()
-            value = per_entry.view(-1, segment_width(config, axis)).sum(-1)
+        if cut is not None and (width := segment_width(config, cut[1])) > 1:
+            value = value.view(-1, width).sum(-1)
         key = segment_key(config, name)
         sums[key] = sums[key] + value if key in sums else value
     return sums
@@ -67,7 +89,7 @@ def expand(values: SegmentValues, name: str, config: ModelConfig) -> Tensor:
     dim, axis = cut
     width = segment_width(config, axis)
     entries = value.repeat_interleave(width) if width > 1 else value
-    return entries if len(layout(config)[name].shape) == 1 or dim == 1 else entries[:, None]
+    return entries if len(layout(config)[name].shape) == 1 else entries.unsqueeze(1 - dim)
 
 
 def full_length(config: ModelConfig, key: str) -> int | None:

@@ -15,10 +15,10 @@ from typing import Literal
 
 import torch
 
-from cos2p.aggregation.segments import SegmentValues, segment_norms, segment_sizes
+from cos2p.aggregation.segments import SegmentValues, segment_drift, segment_norms, segment_sizes
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.submodel.slicing import take, window_slices
+from cos2p.submodel.slicing import window_slices
 from cos2p.submodel.spec import SubmodelSpec
 
 Rule = Literal["paper", "relative", "uniform", "samples"]
@@ -62,7 +62,4 @@ def _drift(
     """‖w_v − w_{v−τ}‖₁ per segment; tensors shared between the two versions did not move and cost nothing."""
     slices = window_slices(config, spec)
     moved = {name: slices[name] for name in delta if current[name] is not received[name]}
-    if not moved:
-        return {}
-    now, then = take(current, moved), take(received, moved)
-    return segment_norms({name: now[name].sub_(then[name]) for name in moved}, config)
+    return segment_drift(current, received, moved, config)
