@@ -127,16 +127,22 @@ class Update:
                 spec=SubmodelSpec.from_dict(meta["spec"]),
                 delta=parts["d"],
                 samples=int(meta["samples"]),
-                report=dict(meta["report"]),
+                report=_object(meta["report"], "report"),
                 extras=parts["x"],
             )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UpdateRefused(f"not an update: {error}") from None
+        except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise UpdateRefused(f"not an update: {type(error).__name__}: {error}") from None
 
 
 def tensor_bytes(*parts: Mapping[str, Tensor]) -> int:
     """Bytes of the values, without headers."""
     return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not an object")
+    return value
 
 
 def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
@@ -149,9 +155,7 @@ def _unpack(data: bytes, *labels: str) -> tuple[dict[str, Any], dict[str, Weight
     if len(data) < 8 or size > len(data) - 8:
         raise ValueError(f"{len(data)} bytes with a header of {size}: truncated")
     header = json.loads(data[8 : 8 + size])
-    meta = json.loads(header["__metadata__"]["cos2p"])
-    if not isinstance(meta, dict):
-        raise ValueError("metadata is not an object")
+    meta = _object(json.loads(header["__metadata__"]["cos2p"]), "metadata")
     parts: dict[str, Weights] = {label: {} for label in labels}
     for key, tensor in safetensors.torch.load(data).items():
         label, _, name = key.partition("/")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
@@ -12,10 +14,12 @@ from cos2p.models.config import ModelConfig
 from cos2p.submodel.slicing import check_shapes, compact_shapes
 
 
-def check_update(update: Update, order: Order, config: ModelConfig, max_rms: float = math.inf) -> None:
+def check_update(
+    update: Update, order: Order, config: ModelConfig, max_rms: float = math.inf, max_samples: float = math.inf
+) -> float:
     """Raise UpdateRefused unless the update answers this very task, completely, with sane numbers.
 
-    `max_rms` bounds the update's root mean square.
+    `max_rms` bounds the update's root mean square, which is returned; `max_samples` what it says it was trained on.
     """
     _check_identity(update, order)
     _check_spec(update, order, config)
@@ -30,12 +34,15 @@ def check_update(update: Update, order: Order, config: ModelConfig, max_rms: flo
     for name, tensor in update.delta.items():
         if tensor.dtype != torch.float32:
             raise UpdateRefused(f"{name} is {tensor.dtype}, an update is float32")
-        if not bool(torch.isfinite(tensor).all()):
-            raise UpdateRefused(f"{name} has values that are not finite")
-    if max_rms < math.inf and (size := root_mean_square(update.delta)) > max_rms:
+    if not 1 <= update.samples <= max_samples:
+        raise UpdateRefused(f"it says it was trained on {update.samples} samples; 1 to {max_samples} are possible")
+    size = root_mean_square(update.delta)
+    if not math.isfinite(size):
+        broken = next(name for name, tensor in update.delta.items() if not bool(torch.isfinite(tensor).all()))
+        raise UpdateRefused(f"{broken} has values that are not finite")
+    if size > max_rms:
         raise UpdateRefused(f"its root mean square is {size:.3g}; at most {max_rms:.3g} is let in")
-    if update.samples < 1:
-        raise UpdateRefused(f"it was trained on {update.samples} samples")
+    return size
 
 
 def _check_identity(update: Update, order: Order) -> None:
@@ -71,7 +78,14 @@ def _check_spec(update: Update, order: Order, config: ModelConfig) -> None:
             raise UpdateRefused(f"block {block}: it keeps segments that were not offered")
 
 
-def root_mean_square(tensors: dict[str, torch.Tensor]) -> float:
-    count = sum(t.numel() for t in tensors.values())
-    total = sum(float(t.double().square().sum()) for t in tensors.values())
-    return math.sqrt(total / max(1, count))
+def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
+    """Over all scalars; not finite exactly if one of them is not. One pass, without a copy in double precision."""
+    count = sum(tensor.numel() for tensor in tensors.values())
+    return math.sqrt(sum(map(_square_sum, tensors.values())) / max(1, count))
+
+
+def _square_sum(tensor: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(tensor))
+    if math.isinf(norm):  # the squares of numbers above 1e19 leave single precision; they may be finite themselves
+        norm = float(torch.linalg.vector_norm(tensor.double()))
+    return norm * norm
