@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.aggregation.door import check_update, root_mean_square
+from cos2p.aggregation.door import check_update
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.versions import Versions
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update
-from cos2p.methods.base import Call, House, Method
+from cos2p.methods.base import Call, House, Member, Method
 from cos2p.models.layout import Weights
 from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.events import (
@@ -32,6 +32,7 @@ from cos2p.runtime.events import (
     Merge,
     Refused,
     StartTimer,
+    Ticket,
 )
 from cos2p.runtime.rules import Rules
 from cos2p.submodel.budget import largest_rate
@@ -126,24 +127,43 @@ class Server:
 
     def handle(self, event: Event) -> list[Effect]:
         """Something happened that is not an update."""
-        return self._carry_out(self.coordinator.handle(event), None)
+        return self._carry_out(self.coordinator.handle(event))
 
     def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
-        """An update came in from `sender` (as the transport knows it, not as the update says)."""
+        """An update came in from `sender` (as the transport knows it, not as the update says).
+
+        One that is refused changes nothing but this: its sender has done with its task and gets a new one.
+        """
+        ticket = self.coordinator.in_flight().get(sender)
+        if ticket is None:
+            return [_refusal(sender, "", "it has no open task")]
         try:
             update = Update.from_bytes(data) if isinstance(data, bytes) else data
+            if _is_earlier(update.task, ticket):  # said twice, or given up: the device is at work on a newer task
+                return [_refusal(sender, update.task, "its task is closed: answered before, or given up")]
+            size = check_update(
+                update,
+                self.orders[ticket.task],
+                self.house.config,
+                max_rms=self.house.schedule.max_update_rms,
+                max_samples=self.house.members[sender].samples,
+            )
         except UpdateRefused as refusal:
-            return self._refuse(sender, self._open_task(sender), str(refusal))
-        order = self.orders.get(update.task)
-        if update.client != sender:
-            return [self._refusal_note(sender, update.task, f"it says it comes from {update.client!r}")]
-        if order is None or self.coordinator.ticket(sender, update.task) is None:
-            return [self._refusal_note(sender, update.task, "no such task is open: never given, given up, or answered")]
-        try:
-            check_update(update, order, self.house.config, self.house.schedule.max_update_rms)
-        except UpdateRefused as refusal:
-            return self._refuse(sender, update.task, str(refusal))
-        return self._carry_out(self.coordinator.handle(Arrived(sender, update.task)), update)
+            reason = str(refusal)
+            return [_refusal(sender, ticket.task, reason), *self.handle(Refused(sender, ticket.task, reason))]
+        return self._carry_out(self.coordinator.handle(Arrived(sender, ticket.task)), update, size)
+
+    def welcome(self, member: Member) -> None:
+        """A client that was not known beforehand, or whose figures changed: its next task is cut to them.
+
+        Call it before the `Joined` or `Failed` that makes the client get its next task.
+        """
+        if self.house.members.get(member.name) == member:
+            return
+        self.house = replace(self.house, members={**self.house.members, member.name: member})
+        method = type(self.method)(self.method.settings, self.house)
+        method.load_state(*self.method.state())
+        self.method = method
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
@@ -155,28 +175,14 @@ class Server:
             extras=self.extras.get(order.task, {}),
         )
 
-    # ------------------------------------------------------------ refusing
-
-    def _open_task(self, client: str) -> str | None:
-        return next((task for task, order in self.orders.items() if order.client == client), None)
-
-    def _refuse(self, client: str, task: str | None, reason: str) -> list[Effect]:
-        note = self._refusal_note(client, task or "", reason)
-        if task is None:
-            return [note]
-        return [note, *self.handle(Refused(client, task, reason))]
-
-    def _refusal_note(self, client: str, task: str, reason: str) -> Note:
-        return Note("refused", {"client": client, "task": task, "reason": reason})
-
     # ------------------------------------------------------------ carrying out what the coordinator says
 
-    def _carry_out(self, actions: list[Action], update: Update | None) -> list[Effect]:
+    def _carry_out(self, actions: list[Action], update: Update | None = None, size: float = 0.0) -> list[Effect]:
         effects: list[Effect] = []
         for action in actions:
             if isinstance(action, Merge):
                 assert update is not None
-                effects.append(self._merge(action, update))
+                effects.append(self._merge(action, update, size))
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
@@ -196,7 +202,7 @@ class Server:
         member, training = self.house.members[action.client], self.house.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         assignment = self.method.assign(call)
-        lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor)
+        lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor * training.lr)
         order = Order(
             client=action.client,
             task=action.task,
@@ -237,7 +243,7 @@ class Server:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"the largest rate that fits is {rate:.4f} (now {member.rate:g}), or give it a smaller batch"
 
-    def _merge(self, action: Merge, update: Update) -> Note:
+    def _merge(self, action: Merge, update: Update, size: float) -> Note:
         order = self.orders[action.task]
         gamma = self.merge.add(
             Contribution(
@@ -260,9 +266,13 @@ class Server:
                 "version": action.version,
                 "staleness": action.staleness,
                 "window": [update.spec.frozen, update.spec.top],
-                "size": root_mean_square(update.delta),
+                "size": size,
                 "gamma": gamma,
-                "report": {k: v for k, v in update.report.items() if isinstance(v, int | float)},
+                "report": {
+                    name: value
+                    for name, value in update.report.items()
+                    if isinstance(value, int | float) and math.isfinite(value)
+                },
             },
         )
 
@@ -336,3 +346,13 @@ class Server:
         self.staleness = Counter({int(tau): int(count) for tau, count in values["staleness"]})
         self.n_star = values["n_star"]
         self.peak_memory = dict(values["peak_memory"])
+
+
+def _refusal(client: str, task: str, reason: str) -> Note:
+    return Note("refused", {"client": client, "task": task, "reason": reason})
+
+
+def _is_earlier(task: str, ticket: Ticket) -> bool:
+    """Whether `task` was given to the same client before this one: a task's name ends in the number of the attempt."""
+    client = ticket.task.rpartition("#")[0]
+    return any(task == f"{client}#{attempt}" for attempt in range(ticket.attempt))
