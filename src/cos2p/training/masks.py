@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cos2p.data.examples import IGNORE
 from cos2p.errors import TrainingError
 from cos2p.models.config import ModelConfig
 from cos2p.models.transformer import ElasticTransformer, Gates
@@ -28,6 +29,9 @@ from cos2p.training.optimizers import make_optimizer
 
 Memory = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
+
+MicroBatch = tuple[Tensor, Tensor | None, Tensor]
+"""Inputs, features behind the frozen prefix (if any), labels."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,13 @@ class MaskTrainer:
         self.target = kept / held if held else 1.0
         self._held = held
 
-    def gates(self) -> Gates:
+    def draw(self) -> dict[str, Tensor]:
+        """A mask for every kind and block that trains one."""
+        return {name: sample(importance, self.rng) for name, importance in self.parameters.items()}
+
+    def by_block(self, gates: Mapping[str, Tensor]) -> Gates:
         spec = self.model.spec
-        drawn = {name: sample(importance, self.rng) for name, importance in self.parameters.items()}
-        return {i: (drawn.get(f"heads.{i}"), drawn.get(f"units.{i}")) for i in range(spec.frozen, spec.top)}
+        return {i: (gates.get(f"heads.{i}"), gates.get(f"units.{i}")) for i in range(spec.frozen, spec.top)}
 
     def expected_share(self) -> Tensor:
         """Share of the candidates' parameters that a draw keeps on average."""
@@ -134,31 +141,39 @@ class MaskTrainer:
     def penalty(self) -> Tensor:
         return self.lambda1 * (self.expected_share() - self.target).abs()
 
-    def train(self, batches: Iterator[list[tuple[Tensor, Tensor | None, Tensor]]], lr: float, optimizer: str) -> float:
-        """One step for each batch, given as micro-batches (inputs, features, labels); returns the mean loss."""
+    def train(self, batches: Iterator[list[MicroBatch]], lr: float, optimizer: str) -> float:
+        """One step for each batch, given as micro-batches; returns the mean loss."""
         if not self.parameters:
             return 0.0
         stepper = make_optimizer(optimizer, list(self.parameters.values()), lr)
         self.model.eval()
         losses = []
         for micro in batches:
-            gates = self.gates()
-            samples = sum(len(labels) for _, _, labels in micro)
             stepper.zero_grad()
-            total = 0.0
-            for i, (inputs, features, labels) in enumerate(micro):
-                output = self.model(inputs, features, gates)[-1]
-                loss = F.cross_entropy(*flatten(output, labels)) * (len(labels) / samples)
-                loss.backward(retain_graph=i + 1 < len(micro))
-                total += loss.item()
-            penalty = self.penalty()
-            penalty.backward()
-            losses.append(total + penalty.item())
+            losses.append(self.accumulate(micro))
             if not math.isfinite(losses[-1]):
                 raise TrainingError(f"the loss of the mask phase became {losses[-1]}; lower masks.lr (now {lr})")
             stepper.step()
         self.remember()
         return sum(losses) / max(1, len(losses))
+
+    def accumulate(self, micro: list[MicroBatch]) -> float:
+        """Add the gradient of one batch, under one draw of the masks, to the importances'; returns its loss.
+
+        A micro-batch leaves nothing behind but the gradient of the gates, so no two of their graphs are ever held.
+        """
+        drawn = self.draw()
+        gates = {name: mask.detach().requires_grad_() for name, mask in drawn.items()}
+        targets = max(1, sum(int((labels != IGNORE).sum()) for _, _, labels in micro))
+        total = 0.0
+        for inputs, features, labels in micro:
+            output = self.model(inputs, features, self.by_block(gates))[-1]
+            loss = F.cross_entropy(*flatten(output, labels), reduction="sum") / targets
+            loss.backward()
+            total += loss.item()
+        penalty = self.penalty()
+        torch.autograd.backward([penalty, *drawn.values()], [None, *(gate.grad for gate in gates.values())])
+        return total + penalty.item()
 
     def remember(self) -> None:
         """Write the trained importances back to what the device keeps."""
