@@ -5,13 +5,14 @@ Both are computed from the order alone, so the server can refuse or shrink a tas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
-from cos2p.submodel.budget import Ledger, shape_ledger
+from cos2p.submodel.budget import Ledger, prefix_batch, shape_ledger
 from cos2p.submodel.flops import block_forward, exit_forward, prefix_forward, shape_flops
 from cos2p.submodel.shape import BlockSize, Shape, trainable_scalars
+from cos2p.submodel.spec import BlockKeep
 from cos2p.submodel.workload import Workload
 from cos2p.training.settings import LocalSettings
 
@@ -73,6 +74,14 @@ def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples:
         masks=masks,
         training=training + test_samples * forward,
     )
+
+
+def prefix_samples(config: ModelConfig, order: Order, samples: int) -> int:
+    """Samples at a time through the frozen prefix: so many that its pass needs no more memory than the training."""
+    if order.quotas is not None:
+        window = tuple(BlockKeep(tuple(range(q.heads)), tuple(range(q.units))) for q in order.quotas)
+        order = replace(order, spec=replace(order.spec, window=window))
+    return prefix_batch(config, order.spec, workload(LocalSettings.model_validate(order.settings), samples))
 
 
 def submodel_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from cos2p.data.examples import Examples
 from cos2p.errors import ConfigError, TrainingError
@@ -25,10 +24,10 @@ from cos2p.seeding import torch_rng
 from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import narrow
 from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.costs import Work, submodel_memory, submodel_work
+from cos2p.training.costs import Work, prefix_samples, submodel_memory, submodel_work
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
-from cos2p.training.masks import MaskTrainer, Memory, Trained, choose
+from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
 from cos2p.training.optimizers import make_optimizer
 from cos2p.training.prefix import Features, PrefixFile, prefix_features
 from cos2p.training.settings import LocalSettings
@@ -103,7 +102,7 @@ def shard_features(
         PrefixFile(task.prefix),
         lambda rows: shard.inputs(part, rows),
         len(part),
-        settings.batch,
+        prefix_samples(config, task.order, len(part)),
         settings.features,
         settings.feature_precision,
     )
@@ -135,7 +134,7 @@ def _train_masks(
     trainer = MaskTrainer(model, memory, task.order.quotas, Trained(phase.heads, phase.units), phase.lambda1, rng)
     micro = phase.micro_batch or settings.batch
 
-    def batches() -> Iterator[list[tuple[Tensor, Tensor | None, Tensor]]]:
+    def batches() -> Iterator[list[MicroBatch]]:
         for rows in shuffled(len(shard.train), settings.batch, phase.epochs, rng):
             yield [
                 (inputs, None if features is None else features[part], labels)
@@ -157,8 +156,8 @@ def train_weights(
     rng: torch.Generator,
 ) -> tuple[ElasticTransformer, Weights, float]:
     """E epochs on the compact submodel. Returns it, w_start − w_end, and the mean loss of the last epoch."""
-    start = {name: tensor.clone() for name, tensor in weights.items()}
-    model = submodel(config, task, spec, weights, settings.rescale)
+    trained = {name: tensor.clone() for name, tensor in weights.items()}  # the task itself stays as it came
+    model = submodel(config, task, spec, trained, settings.rescale)
     model.train()
     trainable = [p for p in model.parameters() if p.requires_grad]
     stepper = make_optimizer(settings.optimizer, trainable, task.order.lr, settings.weight_decay)
@@ -174,7 +173,7 @@ def train_weights(
         loss.backward()
         stepper.step()
     end = model.weights()
-    delta = {name: tensor - end[name] for name, tensor in start.items()}
+    delta = {name: tensor - end[name] for name, tensor in weights.items()}
     last = losses[-max(1, len(losses) // settings.epochs) :]
     return model, delta, sum(last) / len(last)
 
@@ -186,5 +185,5 @@ def local_scores(
     if len(shard.test) == 0:
         return {"local_samples": 0}
     features = shard_features(config, task, shard, shard.test, settings)
-    scores = evaluate(model, shard.test, shard.normalize, features)[-1]
+    scores = evaluate(model, shard.test, shard.normalize, features, settings.batch)[-1]
     return {"local_samples": len(shard.test)} | {f"local_{name}": value for name, value in scores.items()}
