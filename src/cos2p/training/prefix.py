@@ -7,19 +7,24 @@ phases starts from the cached features. On the wire the prefix only infers, so i
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from cos2p.errors import TrainingError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.models.transformer import Block, Embedding, make_context
+from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.units import format_bytes
 
 Precision = Literal["float32", "float16", "int8"]
+FeaturePrecision = Literal["float32", "float16"]
 Store = Literal["memory", "disk"]
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -35,7 +40,7 @@ def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
         if precision == "float16" or tensor.ndim < 2:
             encoded[name] = tensor.half()
             continue
-        rows = tensor.reshape(len(tensor), -1)
+        rows = tensor.flatten(1)
         scale = rows.abs().amax(1).clamp_min(1e-12) / 127 if rows.numel() else torch.ones(len(tensor))
         encoded[name] = (rows / scale[:, None]).round().to(torch.int8).view(tensor.shape)
         encoded[name + _SCALE] = scale
@@ -76,16 +81,27 @@ class Features:
         if store == "memory":
             self.values = torch.empty(shape, dtype=dtype)
         else:
-            self._file = tempfile.NamedTemporaryFile(prefix="cos2p-features-")  # noqa: SIM115  lives as long as the cache
-            count = samples * tokens * dim
-            self._file.truncate(count * dtype.itemsize)
-            self.values = torch.from_file(self._file.name, shared=True, size=count, dtype=dtype).view(shape)
+            self.values = _mapped(samples * tokens * dim, dtype).view(shape)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         return self.values[rows].float()
 
     def __setitem__(self, rows: slice, features: Tensor) -> None:
         self.values[rows] = features.to(self.values.dtype)
+
+
+def _mapped(count: int, dtype: torch.dtype) -> Tensor:
+    """A tensor in a file that has no name any more: it is gone with the tensor, even if the process is killed."""
+    size = count * dtype.itemsize
+    with tempfile.NamedTemporaryFile(prefix="cos2p-features-") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # on a full disk an error here, not a crash at some later write
+        except OSError as error:
+            raise TrainingError(
+                f"no room for {format_bytes(size)} of features in {Path(file.name).parent}: {error.strerror}; "
+                f"free some, set TMPDIR to another folder, or keep them in memory (prefix.features = 'memory')"
+            ) from None
+        return torch.from_file(file.name, shared=True, size=count, dtype=dtype)
 
 
 Batches = Callable[[slice], Tensor]
@@ -105,8 +121,8 @@ def prefix_features(
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time."""
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
-    first = inputs(slices[0])
-    tokens = config.tokens if config.family == "vit" else first.shape[1]
+    images = config.family == "vit"
+    tokens = config.tokens if images else inputs(slices[0]).shape[1]
     features = Features(samples, tokens, config.dim, store, precision)
     embed = _with(Embedding(config), prefix.part("embed."))
     for rows in slices:
@@ -116,7 +132,7 @@ def prefix_features(
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
         block = _with(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
-            context = make_context(config, inputs(rows))
+            context = Context() if images else make_context(config, inputs(rows))
             features[rows] = block(features.values[rows].float(), context)
         del block
     return features

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
-from cos2p.training.prefix import Precision, Store
+from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
@@ -37,5 +37,5 @@ class LocalSettings(Settings):
     temperature: float = Field(default=3.0, gt=0, description="t: softness of teacher and students, 1 to 5.")
     direction: Direction = Field(default="student-teacher", description="Which way the KL divergence is taken.")
     features: Store = Field(default="memory", description="Where the features behind the frozen prefix are kept.")
-    feature_precision: Precision = Field(default="float32", description="float32, or float16 for half the cache.")
+    feature_precision: FeaturePrecision = Field(default="float32", description="float16 halves the cache.")
     mask: MaskPhase = MaskPhase()
