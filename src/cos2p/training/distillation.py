@@ -26,12 +26,17 @@ def flatten(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return logits[real], labels[real]
 
 
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over rows; 0 for a batch without any (texts of one token have nothing to predict)."""
+    return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
+
+
 def divergence(student: Tensor, teacher: Tensor, temperature: float, direction: Direction) -> Tensor:
     """t² · KL at temperature t, the mean over rows. `student-teacher` is the paper's printed KL(student‖teacher)."""
     log_s = F.log_softmax(student / temperature, -1)
     log_t = F.log_softmax(teacher.detach() / temperature, -1)
     first, second = (log_s, log_t) if direction == "student-teacher" else (log_t, log_s)
-    return (first.exp() * (first - second)).sum(-1).mean() * temperature**2
+    return (first.exp() * (first - second)).sum() * (temperature**2 / max(1, len(student)))
 
 
 def exits_loss(
@@ -45,7 +50,7 @@ def exits_loss(
     flat = [flatten(output, labels) for output in outputs]
     total = torch.zeros(())
     for logits, target in flat:
-        total = total + (1 - lambda2) * F.cross_entropy(logits, target)
+        total = total + (1 - lambda2) * cross_entropy(logits, target)
     if lambda2 > 0:
         teacher = flat[-1][0]
         for logits, _ in flat[:-1]:
