@@ -25,7 +25,7 @@ from cos2p.settings import Settings
 from cos2p.submodel.budget import mask_plan
 from cos2p.submodel.rates import Cut, cut, spread
 from cos2p.submodel.spec import BlockKeep, SubmodelSpec
-from cos2p.submodel.window import Schedule, exit_depths, positions, tier_offset, window_start
+from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.distillation import Direction
 from cos2p.training.masks import Quota, random_keep
@@ -107,7 +107,9 @@ class Cos2p(Method):
         self.cuts: dict[str, Cut] = {
             name: cut(house.config, member.rate, self.settings.window.ratio) for name, member in house.members.items()
         }
-        self.offsets = self._tier_offsets()
+        depths = [shape.blocks for shape in self.cuts.values()]
+        offsets = tier_offsets(self.settings.window.schedule, house.config.depth, depths)
+        self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in house.members}
         """Each client's last mask of each block, as its updates told."""
         self.dispatched = [0] * house.config.depth
@@ -161,12 +163,16 @@ class Cos2p(Method):
         masks = self.settings.masks
         if "trainable" not in (masks.heads, masks.units) or masks.epochs == 0:
             return False
-        return version < masks.rounds or any(block not in self.masks[member.name] for block in blocks)
+        return any(self._undecided(member, block, version) for block in blocks)
+
+    def _undecided(self, member: Member, block: int, version: int) -> bool:
+        """Whether a client may still choose what it keeps of a block: in the first rounds, and at its first visit."""
+        return version < self.settings.masks.rounds or block not in self.masks[member.name]
 
     def _with_candidates(
         self, call: Call, spec: SubmodelSpec, local: LocalSettings
     ) -> tuple[SubmodelSpec, LocalSettings]:
-        """Widen the window to what the mask phase may choose from: all of it, or as much as the memory allows.
+        """Widen the undecided blocks to what the mask phase may choose from: all of it, or what the memory allows.
 
         Where not all fits, the client's present mask stays and the others take turns from task to task.
         """
@@ -176,6 +182,9 @@ class Cos2p(Method):
         for block, keep, heads, units in zip(
             range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
         ):
+            if not self._undecided(member, block, call.version):
+                window.append(keep)
+                continue
             rng = torch_rng(self.house.seed, "candidates", member.name, block, call.attempt)
             window.append(
                 BlockKeep(
@@ -215,16 +224,6 @@ class Cos2p(Method):
             ),
         )
 
-    def _tier_offsets(self) -> dict[str, int]:
-        offsets: dict[str, int] = {}
-        tiers: dict[int, list[str]] = {}
-        for name, shape in self.cuts.items():
-            tiers.setdefault(shape.blocks, []).append(name)
-        for blocks, names in tiers.items():
-            places = positions(self.house.config.depth, blocks)
-            offsets |= {name: tier_offset(rank, len(names), places) for rank, name in enumerate(names)}
-        return offsets
-
     # ------------------------------------------------------------ what the server remembers
 
     def accepted(self, order: Order, update: Update) -> None:
@@ -239,18 +238,24 @@ class Cos2p(Method):
         return {"masks": masks, "dispatched": self.dispatched}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
-        self.masks = {
-            name: {int(block): BlockKeep.of(*keep) for block, keep in blocks.items()}
-            for name, blocks in values["masks"].items()
-        }
+        for name, blocks in values["masks"].items():
+            kept = {int(block): BlockKeep.of(*keep) for block, keep in blocks.items()}
+            if name in self.cuts:  # a mask from before the client's rate was lowered is too large for it now
+                member = self.house.members[name]
+                self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
+
+
+def _within(keep: BlockKeep, quota: Quota) -> bool:
+    return len(keep.heads) <= quota.heads and len(keep.units) <= quota.units
 
 
 def _widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generator) -> tuple[int, ...]:
     """`count` segments: those kept, and others drawn at random."""
     if count >= segments:
         return tuple(range(segments))
-    others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in set(kept)]
+    own = set(kept)
+    others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in own]
     return tuple(sorted([*kept, *others[: max(0, count - len(kept))]]))
 
 
