@@ -57,9 +57,12 @@ class Workers:
         return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
 
     def close(self) -> None:
+        """Stop at once: a task in progress is worth nothing any more, or is done again on resume."""
+        processes = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((self._pool._processes or {}).values()):  # a task in progress is done again on resume
+        for process in processes:
             process.terminate()
+        self._pool.shutdown(wait=True)
 
 
 def wait(future: Future[Any]) -> Any:
