@@ -166,7 +166,7 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
     freedom = len(numbers) - 1
     if not freedom:
         return mean, math.nan
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # slow to import, seldom needed
+    from scipy.special import stdtrit  # slow to import, seldom needed
 
     deviation = math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / freedom)
     return mean, float(stdtrit(freedom, 0.975)) * deviation / math.sqrt(len(numbers))
