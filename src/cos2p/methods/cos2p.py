@@ -28,7 +28,7 @@ from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.distillation import Direction
-from cos2p.training.masks import Quota, random_keep
+from cos2p.training.masks import FinalMask, Quota, random_keep
 from cos2p.training.prefix import Precision, Store
 from cos2p.training.settings import LocalSettings, MaskPhase, OptimizerName
 
@@ -47,6 +47,9 @@ class MaskSettings(Settings):
     lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances.")
     lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width.")
     optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
+    final: FinalMask = Field(
+        default="top", description="`top`: the most important segments are kept; `sampled`: a draw by importance."
+    )
 
 
 class ExitSettings(Settings):
@@ -221,6 +224,7 @@ class Cos2p(Method):
                 optimizer=masks.optimizer,
                 heads=masks.heads == "trainable",
                 units=masks.units == "trainable",
+                final=masks.final,
             ),
         )
 

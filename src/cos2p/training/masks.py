@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,9 @@ from cos2p.training.optimizers import make_optimizer
 
 Memory = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
+
+FinalMask = Literal["top", "sampled"]
+"""How importances become the mask that is kept: the best ones, or a draw."""
 
 MicroBatch = tuple[Tensor, Tensor | None, Tensor]
 """Inputs, features behind the frozen prefix (if any), labels."""
@@ -74,14 +78,40 @@ def top(importance: Tensor, candidates: tuple[int, ...], count: int) -> tuple[in
     return tuple(sorted(candidates[i] for i in order[:count].tolist()))
 
 
+def sampled(importance: Tensor, candidates: tuple[int, ...], count: int, rng: torch.Generator) -> tuple[int, ...]:
+    """`count` candidates by a Bernoulli(σ(I)) draw, whose size is random while the budget is not.
+
+    Of a draw too large the most important stay; one too small is filled with the most important of the others.
+    """
+    if count >= len(candidates):
+        return candidates
+    hits = torch.bernoulli(importance[list(candidates)].sigmoid(), generator=rng).tolist()
+    drawn = tuple(c for c, hit in zip(candidates, hits, strict=True) if hit)
+    others = tuple(c for c, hit in zip(candidates, hits, strict=True) if not hit)
+    if len(drawn) >= count:
+        return top(importance, drawn, count)
+    return tuple(sorted(drawn + top(importance, others, count - len(drawn))))
+
+
 def choose(
-    memory: Memory, config: ModelConfig, spec: SubmodelSpec, quotas: tuple[Quota, ...], rng: torch.Generator
+    memory: Memory,
+    config: ModelConfig,
+    spec: SubmodelSpec,
+    quotas: tuple[Quota, ...],
+    rng: torch.Generator,
+    final: FinalMask = "top",
 ) -> SubmodelSpec:
-    """The final mask: the best of the candidates in `spec` that the quotas allow, block by block."""
+    """The final mask: the best of the candidates in `spec` that the quotas allow, or a draw, block by block."""
+
+    def pick(importance: Tensor, candidates: tuple[int, ...], count: int) -> tuple[int, ...]:
+        if final == "sampled":
+            return sampled(importance, candidates, count, rng)
+        return top(importance, candidates, count)
+
     window = []
     for block, keep, quota in zip(range(spec.frozen, spec.top), spec.window, quotas, strict=True):
         heads, units = recall(memory, config, block, quota, rng)
-        window.append(BlockKeep(top(heads, keep.heads, quota.heads), top(units, keep.units, quota.units)))
+        window.append(BlockKeep(pick(heads, keep.heads, quota.heads), pick(units, keep.units, quota.units)))
     return SubmodelSpec(spec.frozen, tuple(window), spec.exits, spec.prefix)
 
 

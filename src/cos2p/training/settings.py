@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
+from cos2p.training.masks import FinalMask
 from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
@@ -22,6 +23,7 @@ class MaskPhase(Settings):
     optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
     heads: bool = Field(default=True, description="Train the masks of the attention heads.")
     units: bool = Field(default=True, description="Train the masks of the MLP units.")
+    final: FinalMask = Field(default="top", description="Keep the most important segments, or a draw by importance.")
     micro_batch: int = Field(default=0, ge=0, description="Samples per pass in the mask phase; 0: the whole batch.")
 
 

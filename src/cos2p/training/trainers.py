@@ -82,7 +82,7 @@ def train_submodel(config: ModelConfig, task: Task, shard: Shard, memory: Memory
     report: dict[str, float] = {}
     if task.order.quotas is not None:
         report["mask_loss"] = _train_masks(config, task, shard, memory, settings, features, rng)
-        spec = choose(memory, config, task.order.spec, task.order.quotas, rng)
+        spec = choose(memory, config, task.order.spec, task.order.quotas, rng, settings.mask.final)
         weights = narrow(weights, config, task.order.spec, spec)
     model, delta, report["loss"] = train_weights(config, task, spec, weights, shard, settings, features, rng)
     report |= local_scores(config, task, model, shard, settings)
