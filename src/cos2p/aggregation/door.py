@@ -11,7 +11,8 @@ from torch import Tensor
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
-from cos2p.submodel.slicing import check_shapes, compact_shapes
+from cos2p.submodel.slicing import check_expected
+from cos2p.training.trainers import trainer
 
 
 def check_update(
@@ -23,12 +24,12 @@ def check_update(
     """
     _check_identity(update, order)
     _check_spec(update, order, config)
-    expected = compact_shapes(config, update.spec)
+    expected = trainer(order.trainer).answer(config, order, update.spec)
     missing = sorted(set(expected) - set(update.delta))
     if missing:
         raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
     try:
-        check_shapes(update.delta, config, update.spec)
+        check_expected(update.delta, expected)
     except SpecError as error:
         raise UpdateRefused(str(error)) from None
     for name, tensor in update.delta.items():

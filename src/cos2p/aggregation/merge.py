@@ -8,7 +8,8 @@ not change with the old one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ class Contribution:
     staleness: int
     received: Weights
     """The full model of the version the device was given."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The task's settings, as JSON."""
+    extras: Weights = field(default_factory=dict)
+    """What the device sent beside its update."""
 
 
 class SegmentMerge:

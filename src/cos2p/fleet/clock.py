@@ -12,7 +12,6 @@ from cos2p.fleet.devices import Device
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
 from cos2p.seeding import numpy_rng
-from cos2p.training.costs import update_bytes
 from cos2p.training.trainers import trainer
 
 
@@ -45,7 +44,7 @@ def task_phases(
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
         training=device.compute_seconds(work.training) * factor,
-        upload=device.upload_seconds(update_bytes(config, order)) * factor,
+        upload=device.upload_seconds(trainer(order.trainer).upload(config, order)) * factor,
     )
 
 

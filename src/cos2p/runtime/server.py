@@ -36,7 +36,7 @@ from cos2p.runtime.events import (
 )
 from cos2p.runtime.rules import Rules
 from cos2p.submodel.budget import largest_rate
-from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.submodel.slicing import extract_prefix
 from cos2p.submodel.workload import Workload
 from cos2p.training.optimizers import learning_rate
 from cos2p.training.prefix import encode
@@ -170,7 +170,7 @@ class Server:
         weights, config = self.versions[order.version], self.house.config
         return Task(
             order,
-            weights=extract(weights, config, order.spec),
+            weights=trainer(order.trainer).sent(weights, config, order),
             prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
             extras=self.extras.get(order.task, {}),
         )
@@ -253,6 +253,8 @@ class Server:
                 samples=update.samples,
                 staleness=action.staleness,
                 received=self.versions[action.version],
+                settings=order.settings,
+                extras=update.extras,
             ),
             self.weights,
         )

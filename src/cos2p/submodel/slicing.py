@@ -120,7 +120,11 @@ def scatter(compact: Mapping[str, Tensor], into: Weights, config: ModelConfig, s
 
 def check_shapes(compact: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> None:
     """Raise SpecError unless every tensor belongs to the submodel and has its compact shape."""
-    expected = compact_shapes(config, spec)
+    check_expected(compact, compact_shapes(config, spec))
+
+
+def check_expected(compact: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise SpecError unless every tensor is among the expected and has its shape."""
     _refuse_unknown(compact.keys(), expected)
     for name, tensor in compact.items():
         if tuple(tensor.shape) != expected[name]:

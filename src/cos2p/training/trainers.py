@@ -9,7 +9,7 @@ scores   ← the personal submodel on the local test part
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,12 +22,13 @@ from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.budget import Ledger
-from cos2p.submodel.slicing import narrow
+from cos2p.submodel.slicing import compact_shapes, extract, narrow
 from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.costs import Work, prefix_samples, submodel_memory, submodel_work
+from cos2p.training.costs import Work, prefix_samples, submodel_memory, submodel_work, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
 from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
+from cos2p.training.observers import Observer
 from cos2p.training.optimizers import make_optimizer
 from cos2p.training.prefix import Features, PrefixFile, prefix_features
 from cos2p.training.settings import LocalSettings
@@ -36,33 +37,61 @@ from cos2p.training.shard import Shard, shuffled
 Train = Callable[[ModelConfig, Task, Shard, Memory], tuple[Update, Memory]]
 WorkOf = Callable[[ModelConfig, Order, int, int], Work]
 MemoryOf = Callable[[ModelConfig, Order, int], Ledger]
+Sent = Callable[[Weights, ModelConfig, Order], Weights]
+Answer = Callable[[ModelConfig, Order, SubmodelSpec], Mapping[str, tuple[int, ...]]]
+Upload = Callable[[ModelConfig, Order], int]
+
+
+def sent_submodel(weights: Weights, config: ModelConfig, order: Order) -> Weights:
+    return extract(weights, config, order.spec)
+
+
+def submodel_answer(config: ModelConfig, order: Order, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+    return compact_shapes(config, spec)
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A way to train, with what it costs."""
+    """A way to train, with what it costs and what travels."""
 
     train: Train
     work: WorkOf = submodel_work
     """FLOPs of a task, from its order, the device's training samples and its test samples."""
     memory: MemoryOf = submodel_memory
     """Bytes of a task's worst moment, from its order and the device's training samples."""
+    sent: Sent = sent_submodel
+    """The trainable tensors a device is given, cut from the full model."""
+    answer: Answer = submodel_answer
+    """Names and shapes of the update that must come back, from the order and the spec the device says it trained."""
+    upload: Upload = update_bytes
+    """Bytes of what comes back, for the clock."""
 
 
 TRAINERS: dict[str, Trainer] = {}
 
 
-def register(name: str, work: WorkOf = submodel_work, memory: MemoryOf = submodel_memory) -> Callable[[Train], Train]:
-    """Make a function known as the local trainer `name`; its costs default to those of plain submodel training."""
+def register(
+    name: str,
+    work: WorkOf = submodel_work,
+    memory: MemoryOf = submodel_memory,
+    sent: Sent = sent_submodel,
+    answer: Answer = submodel_answer,
+    upload: Upload = update_bytes,
+) -> Callable[[Train], Train]:
+    """Make a function known as the local trainer `name`; all else defaults to what plain submodel training does."""
 
     def add(train: Train) -> Train:
-        TRAINERS[name] = Trainer(train, work, memory)
+        TRAINERS[name] = Trainer(train, work, memory, sent, answer, upload)
         return train
 
     return add
 
 
 def trainer(name: str) -> Trainer:
+    if name not in TRAINERS:
+        from cos2p.methods import methods  # a method's module brings its trainers along
+
+        methods()
     if name not in TRAINERS:
         raise ConfigError(f"unknown trainer {name!r}; known: {', '.join(sorted(TRAINERS))}")
     return TRAINERS[name]
@@ -154,8 +183,12 @@ def train_weights(
     settings: LocalSettings,
     features: Features | None,
     rng: torch.Generator,
+    observer: Observer | None = None,
 ) -> tuple[ElasticTransformer, Weights, float]:
-    """E epochs on the compact submodel. Returns it, w_start − w_end, and the mean loss of the last epoch."""
+    """E epochs on the compact submodel. Returns it, w_start − w_end, and the mean loss of the last epoch.
+
+    The `observer` sees the model, with its gradients, before and after every step.
+    """
     trained = {name: tensor.clone() for name, tensor in weights.items()}  # the task itself stays as it came
     model = submodel(config, task, spec, trained, settings.rescale)
     model.train()
@@ -171,7 +204,11 @@ def train_weights(
             raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {task.order.lr:g})")
         stepper.zero_grad(set_to_none=True)
         loss.backward()
+        if observer is not None:
+            observer.before_step(model)
         stepper.step()
+        if observer is not None:
+            observer.after_step(model)
     end = model.weights()
     delta = {name: tensor - end[name] for name, tensor in weights.items()}
     last = losses[-max(1, len(losses) // settings.epochs) :]
