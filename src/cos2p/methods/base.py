@@ -133,9 +133,9 @@ class Method:
     def accepted(self, order: Order, update: Update) -> None:
         """An update was merged."""
 
-    def evaluated_spec(self) -> SubmodelSpec | None:
-        """The part of the model to evaluate on the server; None: all of it."""
-        return None
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        """The model that is evaluated and saved, from the server's current one (a method may mask or scale it)."""
+        return weights
 
     def initial_weights(self, weights: Weights) -> Weights:
         """A method may begin from other weights than the recipe's."""

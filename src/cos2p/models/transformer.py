@@ -116,6 +116,13 @@ class Block(nn.Module):
         self.head_scale = config.groups / self.groups if rescale and self.groups else 1.0
         self.unit_scale = config.mlp / self.units if rescale and self.units else 1.0
 
+    @torch.no_grad()
+    def fold_rescale(self) -> None:
+        """Make the training-time factors part of the weights, in place."""
+        self.o.weight.mul_(self.head_scale)
+        self.fc2.weight.mul_(self.unit_scale)
+        self.head_scale = self.unit_scale = 1.0
+
     def attention(self, x_BTD: Tensor, context: Context, gate: Tensor | None) -> Tensor:
         if self.groups == 0:  # what the masked full model computes: Wo's bias alone
             return _bias_only(self.o, x_BTD)
@@ -249,6 +256,12 @@ class ElasticTransformer(nn.Module):
     def weights(self) -> Weights:
         """The trainable tensors by name, detached, sharing memory."""
         return {name: p.detach() for name, p in self.named_parameters() if p.requires_grad}
+
+    def fold_rescale(self) -> None:
+        """From here on the submodel infers as it was trained; its weights are no longer parts of the full model's."""
+        for block in self.blocks.values():
+            assert isinstance(block, Block)
+            block.fold_rescale()
 
     @property
     def table(self) -> Tensor | None:

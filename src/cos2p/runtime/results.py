@@ -62,7 +62,7 @@ def write_results(
         "wall_seconds": round(wall, 3),
         "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    weights = server.weights
+    weights = server.method.evaluated_weights(server.weights)
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )

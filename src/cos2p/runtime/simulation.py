@@ -205,7 +205,7 @@ class Simulation:
         self._evaluation = (version, self.workers.evaluate(self._evaluated_weights(), exits, everything))
 
     def _evaluated_weights(self) -> Weights:
-        return self.server.weights
+        return self.server.method.evaluated_weights(self.server.weights)
 
     def _collect_evaluation(self) -> None:
         """Log the scores of the last evaluation; they are asked for one round later, so nobody waits for them."""

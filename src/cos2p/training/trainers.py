@@ -218,9 +218,13 @@ def train_weights(
 def local_scores(
     config: ModelConfig, task: Task, model: ElasticTransformer, shard: Shard, settings: LocalSettings
 ) -> dict[str, float]:
-    """The personal submodel, deepest exit, on the local test part."""
+    """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
+
+    The factors of the rescaling become part of the model's weights, so the update must have been taken before.
+    """
     if len(shard.test) == 0:
         return {"local_samples": 0}
+    model.fold_rescale()
     features = shard_features(config, task, shard, shard.test, settings)
     scores = evaluate(model, shard.test, shard.normalize, features, settings.batch)[-1]
     return {"local_samples": len(shard.test)} | {f"local_{name}": value for name, value in scores.items()}
