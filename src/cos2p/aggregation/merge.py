@@ -41,12 +41,22 @@ class Contribution:
 
 
 class SegmentMerge:
-    """w ← w − Σ γ̃_n Δ_n, normalised over the holders of each segment."""
+    """w ← w − Σ γ̃_n s(τ_n) Δ_n, with γ̃ normalised over the holders of each segment.
+
+    Being normalised, γ̃ only shifts weight between the updates of a round: if all are equally stale, nothing is
+    damped. s(τ) = (1+τ)^(−step_exponent) shortens the stale update itself; 0 is the paper's form.
+    """
 
     def __init__(
-        self, config: ModelConfig, rule: Rule = "paper", staleness_exponent: float = 0.0, momentum: float = 0.0
+        self,
+        config: ModelConfig,
+        rule: Rule = "paper",
+        staleness_exponent: float = 0.0,
+        momentum: float = 0.0,
+        step_exponent: float = 0.0,
     ) -> None:
         self.config, self.rule, self.exponent, self.momentum = config, rule, staleness_exponent, momentum
+        self.step_exponent = step_exponent
         self._sum: Weights = {}
         self._weight: SegmentValues = {}
         self._velocity: Weights = {}
@@ -61,10 +71,11 @@ class SegmentMerge:
         )  # fmt: skip
         slices = window_slices(self.config, item.spec)
         scratch = new_scratch()
+        shorten = (1.0 + item.staleness) ** -self.step_exponent
         for name, delta in item.delta.items():
             if name not in self._sum:
                 self._sum[name] = torch.zeros_like(current[name])
-            add_scaled(self._sum[name], delta, expand(gamma, name, self.config), slices[name], scratch)
+            add_scaled(self._sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], scratch)
         for key, value in gamma.items():
             self._accumulate(self._weight, item.spec, key, value)
             self._accumulate(self.holders, item.spec, key, torch.ones_like(value))

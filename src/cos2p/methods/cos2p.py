@@ -87,6 +87,9 @@ class WeightingSettings(Settings):
 
     rule: Rule = Field(default="paper", description="γ as in the paper; `relative`, `uniform` or `samples`.")
     staleness_exponent: float = Field(default=0.0, ge=0, description="a of a further factor (1+τ)^(−a); 0: none.")
+    step_exponent: float = Field(
+        default=0.0, ge=0, description="b of a factor (1+τ)^(−b) on the stale update itself; 0: the paper's form."
+    )
     momentum: float = Field(default=0.0, ge=0, lt=1, description="Server momentum on the merged step, 0 to 0.9.")
 
 
@@ -124,7 +127,13 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         weighting = self.settings.weighting
-        return SegmentMerge(self.house.config, weighting.rule, weighting.staleness_exponent, weighting.momentum)
+        return SegmentMerge(
+            self.house.config,
+            weighting.rule,
+            weighting.staleness_exponent,
+            weighting.momentum,
+            weighting.step_exponent,
+        )
 
     # ------------------------------------------------------------ which submodel
 
