@@ -1,0 +1,22 @@
+"""A real fleet on NVFlare: the second driver of the server, beside the simulator.
+
+    cos2p run ──► session (admin kit) ──► server kit ─┬─► rejoin: hands a running job to clients that come back
+                                                      └─► controller: callbacks → Server → tasks
+                                              chunks ▲ │
+                                                     │ ▼
+    cos2p fleet join ──► client kit ──► executor ──► training process with a hard memory cap
+
+No decision is taken here. The coordinator says who trains what and when to aggregate; this package carries it out.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cos2p.errors import MissingExtra
+
+
+def require_nvflare() -> None:
+    """Raise MissingExtra, with what to install, unless NVFlare is there."""
+    if find_spec("nvflare") is None:
+        raise MissingExtra("a real fleet needs NVFlare; install it with: pip install 'cos2p[nvflare]'")

@@ -1,0 +1,78 @@
+"""A hard limit on the memory a process may take for training, kept by the operating system.
+
+What works for torch on a CPU, and what does not:
+
+    RLIMIT_AS    counts every mapping, also libraries and files that are only read: gigabytes before the first tensor
+    RLIMIT_DATA  counts private writable memory alone, which is what tensors are. An allocation beyond it fails at
+                 once with the number of bytes asked for, as an exception in the process that asked; nobody else
+                 is harmed. Needs no rights.
+    cgroups      count pages that are really used, and kill. Need rights, or a system that delegates them.
+
+So: RLIMIT_DATA on Linux. It is set over the idle state (interpreter, torch, thread pool, the device's data), as the
+ledger counts. Beside it the parent watches the resident memory and kills a process that is over its cap all the same:
+memory the limit does not count, or a system without it.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+SLACK_BYTES = 16 * 2**20
+"""Over the budget: Python's own small objects and what the allocator rounds up; the ledger counts tensors."""
+
+_ASKED = re.compile(r"tried to allocate (\d+) bytes")
+
+
+def data_bytes(pid: int | str = "self") -> int:
+    """Private writable memory of a process: what RLIMIT_DATA counts."""
+    return _status(pid, "VmData")
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    return _status(pid, "VmRSS")
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """Highest resident memory since the process began, or since `forget_peak`."""
+    return _status(pid, "VmHWM")
+
+
+def forget_peak() -> None:
+    with suppress(OSError):  # not Linux, or not permitted: the peak is then that of the whole life
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def set_cap(budget: int) -> int | None:
+    """Limit this process to `budget` bytes over what it has now. Returns the limit, or None where there is none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    limit = data_bytes() + budget + SLACK_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    return limit
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        sign in text for sign in ("can't allocate memory", "bad_alloc", "cannot allocate memory", "out of memory")
+    )
+
+
+def bytes_asked(error: BaseException) -> int | None:
+    """How much the allocation wanted that failed, if torch says so."""
+    match = _ASKED.search(str(error))
+    return int(match.group(1)) if match else None
+
+
+def _status(pid: int | str, field: str) -> int:
+    """A line of /proc/PID/status in bytes; 0 where the system has no such file, or the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else 0

@@ -1,0 +1,36 @@
+"""`device.json` in a device's kit: what the person who joins says of the device. Written by `cos2p fleet join`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cos2p.errors import ConfigError
+from cos2p.tracking.files import write_atomic
+
+NAME = "device.json"
+
+
+@dataclass(frozen=True)
+class DeviceFile:
+    data: str = ""
+    """Folder of the device's own data; empty: the recipe deals it a shard."""
+    memory: int = 0
+    """Bytes for training; 0: no cap, and the recipe's figure for the ledger."""
+    flops: float = 0.0
+    """FLOP/s as `cos2p profile` measured it; 0: the recipe's figure."""
+    slowdown: float = 1.0
+    """To play a slower device on a fast machine."""
+    threads: int = 0
+    """Of torch; 0 leaves the choice to it."""
+
+    @classmethod
+    def read(cls, kit: Path) -> DeviceFile:
+        try:
+            return cls(**json.loads((kit / NAME).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{kit / NAME} cannot be read ({error}); join again with: cos2p fleet join") from None
+
+    def write(self, kit: Path) -> None:
+        write_atomic(kit / NAME, (json.dumps(asdict(self), indent=2) + "\n").encode())

@@ -1,0 +1,74 @@
+"""The server's evaluation, in a process of its own: the run goes on while it counts."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from cos2p.data import Bundle, load
+from cos2p.data.examples import Examples
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.training.evaluation import evaluate_global
+
+
+class Evaluator:
+    """Scores versions of the model on the recipe's validation and test samples."""
+
+    def __init__(self, recipe: Recipe, config: ModelConfig) -> None:
+        self._exits = tuple(range(1, config.depth + 1))
+        self._setup = (recipe.model_dump(mode="json"), config.to_dict())
+        self._pool = self._fresh()
+
+    def _fresh(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, get_context("spawn"), initializer=_start, initargs=self._setup)
+
+    def restart(self) -> None:
+        """After the process was killed."""
+        self.close()
+        self._pool = self._fresh()
+
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
+        return self._pool.submit(_evaluate, safetensors.torch.save(dict(weights)), self._exits, everything)
+
+    def close(self) -> None:
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+
+
+_recipe: Recipe
+_config: ModelConfig
+_bundle: Bundle
+
+
+def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    global _recipe, _config, _bundle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _recipe, _config = Recipe.parse(recipe), ModelConfig.from_dict(dict(config))
+    _bundle = load(_recipe.data, _recipe.seed)
+
+
+def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
+    loaded = safetensors.torch.load(weights)
+    limit = _recipe.schedule.evaluate_samples
+    scores: dict[str, Any] = {}
+    for name, examples in (("validation", _bundle.validation), ("test", _bundle.test)):
+        part = examples if everything or name == "validation" else _first(examples, limit)
+        if len(part):
+            by_exit = evaluate_global(_config, loaded, part, _recipe.data.normalize, exits)
+            scores[name] = {str(depth): result for depth, result in by_exit.items()}
+    return scores
+
+
+def _first(examples: Examples, limit: int) -> Examples:
+    return examples.subset(torch.arange(limit)) if 0 < limit < len(examples) else examples

@@ -1,0 +1,110 @@
+"""Who a client is to the server: what it says of itself when it joins, and the rate that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.fleet.rates import LADDER
+from cos2p.methods.base import Member
+from cos2p.models.config import ModelConfig
+from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.runtime.world import fleet_devices
+from cos2p.submodel.budget import largest_rate
+from cos2p.submodel.workload import Workload
+from cos2p.units import format_bytes
+
+MOST_SAMPLES = 2**31
+"""More than any device has; a larger claim is nonsense."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client says of itself."""
+
+    samples: int
+    test_samples: int
+    memory: int = 0
+    """Bytes for training; 0: as the recipe says."""
+    flops: float = 0.0
+    """Measured by `cos2p profile`; 0: as the recipe says."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Facts:
+        """UpdateRefused for anything but sane numbers: they come from outside."""
+        try:
+            facts = cls(
+                int(values["samples"]),
+                int(values["test_samples"]),
+                int(values.get("memory", 0)),
+                float(values.get("flops", 0.0)),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UpdateRefused(f"a device joins with its samples and its memory: {error!r}") from None
+        if not (1 <= facts.samples <= MOST_SAMPLES and 0 <= facts.test_samples <= MOST_SAMPLES):
+            raise UpdateRefused(f"{facts.samples} training and {facts.test_samples} test samples cannot be")
+        if not (0 <= facts.memory < 2**60 and 0 <= facts.flops < 1e24):
+            raise UpdateRefused(f"{facts.memory} bytes and {facts.flops} FLOP/s cannot be")
+        return facts
+
+
+def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: Facts) -> Member:
+    """The member a joining client becomes.
+
+    A device the recipe names keeps the recipe's figures where it measured none of its own; any other is taken as one
+    of the recipe's first kind, its rate chosen by its memory.
+    """
+    group = _group(recipe, name)
+    device = group.device(name)
+    changes = {"memory": facts.memory or device.memory, "flops": facts.flops or device.flops}
+    device = device.model_copy(update={**changes, "joins_at": 0.0, "leaves_at": None, "dies_at": None})
+    member = Member(name, device, group.rate or 1.0, min(group.batch, facts.samples), facts.samples, facts.test_samples)
+    if group.rate is not None and not recipe.fleet.enforce_memory:
+        return member
+    return replace(member, rate=fitting_rate(config, member, recipe))
+
+
+def _group(recipe: Recipe, name: str) -> DeviceGroup:
+    own = next((group for device, group in fleet_devices(recipe) if device.name == name), None)
+    return own or recipe.fleet.devices[0].model_copy(update={"rate": None})
+
+
+def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """The member's rate, or the largest of the ladder below it that the ledger says fits its memory."""
+    limit = _limit(config, member, recipe)
+    rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
+    if rate is None:
+        raise BudgetError(
+            f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "
+            f"trains with a batch of {member.batch}; give it more memory or a smaller batch"
+        )
+    return rate
+
+
+def lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """After a task ran out of memory: the next rate of the ladder that the ledger says fits.
+
+    Where the ledger thought that even the present one would, or that none does, the next step down.
+    """
+    limit = _limit(config, member, recipe)
+    below = [rate for rate in LADDER if rate < member.rate]
+    return next((rate for rate in below if rate <= limit), below[0] if below and limit > 0 else LADDER[-1])
+
+
+def _limit(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """The largest rate by the ledger, with everything switched on that can cost memory."""
+    training = recipe.training
+    load = Workload(
+        batch=member.batch,
+        samples=member.samples,
+        epochs=training.epochs,
+        optimizer=training.optimizer,
+        distill=True,
+        rescale=True,
+    )
+    return largest_rate(config, member.device.memory, load)

@@ -1,0 +1,58 @@
+"""Frames: a small JSON head and a piece of a payload. Nothing on the wire grows with the model, and nothing is pickled.
+
+A payload (a task, an update: safetensors bytes) is cut into chunks of `CHUNK_BYTES`. Each travels in a frame of its
+own, says where it belongs, and can be sent again.
+
+    4 bytes: length of the head │ head: JSON, UTF-8 │ body: raw bytes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cos2p.errors import UpdateRefused
+
+CHUNK_BYTES = 2**20
+"""Bytes of a payload in one frame."""
+
+HEAD_BYTES = 2**18
+"""Largest head; the largest ones hold a recipe or some pages of the event log."""
+
+MESSAGE_BYTES = 4 * 2**20
+"""Largest message NVFlare lets in: a frame, and NVFlare's own small ones (a job is a few kilobytes)."""
+
+Head = dict[str, Any]
+
+
+class BadFrame(UpdateRefused):
+    """Bytes that are not a frame."""
+
+
+def pack(head: Mapping[str, Any], body: bytes | memoryview = b"") -> bytes:
+    """One frame. A head or body beyond the limits is a defect of the sender, so a ValueError."""
+    text = json.dumps(head, separators=(",", ":")).encode()
+    if len(text) > HEAD_BYTES or len(body) > CHUNK_BYTES:
+        raise ValueError(f"a frame of {len(text)} + {len(body)} bytes; at most {HEAD_BYTES} + {CHUNK_BYTES} fit")
+    return b"".join((len(text).to_bytes(4, "big"), text, body))
+
+
+def unpack(frame: bytes | bytearray | memoryview) -> tuple[Head, memoryview]:
+    """Head and body; BadFrame for anything else. The body is a view: nothing is copied."""
+    view = memoryview(frame)
+    if len(view) < 4:
+        raise BadFrame(f"a frame of {len(view)} bytes has no head")
+    length = int.from_bytes(view[:4], "big")
+    if length > HEAD_BYTES or 4 + length > len(view):
+        raise BadFrame(f"a frame of {len(view)} bytes with a head of {length}: truncated, or no frame")
+    body = view[4 + length :]
+    if len(body) > CHUNK_BYTES:
+        raise BadFrame(f"a body of {len(body)} bytes; a chunk has at most {CHUNK_BYTES}")
+    try:
+        head = json.loads(bytes(view[4 : 4 + length]))
+    except ValueError as error:
+        raise BadFrame(f"the head is not JSON: {error}") from None
+    if not isinstance(head, dict):
+        raise BadFrame("the head is not an object")
+    return head, body
