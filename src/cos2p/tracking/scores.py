@@ -44,6 +44,11 @@ class Scores:
 
     # ------------------------------------------------------------ while it runs
 
+    def meet(self, house: House) -> None:
+        """Clients joined that were not known beforehand, or their figures changed."""
+        self._house = house
+        self.busy = dict.fromkeys(house.members, 0.0) | self.busy
+
     def dispatched(self, order: Order, now: float, nbytes: int) -> None:
         self.tasks[order.client] += 1
         self.down[order.client] += nbytes
