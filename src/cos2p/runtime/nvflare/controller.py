@@ -106,8 +106,10 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         assert self._driver is not None
         client, given, result = client_task.client.name, client_task.task, client_task.result
         client_task.result = None
+        if given is None:
+            return
         with self._lock:
-            if given is None or self._standing.get(client) is not given:  # withdrawn meanwhile
+            if self._standing.get(client) is not given:  # withdrawn meanwhile
                 return
             del self._standing[client]
         task = str(given.props["task"])
