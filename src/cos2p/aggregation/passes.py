@@ -34,7 +34,7 @@ def absolute_sums(tensor: Tensor, dim: int | None, scratch: Tensor) -> Tensor:
 def absolute_differences(a: Tensor, b: Tensor, cut: Slice | None, dim: int | None, scratch: Tensor) -> Tensor:
     """Σ|a − b| for each entry kept by `cut` along `dim`, or for each entry if nothing is cut."""
     if cut is not None and cut[0] == 0:
-        rows = max(1, SCRATCH // max(1, a[0].numel() if len(a) else 1))
+        rows = _rows(a, scratch)
         pieces = ((a.index_select(0, i) - b.index_select(0, i)).abs_() for i in cut[1].split(rows))
         return _sum_pieces(pieces, a, dim)
     pairs = zip(_parts(a, dim, scratch), _parts(b, dim, scratch), strict=True)
@@ -55,11 +55,11 @@ def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, s
             own = part.narrow(dim, here, length)
             total.narrow(dim, start, length).addcmul_(own, factor.narrow(dim, here, length))
     elif dim == 0:
-        rows = max(1, SCRATCH // part.shape[1])
+        rows = _rows(part, scratch)
         for i, x, scale in zip(index.split(rows), part.split(rows), factor.split(rows), strict=True):
             total.index_add_(0, i, torch.mul(x, scale, out=_room(scratch, x)))
     elif len(index):
-        rows = max(1, SCRATCH // len(index))
+        rows = _rows(part, scratch)
         for row, x in zip(total.split(rows), part.split(rows), strict=True):
             row.scatter_add_(1, index.expand(len(x), -1), torch.mul(x, factor, out=_room(scratch, x)))
 
@@ -81,13 +81,18 @@ def _room(scratch: Tensor, like: Tensor) -> Tensor:
     return scratch[: like.numel()].view(like.shape)
 
 
+def _rows(matrix: Tensor, scratch: Tensor) -> int:
+    """How many rows (of a vector: entries) fit the scratch tensor; at least one."""
+    return max(1, scratch.numel() // max(1, matrix.shape[1] if matrix.ndim == 2 else 1))
+
+
 def _parts(tensor: Tensor, dim: int | None, scratch: Tensor) -> Iterator[Tensor]:
     """Pieces for `_sum_pieces`: flat if everything is summed, else whole rows."""
     if dim is None:
         yield from tensor.flatten().split(scratch.numel())
     else:
-        rows = tensor if tensor.ndim == 2 else tensor[:, None]
-        yield from rows.split(max(1, scratch.numel() // max(1, rows.shape[1])))
+        matrix = tensor if tensor.ndim == 2 else tensor[:, None]
+        yield from matrix.split(_rows(matrix, scratch))
 
 
 def _sum_pieces(pieces: Iterator[Tensor], of: Tensor, dim: int | None) -> Tensor:

@@ -28,7 +28,7 @@ def flatten(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean over rows; 0 for a batch without any (texts of one token have nothing to predict)."""
-    return F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
+    return F.cross_entropy(logits, labels) if len(labels) else logits.sum()
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float, direction: Direction) -> Tensor:
