@@ -43,6 +43,7 @@ def check_update(
         raise UpdateRefused(f"{broken} has values that are not finite")
     if size > max_rms:
         raise UpdateRefused(f"its root mean square is {size:.3g}; at most {max_rms:.3g} is let in")
+    trainer(order.trainer).check(config, order, update, max_rms)
     return size
 
 

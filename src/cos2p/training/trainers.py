@@ -40,6 +40,7 @@ MemoryOf = Callable[[ModelConfig, Order, int], Ledger]
 Sent = Callable[[Weights, ModelConfig, Order], Weights]
 Answer = Callable[[ModelConfig, Order, SubmodelSpec], Mapping[str, tuple[int, ...]]]
 Upload = Callable[[ModelConfig, Order], int]
+Check = Callable[[ModelConfig, Order, Update, float], None]
 
 
 def sent_submodel(weights: Weights, config: ModelConfig, order: Order) -> Weights:
@@ -48,6 +49,10 @@ def sent_submodel(weights: Weights, config: ModelConfig, order: Order) -> Weight
 
 def submodel_answer(config: ModelConfig, order: Order, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
     return compact_shapes(config, spec)
+
+
+def nothing_beside(config: ModelConfig, order: Order, update: Update, max_rms: float) -> None:
+    """What an update carries beside its delta is not looked at: nothing reads it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Trainer:
     """Names and shapes of the update that must come back, from the order and the spec the device says it trained."""
     upload: Upload = update_bytes
     """Bytes of what comes back, for the clock."""
+    check: Check = nothing_beside
+    """Raises UpdateRefused if what an update carries beside its delta cannot be read or is larger than `max_rms`."""
 
 
 TRAINERS: dict[str, Trainer] = {}
@@ -77,11 +84,12 @@ def register(
     sent: Sent = sent_submodel,
     answer: Answer = submodel_answer,
     upload: Upload = update_bytes,
+    check: Check = nothing_beside,
 ) -> Callable[[Train], Train]:
     """Make a function known as the local trainer `name`; all else defaults to what plain submodel training does."""
 
     def add(train: Train) -> Train:
-        TRAINERS[name] = Trainer(train, work, memory, sent, answer, upload)
+        TRAINERS[name] = Trainer(train, work, memory, sent, answer, upload, check)
         return train
 
     return add
