@@ -1,0 +1,138 @@
+"""What `compare`, `ablate` and `sweep` have in common: options, how they run, how they end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cos2p.cli.recipes import complete_recipe
+from cos2p.cli.voice import Voice, complain, console, print_json
+from cos2p.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cos2p.studies.outcome import Execute
+    from cos2p.studies.progress import View
+    from cos2p.studies.report import Report
+
+    Drive = Callable[[Execute, Callable[[Report], None]], Report]
+
+EXIT_FAILED_CELLS = 1
+
+RecipeName = Annotated[
+    str, typer.Argument(help="A shipped recipe, or a TOML file.", autocompletion=complete_recipe, show_default=False)
+]
+Seeds = Annotated[str, typer.Option(help="Seeds of every row: 0,1,2 or 0-4.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The study's folder; started again, it goes on there.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Cells at once, each on one core. Changes no figure.")]
+Updates = Annotated[
+    int | None, typer.Option(min=1, help="Client updates of every run.", show_default="the recipe's schedule.updates")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="[METHOD:]PATH=VALUE", help="Change a field, of all rows or of one method's."),
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Try failed cells again, also those that would fail again.")]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """
+    >>> parse_seeds("0,3,5-7")
+    (0, 3, 5, 6, 7)
+    """
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise ConfigError(f"cannot read --seeds {text!r}; write 0,1,2 or 0-4")
+    return tuple(seeds)
+
+
+def parse_numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"cannot read {option} {text!r}; write numbers with commas") from None
+
+
+def command_line(verb: str, recipe: str, options: Mapping[str, object], changes: Sequence[str]) -> str:
+    """The command that gives the same study; options at their default are left out.
+
+    >>> command_line("sweep", "my recipe.toml", {"seeds": "0,1", "jobs": None, "tune": True}, ["training.epochs=1"])
+    "cos2p sweep 'my recipe.toml' --seeds 0,1 --tune --set training.epochs=1"
+    """
+    words = ["cos2p", verb, recipe]
+    for name, value in options.items():
+        for entry in value if isinstance(value, list) else [value]:
+            if entry is True:
+                words.append(f"--{name}")
+            elif entry not in (None, False):
+                words += [f"--{name}", str(entry)]
+    for change in changes:
+        words += ["--set", change]
+    return shlex.join(words)
+
+
+def default_folder(verb: str, recipe: str) -> Path:
+    return Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}"
+
+
+def conduct(
+    kind: str,
+    folder: Path,
+    drive: Drive,
+    voice: Voice,
+    jobs: int,
+    retry: bool,
+    plots: Callable[[Report], str] | None = None,
+) -> None:
+    """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
+    from cos2p.studies.folder import study_folder, write_report
+    from cos2p.studies.runner import Runner, StudyInterrupted
+
+    try:
+        with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
+            report = drive(Runner(place, view, jobs, retry), lambda so_far: write_report(so_far, place))
+            write_report(report, place, plots(report) if plots else "")
+    except StudyInterrupted as stop:
+        complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
+        raise typer.Exit(130) from None
+    _print(report, folder, voice)
+    if report.failures:
+        complain(
+            f"{len(report.failures)} of {len(report.grid.cells)} runs failed; reasons are in {folder / 'table.md'}"
+        )
+        raise typer.Exit(EXIT_FAILED_CELLS)
+
+
+@contextmanager
+def _showing(title: str, jobs: int, voice: Voice) -> Iterator[View]:
+    from cos2p.studies.progress import StudyProgress, View
+    from cos2p.studies.views import JsonView, showing
+
+    if voice.quiet:
+        yield View(StudyProgress(jobs))
+    elif voice.json:
+        yield JsonView(StudyProgress(jobs), print_json)
+    else:
+        with showing(console(stderr=True), title, jobs, voice.verbose) as view:
+            yield view
+
+
+def _print(report: Report, folder: Path, voice: Voice) -> None:
+    if voice.json:
+        values: dict[str, Any] = report.to_dict()
+        figures = {key: values[key] for key in ("title", "seeds", "updates", "tables")}
+        print_json({"kind": "study", "study": report.kind, "out": str(folder), **figures})
+        return
+    from cos2p.studies.summary import summary
+
+    console().print(summary(report, folder))

@@ -1,0 +1,164 @@
+"""A study's grid: rows (what is compared) × seeds. Every cell is one complete recipe and one run folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cos2p.errors import ConfigError, RecipeError
+from cos2p.methods import method_class
+from cos2p.recipe import Recipe, recipe_values
+
+NAME_LENGTH = 100
+"""Longest name of a cell's folder; file systems allow 255 bytes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a method, or the same method with something changed."""
+
+    key: str
+    title: str
+    changes: tuple[str, ...] = ()
+    """`path.to.field=value`, after the study's own changes."""
+    method: str | None = None
+    """Another method than the recipe's."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the table says of the row besides its figures: the ticks of an ablation, the axes of a sweep."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a row with one seed."""
+
+    name: str
+    """Of its folder, unique in the study."""
+    row: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def digest(self) -> str:
+        return recipe_digest(self.recipe)
+
+
+@dataclass(frozen=True)
+class Base:
+    """What all cells have in common: the recipe, how it is changed, and the measure that makes them comparable."""
+
+    recipe: str
+    """A shipped name or a TOML file."""
+    changes: tuple[str, ...] = ()
+    """`path.to.field=value` for all rows, `method:path.to.field=value` for those of one method."""
+    updates: int | None = None
+    """Client updates of every run; None: the recipe's `schedule.updates`."""
+
+    def checked(self) -> Base:
+        """The same with its number of updates filled in.
+
+        A round is one update to an asynchronous method and one for each device to a synchronous one, so runs that
+        end after a number of rounds cannot be compared.
+        """
+        for name, change in map(_split, self.changes):
+            if name:
+                method_class(name)
+            if change.partition("=")[0].strip() == "schedule.rounds":
+                raise ConfigError(
+                    f"--set {change}: runs of a study end after a number of updates; give it by --updates"
+                )
+        updates = self.updates if self.updates is not None else self.load(Row("", "")).schedule.updates
+        if updates is None:
+            raise ConfigError(
+                f"{self.recipe} ends after a number of rounds, which are different numbers of client updates for "
+                "different methods; give the number of updates that every run shall have by --updates"
+            )
+        return Base(self.recipe, self.changes, updates)
+
+    def load(self, row: Row, *more: str) -> Recipe:
+        """The recipe of a row. Order of changes: the study's, the measure, the row's, `more`; the last one wins."""
+        measure = () if self.updates is None else ("schedule.rounds=", f"schedule.updates={self.updates}")
+        method = row.method or recipe_values(self.recipe).get("method", {}).get("name", "cos2p")
+        own = [change for name, change in map(_split, self.changes) if name in ("", method)]
+        changes = [*own, *measure, *row.changes, *more]
+        try:
+            return Recipe.load(self.recipe, changes, row.method)
+        except RecipeError as error:
+            raise RecipeError(f"{row.key}: {error}" if row.key else str(error)) from None
+
+
+def _split(change: str) -> tuple[str, str]:
+    """The method a change is meant for, empty for all, and the change.
+
+    >>> _split("fedavg:method.weights=samples"), _split("data.path=c:/images")
+    (('fedavg', 'method.weights=samples'), ('', 'data.path=c:/images'))
+    """
+    name, colon, rest = change.partition(":")
+    return (name.strip(), rest) if colon and "=" not in name else ("", change)
+
+
+@dataclass(frozen=True)
+class Grid:
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    """In the order in which they run: all rows of the first seed first, so that a first table is soon complete."""
+    where: Mapping[tuple[str, int], str]
+    """The cell of (row, seed). Rows that come to the same recipe share their runs."""
+
+    def name(self, row: str, seed: int) -> str:
+        return self.where[row, seed]
+
+    def recipe(self, row: str) -> Recipe:
+        """The row's recipe with the first seed."""
+        name = self.where[row, self.seeds[0]]
+        return next(cell.recipe for cell in self.cells if cell.name == name)
+
+
+def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int], prefix: str = "") -> Grid:
+    """Every row with every seed; wrong fields are reported before anything runs."""
+    for what, given in (("row", [row.key for row in rows]), ("seed", [str(seed) for seed in seeds])):
+        twice = sorted({entry for entry in given if given.count(entry) > 1})
+        if twice:
+            raise ConfigError(f"{what} {', '.join(twice)} was given twice; name each once")
+    if not rows or not seeds:
+        raise ConfigError("a study needs at least one row and one seed")
+    cells: dict[str, Cell] = {}
+    by_digest: dict[str, str] = {}
+    where = {}
+    for seed in seeds:
+        for row in rows:
+            recipe = base.load(row, f"seed={seed}")
+            digest = recipe_digest(recipe)
+            if digest not in by_digest:
+                name = _free_name(cell_name(f"{prefix}{row.key}", seed), cells)
+                cells[name] = Cell(name, row.key, seed, recipe)
+                by_digest[digest] = name
+            where[row.key, seed] = by_digest[digest]
+    return Grid(tuple(rows), tuple(seeds), tuple(cells.values()), where)
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Equal for recipes that give the same run: names, descriptions and the number of workers do not count."""
+    values = recipe.model_dump(mode="json", exclude={"run", "name", "description"})
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+def cell_name(key: str, seed: int) -> str:
+    """A folder name that every file system and every address bar can take.
+
+    >>> cell_name("mu=0.5, t_clk=10", 3)
+    'mu=0.5_t_clk=10-s3'
+    """
+    plain = re.sub(r"[^A-Za-z0-9.=+-]+", "_", key).lstrip(".")[:NAME_LENGTH] or "row"
+    return f"{plain}-s{seed}"
+
+
+def _free_name(name: str, taken: Mapping[str, object]) -> str:
+    """Two keys can come to the same plain name; the second one gets a number."""
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free

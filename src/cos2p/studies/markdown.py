@@ -1,0 +1,140 @@
+"""A study's tables as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from cos2p.studies.report import Report
+from cos2p.studies.tables import MISSING, Line, Table
+
+
+def run_link(name: str) -> str:
+    """From the study's folder to a run's."""
+    return quote(f"cells/{name}/")
+
+
+def to_markdown(report: Report) -> str:
+    parts = [f"# {plain(report.title)}"]
+    parts.append("\n".join(f"- {name}: {_provenance(name, text)}" for name, text in report.provenance()))
+    for table in report.tables:
+        parts.append(f"## {plain(table.title)}")
+        parts.append(_table(table))
+        parts.append("\n".join(f"- {plain(note)}" for note in table.notes))
+    parts.append("## Every run")
+    parts.append(_runs(report))
+    if report.failures:
+        parts.append("## Failed runs")
+        parts.append("\n".join(f"- {plain(name)}: {plain(reason)}" for name, reason in report.failures.items()))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _provenance(name: str, text: str) -> str:
+    return code(text) if name == "command" else plain(text)
+
+
+def _table(table: Table) -> str:
+    headings = ["", *table.facts, *(column.heading for column in table.columns), "runs"]
+    rows = []
+    for line in table.lines:
+        figures = []
+        for column in table.columns:
+            figure = line.figures[column.key]
+            text = figure.write(column)
+            text = f"**{text}**" if figure.best else text
+            figures.append(f"[{text}]({run_link(_only(line))})" if _only(line) and text != MISSING else text)
+        facts = [plain(line.facts.get(fact, "")) for fact in table.facts]
+        rows.append([plain(line.title) + _mark(line), *facts, *figures, _links(line)])
+    return _grid([plain(heading) for heading in headings], rows, left=1 + len(table.facts))
+
+
+def _only(line: Line) -> str:
+    """The one run behind a line's figures; empty if there are several: those are linked from the last column."""
+    return next(iter(line.runs.values())) if len(line.runs) == 1 else ""
+
+
+def _links(line: Line) -> str:
+    runs = [f"[{seed}]({run_link(name)})" for seed, name in line.runs.items()]
+    return " ".join([*runs, *(f"{seed} failed" for seed in line.failures), *(f"{seed} …" for seed in line.waiting)])
+
+
+def _mark(line: Line) -> str:
+    return f" {line.marks}".replace("*", "\\*").rstrip()
+
+
+def _runs(report: Report) -> str:
+    """One row for each run, every figure a link to its folder."""
+    columns = report.tables[0].columns if report.tables else ()
+    rows = []
+    for row in report.grid.rows:
+        for seed in report.grid.seeds:
+            name = report.grid.name(row.key, seed)
+            outcome = report.outcomes.get(name)
+            if outcome is None or outcome.result is None:
+                continue
+            values = [(column, column.read(outcome.result)) for column in columns]
+            figures = [
+                MISSING if value is None else f"[{column.write(value)}]({run_link(name)})" for column, value in values
+            ]
+            rows.append([plain(row.title), str(seed), *figures])
+    return _grid(["", "seed", *(plain(column.heading) for column in columns)], rows, left=1)
+
+
+def _grid(headings: list[str], rows: Iterable[list[str]], left: int) -> str:
+    rule = [":--" if number < left else "--:" for number in range(len(headings))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [headings, rule, *rows])
+
+
+def plain(text: str) -> str:
+    """Text that stays text: nothing in it is taken for Markdown or HTML, or ends a table cell.
+
+    >>> plain("a|b <i> *c*")
+    'a\\\\|b \\\\<i> \\\\*c\\\\*'
+    """
+    return re.sub(r"([\\|`*_\[\]<#~])", r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """A code span, whatever backticks are in it."""
+    text = " ".join(text.split())
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    return f"{fence}{text}{fence}" if len(fence) == 1 else f"{fence} {text} {fence}"
+
+
+def to_csv(table: Table) -> str:
+    """One line for each row: figures as in `result.json` (shares, seconds, bytes), mean and half interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    figures = [f"{column.key}{part}" for column in table.columns for part in ("", "_half")]
+    writer.writerow(["row", "title", *table.facts, "over_budget", "seeds", *figures])
+    for line in table.lines:
+        values = [number for column in table.columns for number in _pair(line, column.key)]
+        facts = [line.facts.get(fact, "") for fact in table.facts]
+        writer.writerow([line.key, line.title, *facts, int(line.over_budget), " ".join(map(str, line.runs)), *values])
+    return out.getvalue()
+
+
+def _pair(line: Line, key: str) -> tuple[str, str]:
+    figure = line.figures[key]
+    return ("" if figure.mean is None else repr(figure.mean), "" if figure.half is None else repr(figure.half))
+
+
+def runs_csv(report: Report) -> str:
+    """One line for each run."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = report.tables[0].columns if report.tables else ()
+    writer.writerow(["row", "seed", "folder", "failure", *(column.key for column in columns)])
+    for row in report.grid.rows:
+        for seed in report.grid.seeds:
+            name = report.grid.name(row.key, seed)
+            outcome = report.outcomes.get(name)
+            if outcome is None:
+                continue
+            values = [column.read(outcome.result) if outcome.result else None for column in columns]
+            figures = ["" if value is None else repr(value) for value in values]
+            writer.writerow([row.key, seed, f"cells/{name}", outcome.failure, *figures])
+    return out.getvalue()

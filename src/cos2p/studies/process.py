@@ -1,0 +1,111 @@
+"""Inside a cell's process: one run, told to the study through a pipe.
+
+The process stands in a process group of its own: a Ctrl-C at the terminal reaches the study alone, which passes it on
+once. It dies with the study: were it to live on, a study started anew would meet it in the same folder.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import Cos2pError
+
+EXIT_DEFECT = 70
+STDOUT, STDERR = 1, 2
+STATUS_SECONDS = 0.5
+"""Between two messages about how far the run is."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a running cell is."""
+
+    share: float
+    words: str
+    remaining: float | None
+    """Wall seconds, as far as the run can tell."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    reason: str
+    exit_code: int
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """By Ctrl-C; the run can be resumed."""
+
+
+Message = Status | Failed | Stopped
+
+
+def run_cell(recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
+    """The main function of the process."""
+    try:
+        os.setpgrp()
+        threading.Thread(target=_die_with_the_study, daemon=True).start()
+        _write_to(Path(log))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _run(recipe, Path(folder), channel)
+    except KeyboardInterrupt:
+        channel.send(Stopped())
+    except Cos2pError as error:
+        stopped = error.exit_code == 130
+        channel.send(Stopped() if stopped else Failed(str(error), error.exit_code))
+    except Exception as error:
+        reason = f"a defect of cos2p: {type(error).__name__}: {error}"
+        channel.send(Failed(reason, EXIT_DEFECT, traceback.format_exc()))
+
+
+def _run(recipe: Mapping[str, Any], folder: Path, channel: Connection) -> None:
+    from cos2p.recipe import Recipe
+    from cos2p.runtime.run import run
+
+    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(channel))
+
+
+class Reporter:
+    """Listens to the run and tells the study how far it is, not too often."""
+
+    def __init__(self, channel: Connection) -> None:
+        from cos2p.report.progress import Progress
+
+        self._channel, self._progress = channel, Progress()
+        self._told = float("-inf")
+
+    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
+        progress = self._progress
+        progress(kind, fields)
+        if kind not in ("started", "resumed") and time.monotonic() - self._told < STATUS_SECONDS:
+            return
+        self._told = time.monotonic()
+        words = f"{progress.count_words()} · {progress.score_words()}"
+        self._channel.send(Status(progress.share, words, progress.remaining()))
+
+
+def _die_with_the_study() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    wait([parent.sentinel])
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # its workers stand in the group too
+
+
+def _write_to(log: Path) -> None:
+    """What this process and its workers print goes to a file: the terminal belongs to the study."""
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as file:
+        for stream in (STDOUT, STDERR):
+            os.dup2(file.fileno(), stream)

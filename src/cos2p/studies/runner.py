@@ -1,0 +1,198 @@
+"""Runs a study's cells: several at once if wanted, each in a process of its own, finished ones kept.
+
+How many run at once changes no figure: a run computes the same with any number of workers, and cells share nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cos2p.errors import RunError
+from cos2p.studies.folder import Failures, earlier_outcome, read_result
+from cos2p.studies.grid import Cell
+from cos2p.studies.outcome import Outcome, Outcomes
+from cos2p.studies.process import Failed, Message, Status, Stopped, run_cell
+from cos2p.studies.progress import View
+
+TICK = 0.25
+"""Seconds between two looks at the clock while nothing happens."""
+
+
+class StudyInterrupted(RunError):
+    """The user stopped the study; started again, it goes on."""
+
+    exit_code = 130
+
+
+class Runner:
+    """An `Execute` that really runs the cells, into `folder`/cells."""
+
+    def __init__(self, folder: Path, view: View, jobs: int = 1, retry: bool = False) -> None:
+        self.folder, self.view, self.jobs, self.retry = folder, view, jobs, retry
+        self._running: list[_Job] = []
+        self._interrupts = 0
+
+    def __call__(
+        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
+    ) -> Outcomes:
+        """Run what has not run yet. Raises StudyInterrupted after Ctrl-C, when all cells have stopped."""
+        outcomes: dict[str, Outcome] = {}
+        waiting: deque[Cell] = deque()
+        for cell in cells:
+            known = earlier_outcome(cell, self.folder, self.retry)
+            if known is None:
+                waiting.append(cell)
+            else:
+                outcomes[cell.name] = known
+        self.view.begin(cells, outcomes, later)
+
+        def note(cell: Cell, outcome: Outcome) -> None:
+            outcomes[cell.name] = outcome
+            self.view.ended(cell, outcome)
+            if after is not None:
+                after(outcomes)
+
+        if after is not None:
+            after(outcomes)
+        with self._interruptible():
+            try:
+                self._loop(waiting, note)
+            finally:
+                while self._running:
+                    self._running.pop().kill()
+        if self._interrupts:
+            raise StudyInterrupted(f"stopped after {len(outcomes)} of {len(cells) + later} cells")
+        return outcomes
+
+    def _loop(self, waiting: deque[Cell], note: Callable[[Cell, Outcome], None]) -> None:
+        while self._running or (waiting and not self._interrupts):
+            while waiting and len(self._running) < self.jobs and not self._interrupts:
+                self._start(waiting.popleft())
+            wait([job.channel for job in self._running] + [job.process.sentinel for job in self._running], TICK)
+            for job in list(self._running):
+                job.listen(self.view)
+                if not job.process.is_alive():
+                    job.listen(self.view)  # its last words
+                    self._running.remove(job)
+                    outcome, traceback = job.close()
+                    if outcome is not None and not (self._interrupts and not outcome.ok):
+                        Failures(self.folder).note(job.cell, outcome, traceback)
+                        note(job.cell, outcome)
+            self.view.tick()
+
+    def _start(self, cell: Cell) -> None:
+        job = _Job(cell, self.folder, alone=self.jobs == 1)
+        self._running.append(job)
+        self.view.started(cell)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C asks the cells to stop with a checkpoint; a second one stops them at once."""
+
+        def pass_on(signum: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            for job in self._running:
+                job.interrupt() if self._interrupts < 3 else job.kill()
+
+        previous: Any
+        try:
+            previous = signal.signal(signal.SIGINT, pass_on)
+        except ValueError:  # not in the main thread: the caller handles interrupts
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+
+class _Job:
+    """A cell at work."""
+
+    def __init__(self, cell: Cell, folder: Path, alone: bool) -> None:
+        self.cell, self.folder = cell, folder / "cells" / cell.name
+        self.log = folder / "logs" / f"{cell.name}.log"
+        self.began = time.monotonic()
+        self.failed: Failed | None = None
+        self.stopped = False
+        recipe = cell.recipe.model_dump(mode="json")
+        if not alone:
+            recipe["run"]["workers"] = 1
+        spawn = get_context("spawn")
+        self.channel: Connection
+        self.channel, theirs = spawn.Pipe(duplex=False)
+        arguments = (recipe, str(self.folder), str(self.log), theirs)
+        self.process: SpawnProcess = spawn.Process(target=run_cell, args=arguments, name=cell.name)
+        with _deaf():
+            self.process.start()
+        theirs.close()
+
+    def listen(self, view: View) -> None:
+        with suppress(EOFError, OSError):
+            while self.channel.poll():
+                message: Message = self.channel.recv()
+                if isinstance(message, Status):
+                    view.moved(self.cell, message)
+                elif isinstance(message, Failed):
+                    self.failed = message
+                elif isinstance(message, Stopped):
+                    self.stopped = True
+
+    def interrupt(self) -> None:
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        _end_group(self.process.pid)
+
+    def close(self) -> tuple[Outcome | None, str]:
+        """What came out, None if the user stopped it; and a defect's traceback."""
+        self.process.join()
+        self.channel.close()
+        code = self.process.exitcode
+        if code != 0:
+            _end_group(self.process.pid)
+        with suppress(OSError):
+            if self.log.stat().st_size == 0:
+                self.log.unlink()
+        seconds = time.monotonic() - self.began
+        if self.stopped:
+            return None, ""
+        if self.failed is not None:
+            outcome = Outcome(self.cell.name, None, self.failed.reason, self.failed.exit_code, seconds=seconds)
+            return outcome, self.failed.traceback
+        if code == 0 and (self.folder / "result.json").exists():
+            return Outcome(self.cell.name, read_result(self.folder), seconds=seconds), ""
+        how = f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
+        reason = f"its process ended {how} (out of memory?); what it wrote is in logs/{self.log.name}"
+        return Outcome(self.cell.name, None, reason, RunError.exit_code, seconds=seconds), ""
+
+
+def _end_group(pid: int | None) -> None:
+    """Workers whose cell was killed would wait for it for ever."""
+    if pid is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A child is born with SIGINT blocked, so that a Ctrl-C before it stands in its own group does not hit it."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

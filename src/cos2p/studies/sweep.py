@@ -1,0 +1,135 @@
+"""`sweep`: one setting, or two against each other, over several values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from cos2p.errors import ConfigError
+from cos2p.studies.grid import Base, Row, make_grid
+from cos2p.studies.outcome import Execute, Outcomes
+from cos2p.studies.report import Report
+from cos2p.studies.tables import results_table
+
+SHORT_NAMES = {
+    "mu": "schedule.mu",
+    "t_clk": "schedule.t_clk",
+    "lambda1": "method.masks.lambda1",
+    "lambda2": "method.exits.lambda2",
+    "ratio": "method.window.ratio",
+    "lr": "training.lr",
+}
+"""The axes of the paper's figures, and the learning rate. Any other field is named by its full path."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    name: str
+    """As it was given, for tables and plots."""
+    path: str
+    values: tuple[str, ...]
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """The values as numbers; None if one of them is none."""
+        try:
+            numbers = tuple(float(value) for value in self.values)
+        except ValueError:
+            return None
+        return numbers if all(map(math.isfinite, numbers)) else None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is asked for."""
+
+    base: Base
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    command: str
+    method: str | None = None
+
+
+def parse_axes(given: Sequence[str]) -> tuple[Axis, ...]:
+    """`name=value,value`, several of them in one text or in several.
+
+    >>> [(axis.path, axis.values) for axis in parse_axes(["mu=0.125,1,t_clk=0,10"])]
+    [('schedule.mu', ('0.125', '1')), ('schedule.t_clk', ('0', '10'))]
+    """
+    values: dict[str, list[str]] = {}
+    for text in given:
+        name = ""
+        for part in text.split(","):
+            left, equals, right = part.partition("=")
+            if equals:
+                name = left.strip()
+                if not name or name in values:
+                    raise ConfigError(
+                        f"--over {text!r}: {'an axis has no name' if not name else name + ' is there twice'}"
+                    )
+                values[name] = []
+            value = (right if equals else left).strip()
+            if not name or not value:
+                raise ConfigError(f"cannot read --over {text!r}; write name=value,value")
+            values[name].append(value)
+    if not values:
+        raise ConfigError(f"give at least one axis by --over name=value,value; short names: {', '.join(SHORT_NAMES)}")
+    return tuple(_axis(name, tuple(entries)) for name, entries in values.items())
+
+
+def _axis(name: str, values: tuple[str, ...]) -> Axis:
+    path = SHORT_NAMES.get(name, name)
+    if path == "seed":
+        raise ConfigError("--over seed=...: seeds are given by --seeds, and averaged over")
+    if "." not in path:
+        raise ConfigError(
+            f"--over {name}=...: no such axis; known: {', '.join(SHORT_NAMES)}, or the full path of a field "
+            "(`cos2p recipes show` lists them)"
+        )
+    if len(set(values)) < len(values):
+        raise ConfigError(f"--over {name}={','.join(values)}: a value is there twice")
+    return Axis(name, path, values)
+
+
+def sweep_rows(axes: Sequence[Axis], method: str | None = None) -> list[Row]:
+    """Every combination of the axes' values."""
+    if len({axis.path for axis in axes}) < len(axes):
+        raise ConfigError(f"two axes set the same field: {', '.join(f'{a.name} ({a.path})' for a in axes)}")
+    rows = []
+    for values in product(*(axis.values for axis in axes)):
+        pairs = list(zip(axes, values, strict=True))
+        rows.append(
+            Row(
+                key=",".join(f"{axis.name}={value}" for axis, value in pairs),
+                title=", ".join(f"{axis.name} {value}" for axis, value in pairs),
+                changes=tuple(f"{axis.path}={value}" for axis, value in pairs),
+                method=method,
+                facts={axis.name: value for axis, value in pairs},
+            )
+        )
+    return rows
+
+
+def sweep(plan: Sweep, execute: Execute, write: Callable[[Report], None]) -> Report:
+    """Run every combination with every seed. `write` gets the report again whenever a cell is done."""
+    plan = replace(plan, base=plan.base.checked())
+    grid = make_grid(plan.base, sweep_rows(plan.axes, plan.method), plan.seeds)
+
+    def report(outcomes: Outcomes) -> Report:
+        names = " × ".join(axis.name for axis in plan.axes)
+        recipe = grid.cells[0].recipe
+        return Report(
+            kind="sweep",
+            title=f"{recipe.name}: {names}",
+            recipe=plan.base.recipe,
+            command=plan.command,
+            updates=plan.base.updates or 0,
+            grid=grid,
+            outcomes=outcomes,
+            tables=(results_table("results", f"Over {names}", grid, outcomes),),
+            axes={axis.name: {"path": axis.path, "values": list(axis.values)} for axis in plan.axes},
+        )
+
+    return report(execute(grid.cells, lambda so_far: write(report(so_far))))

@@ -1,0 +1,214 @@
+"""Tables over matched seeds: means with their 95 % intervals, the best in bold, paired differences to a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
+from cos2p.studies.grid import Grid, Row
+from cos2p.studies.outcome import Outcomes
+from cos2p.tracking.metrics import mean_interval
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a row: its value for each seed, their mean, and half the width of the mean's 95 % interval."""
+
+    by_seed: Mapping[int, float]
+    mean: float | None
+    half: float | None
+    """None for fewer than two seeds."""
+    best: bool = False
+
+    @classmethod
+    def of(cls, by_seed: Mapping[int, float]) -> Figure:
+        if not by_seed:
+            return cls({}, None, None)
+        mean, half = mean_interval(by_seed.values())
+        return cls(dict(by_seed), mean, None if math.isnan(half) else half)
+
+    @property
+    def clear(self) -> bool:
+        """A difference whose interval does not hold 0."""
+        return self.mean is not None and self.half is not None and abs(self.mean) > self.half
+
+    def write(self, column: Column) -> str:
+        """
+        >>> from cos2p.studies.columns import TOP1
+        >>> Figure({}, 0.631, 0.0123).write(TOP1), Figure({}, 0.631, None).write(TOP1), Figure.of({}).write(TOP1)
+        ('63.1 ± 1.2', '63.1', '–')
+        """
+        if self.mean is None:
+            return MISSING
+        mean = column.write(self.mean)
+        return mean if self.half is None else f"{mean} ± {replace(column, signed=False).write(self.half)}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table with what came out."""
+
+    key: str
+    title: str
+    figures: Mapping[str, Figure]
+    runs: Mapping[int, str]
+    """Seed → name of the run's folder under cells/, of finished runs."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Seed → why there is no run."""
+    waiting: tuple[int, ...] = ()
+    """Seeds that have not run yet."""
+    over_budget: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        return not self.failures and not self.waiting
+
+    @property
+    def marks(self) -> str:
+        """What a reader must know before comparing: * over the budget, † not all seeds."""
+        return ("*" if self.over_budget else "") + ("" if self.whole else "†")
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    facts: tuple[str, ...] = ()
+    """Headings of the columns before the figures."""
+    notes: tuple[str, ...] = ()
+
+    def line(self, key: str) -> Line:
+        return next(line for line in self.lines if line.key == key)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For study.json: figures as in `result.json` (shares, seconds, bytes), none rounded."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "facts": list(self.facts),
+            "columns": [
+                {"key": c.key, "title": c.title, "unit": c.unit, "scale": c.scale, "better": c.better}
+                for c in self.columns
+            ],
+            "rows": [_line_dict(line, self.columns) for line in self.lines],
+            "notes": list(self.notes),
+        }
+
+
+def results_table(
+    name: str,
+    title: str,
+    grid: Grid,
+    outcomes: Outcomes,
+    rows: Sequence[Row] | None = None,
+    columns: Sequence[Column] = COLUMNS,
+    over_budget: frozenset[str] = frozenset(),
+) -> Table:
+    """Means over seeds. The best of each column is bold among rows that keep the budget and have all seeds."""
+    rows = grid.rows if rows is None else rows
+    lines = [_line(row, grid, outcomes, columns, row.key in over_budget) for row in rows]
+    for column in columns:
+        lines = _with_best(lines, column)
+    facts = tuple(dict.fromkeys(fact for row in rows for fact in row.facts))
+    return Table(name, title, tuple(columns), tuple(lines), facts, tuple(_legend(lines)))
+
+
+def differences_table(
+    name: str, title: str, results: Table, reference: str, columns: Sequence[Column] = DIFFERENCES
+) -> Table:
+    """Every other row minus the reference, seed by seed; only seeds that both have count."""
+    against = results.line(reference)
+    lines = []
+    for line in results.lines:
+        if line.key == reference:
+            continue
+        figures = {}
+        for column in columns:
+            own, other = line.figures[column.key].by_seed, against.figures[column.key].by_seed
+            figures[column.key] = Figure.of({seed: own[seed] - other[seed] for seed in own if seed in other})
+            figures[column.key] = replace(figures[column.key], best=figures[column.key].clear)
+        lines.append(replace(line, figures=figures))
+    note = (
+        f"Row minus {against.title}, seed by seed: mean and 95 % interval (Student's t) of the differences; "
+        "in bold where the interval does not hold 0."
+    )
+    return Table(name, title, tuple(columns), tuple(lines), results.facts, (note,))
+
+
+def _line(row: Row, grid: Grid, outcomes: Outcomes, columns: Sequence[Column], over_budget: bool) -> Line:
+    runs, failures, waiting = {}, {}, []
+    results: dict[int, Mapping[str, Any]] = {}
+    for seed in grid.seeds:
+        name = grid.name(row.key, seed)
+        outcome = outcomes.get(name)
+        if outcome is None:
+            waiting.append(seed)
+        elif outcome.result is None:
+            failures[seed] = outcome.failure
+        else:
+            runs[seed], results[seed] = name, outcome.result
+    figures = {}
+    for column in columns:
+        values = {seed: column.read(result) for seed, result in results.items()}
+        figures[column.key] = Figure.of({seed: value for seed, value in values.items() if value is not None})
+    return Line(row.key, row.title, figures, runs, failures, tuple(waiting), over_budget, row.facts)
+
+
+def _with_best(lines: list[Line], column: Column) -> list[Line]:
+    """Mark the best means of a column, and those that are written alike."""
+    if not column.better:
+        return lines
+    sign = 1 if column.better == "more" else -1
+    means = {
+        line.key: mean
+        for line in lines
+        if line.whole and not line.over_budget and (mean := line.figures[column.key].mean) is not None
+    }
+    if len(means) < 2:
+        return lines
+    best = column.write(max(means.values(), key=lambda mean: sign * mean))
+    return [
+        replace(line, figures={**line.figures, column.key: replace(line.figures[column.key], best=True)})
+        if line.key in means and column.write(means[line.key]) == best
+        else line
+        for line in lines
+    ]
+
+
+def _legend(lines: Sequence[Line]) -> list[str]:
+    notes = ["Mean and 95 % interval (Student's t) over seeds; the best in bold."]
+    if any(line.over_budget for line in lines):
+        notes.append("* does not keep the devices' budget: a bound to compare with, never bold.")
+    if any(not line.whole for line in lines):
+        notes.append("† not all seeds: never bold.")
+    return notes
+
+
+def _line_dict(line: Line, columns: Sequence[Column]) -> dict[str, Any]:
+    return {
+        "key": line.key,
+        "title": line.title,
+        "facts": dict(line.facts),
+        "over_budget": line.over_budget,
+        "runs": {str(seed): f"cells/{name}" for seed, name in line.runs.items()},
+        "failures": {str(seed): reason for seed, reason in line.failures.items()},
+        "waiting": list(line.waiting),
+        "figures": {
+            column.key: {
+                "mean": figure.mean,
+                "half": figure.half,
+                "best": figure.best,
+                "by_seed": {str(seed): value for seed, value in figure.by_seed.items()},
+            }
+            for column in columns
+            for figure in [line.figures[column.key]]
+        },
+    }
