@@ -195,11 +195,13 @@ def train_weights(
 ) -> tuple[ElasticTransformer, Weights, float]:
     """E epochs on the compact submodel. Returns it, w_start − w_end, and the mean loss of the last epoch.
 
-    The `observer` sees the model, with its gradients, before and after every step.
+    The `observer` sees the model once at the start, and with its gradients before and after every step.
     """
     trained = {name: tensor.clone() for name, tensor in weights.items()}  # the task itself stays as it came
     model = submodel(config, task, spec, trained, settings.rescale)
     model.train()
+    if observer is not None:
+        observer.begin(model)
     trainable = [p for p in model.parameters() if p.requires_grad]
     stepper = make_optimizer(settings.optimizer, trainable, task.order.lr, settings.weight_decay)
     losses: list[float] = []
