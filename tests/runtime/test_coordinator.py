@@ -225,6 +225,7 @@ class TestDeadlines:
         assert server.ticket("b", "b#0") == Ticket("b#0", 0, 0, 0)
         assert report(server, "b") == [Merge("b", "b#0", 0, staleness=1)]  # waits for a again
         assert report(server, "a")[1] == Aggregate(1, 2, ("b", "a"), 2)
+        assert report(server, "a") == [Merge("a", "a#2", 2, 0)]  # b is waited for again
 
     def test_the_deadline_of_an_answered_task_means_nothing(self) -> None:
         server = fleet("ab", Trigger.synchronous(), "at-once", task_timeout=30.0)
