@@ -31,22 +31,13 @@ from cos2p.models.sizes import model
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.budget import prefix_batch
+from cos2p.submodel.child_env import CHILD_ENV
 from cos2p.submodel.slicing import compact_shape, compact_shapes, prefix_slices, window_slices
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.workload import Workload
 from cos2p.training.distillation import exits_loss
 from cos2p.training.optimizers import make_optimizer
 from cos2p.training.prefix import Features, Precision, PrefixFile, Store, prefix_features
-
-CHILD_ENV = {
-    "MALLOC_ARENA_MAX": "1",
-    # Every tensor of 64 KiB or more is a mapping of its own, which goes back to the system when it is freed. Left to
-    # itself the allocator raises this limit step by step, keeps freed tensors, and takes up to a tenth more.
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "131072",
-    "MALLOC_TOP_PAD_": "65536",
-}
-"""Environment of every process whose memory is promised: this one, and the one in which a device trains."""
 
 Form = Literal["cut", "zeros"]
 """`cut`: the compact submodel. `zeros`: the whole model with everything outside the submodel masked by zeros."""
@@ -201,7 +192,7 @@ class _Task:
         if self.config.task == "language-modeling" and "embed.tokens" not in weights:
             weights["embed.tokens"] = self._random(self.config.vocab, self.config.dim)
         model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale, hold_prefix=hold)
-        return model.load(weights).train()
+        return model.load(weights).train(self.phase == "weight")
 
     def _inputs(self, samples: int) -> Tensor:
         if self.config.family == "vit":

@@ -26,9 +26,9 @@ from nvflare.apis.signal import Signal
 from cos2p.errors import UpdateRefused
 from cos2p.runtime.nvflare.desk import Desk
 from cos2p.runtime.nvflare.driver import Answered, Driver
+from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.nvflare.host import Host, read_recipe
 from cos2p.runtime.nvflare.link import Answer, serve
-from cos2p.runtime.nvflare.members import Facts
 from cos2p.runtime.nvflare.spool import Notice
 from cos2p.runtime.nvflare.wire import Head
 
@@ -104,12 +104,11 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
     def _answered(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """A client finished; its name is NVFlare's, by the token, not the answer's."""
         assert self._driver is not None
-        client, given, result = client_task.client.name, client_task.task, client_task.result
+        client, result = client_task.client.name, client_task.result
         client_task.result = None
-        if given is None:
-            return
         with self._lock:
-            if self._standing.get(client) is not given:  # withdrawn meanwhile
+            given = self._standing.get(client)
+            if given is None or given is not client_task.task:  # withdrawn meanwhile
                 return
             del self._standing[client]
         task = str(given.props["task"])

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cos2p.errors import ConfigError
-from cos2p.tracking.files import write_atomic
 
 NAME = "device.json"
 
@@ -33,4 +32,4 @@ class DeviceFile:
             raise ConfigError(f"{kit / NAME} cannot be read ({error}); join again with: cos2p fleet join") from None
 
     def write(self, kit: Path) -> None:
-        write_atomic(kit / NAME, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        (kit / NAME).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")

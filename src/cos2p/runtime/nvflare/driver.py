@@ -28,7 +28,8 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.nvflare.desk import Desk
 from cos2p.runtime.nvflare.evaluation import Evaluator
-from cos2p.runtime.nvflare.members import Facts, lowered_rate, member_of
+from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.members import lowered_rate, member_of
 from cos2p.runtime.nvflare.roll import Roll
 from cos2p.runtime.nvflare.spool import Notice
 from cos2p.runtime.nvflare.timers import Timers

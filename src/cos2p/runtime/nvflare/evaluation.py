@@ -13,6 +13,7 @@ import torch
 
 from cos2p.data import Bundle, load
 from cos2p.data.examples import Examples
+from cos2p.messages import load_tensors
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
@@ -59,7 +60,7 @@ def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
-    loaded = safetensors.torch.load(weights)
+    loaded = load_tensors(weights)
     limit = _recipe.schedule.evaluate_samples
     scores: dict[str, Any] = {}
     for name, examples in (("validation", _bundle.validation), ("test", _bundle.test)):

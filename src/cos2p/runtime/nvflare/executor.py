@@ -21,12 +21,12 @@ from nvflare.apis.signal import Signal
 
 from cos2p.errors import Cos2pError, UpdateRefused
 from cos2p.runtime.nvflare.devicefile import DeviceFile
+from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.runtime.nvflare.link import Link, LinkDown, Refusal
-from cos2p.runtime.nvflare.members import Facts
 from cos2p.runtime.nvflare.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.runtime.nvflare.training import TrainingProcess
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
-from cos2p.runtime.nvflare.worker import Job, Setup
 
 FARTHEST = 2**50
 """A task is as large as the server says; a device's disk is the limit."""

@@ -1,56 +1,19 @@
-"""Who a client is to the server: what it says of itself when it joins, and the rate that follows from it."""
+"""Who a client is to the server, and the rate that follows from what it says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.errors import BudgetError
 from cos2p.fleet.rates import LADDER
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.world import fleet_devices
 from cos2p.submodel.budget import largest_rate
 from cos2p.submodel.workload import Workload
 from cos2p.units import format_bytes
-
-MOST_SAMPLES = 2**31
-"""More than any device has; a larger claim is nonsense."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a client says of itself."""
-
-    samples: int
-    test_samples: int
-    memory: int = 0
-    """Bytes for training; 0: as the recipe says."""
-    flops: float = 0.0
-    """Measured by `cos2p profile`; 0: as the recipe says."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Facts:
-        """UpdateRefused for anything but sane numbers: they come from outside."""
-        try:
-            facts = cls(
-                int(values["samples"]),
-                int(values["test_samples"]),
-                int(values.get("memory", 0)),
-                float(values.get("flops", 0.0)),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UpdateRefused(f"a device joins with its samples and its memory: {error!r}") from None
-        if not (1 <= facts.samples <= MOST_SAMPLES and 0 <= facts.test_samples <= MOST_SAMPLES):
-            raise UpdateRefused(f"{facts.samples} training and {facts.test_samples} test samples cannot be")
-        if not (0 <= facts.memory < 2**60 and 0 <= facts.flops < 1e24):
-            raise UpdateRefused(f"{facts.memory} bytes and {facts.flops} FLOP/s cannot be")
-        return facts
 
 
 def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: Facts) -> Member:

@@ -19,8 +19,8 @@ from typing import Any
 
 from cos2p.errors import DataError
 from cos2p.runtime.nvflare.cap import SLACK_BYTES, resident_bytes
-from cos2p.runtime.nvflare.worker import Job, Setup
-from cos2p.submodel.measure import CHILD_ENV
+from cos2p.runtime.nvflare.jobs import Job, Setup
+from cos2p.submodel.child_env import CHILD_ENV
 from cos2p.units import format_bytes
 
 WATCH_SECONDS = 0.05

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,6 +29,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare.cap import bytes_asked, data_bytes, forget_peak, is_out_of_memory, peak_bytes, set_cap
+from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.runtime.nvflare.payload import read_task
 from cos2p.runtime.nvflare.shards import dealt_shard, own_shard
 from cos2p.runtime.workers import pack_memory, unpack_memory
@@ -41,36 +42,6 @@ from cos2p.training.masks import Quota
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What the training process is told first."""
-
-    name: str
-    recipe: dict[str, Any]
-    config: dict[str, Any]
-    classes: list[str]
-    data: str = ""
-    """Folder of the device's own data; empty: the shard the recipe's partition deals it."""
-    memory: int = 0
-    """Bytes for training, kept by the operating system; 0: no limit."""
-    slowdown: float = 1.0
-    """Times slower than this machine's processor: a fast machine plays a slow device. 1: as it is."""
-    threads: int = 0
-    """Of torch; 0 leaves the choice to it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One task, by the files it is in."""
-
-    task: str
-    update: str
-    remembered: str
 
 
 def main() -> None:
