@@ -87,7 +87,8 @@ class BlockTape:
         self.row = rows * FLOAT  # one scalar a token
         self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
         # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
-        self.attended = 2 * self.Q + 2 * self.K + self.row * size.heads * config.queries_per_group
+        self.sums = self.row * size.heads * config.queries_per_group
+        self.attended = 2 * self.Q + 2 * self.K + self.sums
         self.attended += self.row if config.family == "bert" else 0
         bias = 1 if config.biased else 0
         self.into_heads = self._gradient((query + 2 * key) * (config.dim + bias))
@@ -107,13 +108,18 @@ class BlockTape:
         if self.config.biased:
             return Op(D + 2 * self.row, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
         weight = D if self.train else 0
-        return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=4 * D)
+        return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
+
+    def bias_only(self, live: int) -> Op:
+        """No segment is kept: `live` tensors, the zeros of a model without biases, and the sum, for a moment."""
+        tensors = live + (1 if self.config.biased else 2)
+        return Op(grown=self._gradient(self.config.dim), forward=tensors * self.D, backward=2 * self.D)
 
     def attention(self, first: bool = False) -> list[Op]:
         """q, k, v; rotation; attention; gate or scale; o; the sum with the residual."""
         D, Q, K = self.D, self.Q, self.K
         if self.size.heads == 0:
-            return [Op(grown=self._gradient(self.config.dim), forward=D, backward=2 * D)]
+            return [self.bias_only(live=1)]
         if not self.train:
             return self._gated_attention(first)
         # The three gradients of the common input are summed one after the other.
@@ -121,7 +127,7 @@ class BlockTape:
         ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
-        ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K))
+        ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
         scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
         ops.append(Op(scaled, self.out_of_heads, forward=2 * D, backward=D + Q))
         return ops
@@ -130,16 +136,17 @@ class BlockTape:
         """With frozen weights no linear layer keeps its input; below the first gate there is no backward at all."""
         D, Q, K = self.D, self.Q, self.K
         rotated = 3 * Q if self.config.family == "llama" else 0
-        core = Op(Q, forward=D + Q + 2 * K + rotated)
+        core, live = Op(Q, forward=D + Q + 2 * K + rotated), Q + 2 * K
         if not first:
-            core = Op(self.attended, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated)
-        return [core, Op(forward=D + Q, backward=D + 3 * Q), Op(forward=3 * D + Q, backward=D + Q)]
+            core, live = Op(self.attended, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated), 0
+        out = max(2 * D + Q + live, 3 * D + Q)
+        return [core, Op(forward=D + Q + live, backward=D + 3 * Q), Op(forward=out, backward=D + Q)]
 
     def feed_forward(self) -> list[Op]:
         """fc1 (and gate); activation; gate or scale; fc2; the sum with the residual."""
         D, F = self.D, self.F
         if self.size.units == 0:
-            return [Op(grown=self._gradient(self.config.dim), forward=D, backward=2 * D)]
+            return [self.bias_only(live=2)]  # the norm and its input
         loose = 0 if self.train else D  # the norm's output, which only a trained layer keeps
         kept = D - loose
         if self.config.gated:
@@ -160,14 +167,24 @@ class BlockTape:
 
     def ops(self, first: bool = False, held: bool = True) -> list[Op]:
         """In the order of the forward. The input of the `first` block may be `held` by whoever runs it."""
-        D = self.D
-        if not self.config.pre_norm:
-            below = [Op(D)] if first and held and not (self.train and self.size.heads) else []
-            return [*below, *self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
-        wanted = held if first and not self.train else self.size.heads or (first and held)
-        below = [self.norm() if wanted else Op(forward=2 * D)]
-        between = self.norm() if self.size.units else Op(forward=2 * D)
-        return [*below, *self.attention(first), between, *self.feed_forward()]
+        ops = self._pre_norm(first) if self.config.pre_norm else self._post_norm(first)
+        keeps_input = self.size.heads > 0 and (self.train or (self.config.pre_norm and not first))
+        if keeps_input:
+            return ops
+        if first and held:
+            return [Op(self.D), *ops]
+        # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
+        return [replace(op, forward=op.forward + self.D) for op in ops]
+
+    def _pre_norm(self, first: bool) -> list[Op]:
+        passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
+        norms = self.size.heads > 0 and (self.train or not first)
+        below = self.norm() if norms else passing
+        between = self.norm() if self.size.units else replace(passing, forward=3 * self.D)
+        return [below, *self.attention(first), between, *self.feed_forward()]
+
+    def _post_norm(self, first: bool) -> list[Op]:
+        return [*self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
 
     def inference(self) -> int:
         """Temporaries at the worst moment of a forward without gradients, beside the block's input."""
@@ -201,25 +218,34 @@ def patch_scratch(config: ModelConfig, threads: int) -> int:
 
 
 def exit_ops(
-    config: ModelConfig, samples: int, tokens: int, *, train: bool, table_trains: bool, deepest: bool, student: bool
+    config: ModelConfig,
+    samples: int,
+    tokens: int,
+    *,
+    train: bool,
+    table_trains: bool,
+    deepest: bool,
+    alone: bool,
+    student: bool,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
 
     Its logits make way for their log-probabilities and these for their gradient: one tensor of that size all the time.
-    `student`: it also learns from the deepest exit, which keeps three more.
+    `alone`: no block above keeps the exit's input. `student`: it also learns from the deepest exit, which keeps three
+    tensors more.
     """
     each = samples * config.dim * FLOAT
     D = each * tokens
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
         kept = 3 * each + (4 if student else 1) * logits
-        if deepest and config.family != "llama":
-            kept += D  # one token is picked by a view, which keeps the whole; a shallower exit shares it with a block
+        if alone and config.family != "llama":
+            kept += D  # one token is picked by a view, which keeps them all
         grown = FLOAT * exit_scalars(config) if train else 0
         return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
     logits = samples * tokens * config.vocab * FLOAT
     norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
-    shared = replace(norm, kept=norm.kept if deepest else norm.kept - D)
+    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
@@ -259,8 +285,9 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
         depth = shape.frozen + i + 1
         if depth in shape.exits:
             deepest = depth == shape.top
+            alone = deepest or shape.window[i + 1].heads == 0
             tape += exit_ops(
-                config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest,
+                config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest, alone=alone,
                 student=distill and not deepest,
             )  # fmt: skip
     return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill)]
