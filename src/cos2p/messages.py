@@ -145,6 +145,12 @@ def _object(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
+def load_tensors(data: bytes) -> Weights:
+    """Tensors in memory of their own. Those that safetensors gives begin wherever they lie in `data`, and matrix
+    kernels may round differently for another alignment: a result would depend on which process got the bytes."""
+    return {name: tensor.clone() for name, tensor in safetensors.torch.load(data).items()}
+
+
 def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
     tensors = {f"{label}/{name}": tensor.contiguous() for label, part in parts.items() for name, tensor in part.items()}
     return safetensors.torch.save(tensors, metadata={"cos2p": json.dumps(meta)})
@@ -157,9 +163,9 @@ def _unpack(data: bytes, *labels: str) -> tuple[dict[str, Any], dict[str, Weight
     header = json.loads(data[8 : 8 + size])
     meta = _object(json.loads(header["__metadata__"]["cos2p"]), "metadata")
     parts: dict[str, Weights] = {label: {} for label in labels}
-    for key, tensor in safetensors.torch.load(data).items():
+    for key, tensor in load_tensors(data).items():
         label, _, name = key.partition("/")
-        if label not in parts:
-            raise ValueError(f"unknown part {label!r}")
+        if label not in parts or not name:
+            raise ValueError(f"tensor {key!r} belongs to no part of the message")
         parts[label][name] = tensor
     return meta, parts
