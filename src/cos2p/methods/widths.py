@@ -1,0 +1,167 @@
+"""What methods that cut only the width have in common: the equal-budget rule, and ways to pick segments.
+
+A device of rate R_n holds all L blocks, with N_H = ⌊R_n·L·h⌋ heads and N_U = ⌊R_n·L·f⌋ units in all: never more than
+R_n of what can be pruned, exactly as much as Co-S²P gets. Where methods do not rank segments over all blocks, the
+counts are spread evenly and the remainder goes to other blocks in every round. A block may hold no head or no unit at
+all: its sublayer then adds its output bias alone, as the masked full model would.
+
+Segments of all blocks in one list are numbered block after block: number = block · (segments of a block) + segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cos2p.aggregation.merge import SegmentMerge
+from cos2p.messages import Update
+from cos2p.methods.base import House, Member, Merge, Method
+from cos2p.models.config import ModelConfig
+from cos2p.settings import Settings
+from cos2p.submodel.rates import Cut, cut
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.training.settings import LocalSettings
+
+Kind = Literal["heads", "units"]
+
+
+class WidthSettings(Settings):
+    rescale: bool = Field(
+        default=True, description="Training-time 1/(kept share) on attention and MLP outputs (FedRolex's Scaler)."
+    )
+
+
+class AveragingSettings(WidthSettings):
+    weights: Literal["uniform", "samples"] = Field(
+        default="uniform", description="How the holders of a segment are averaged: equally, or by their samples."
+    )
+
+
+class WidthMethod(Method):
+    """Base of the width-only methods: everybody's budget, local training with one exit."""
+
+    settings_type: ClassVar[type[Settings]] = WidthSettings
+    settings: WidthSettings
+
+    def __init__(self, settings: Settings, house: House) -> None:
+        super().__init__(settings, house)
+        self.budgets: dict[str, Cut] = {n: width_budget(house.config, m.rate) for n, m in house.members.items()}
+
+    def local(self, member: Member) -> LocalSettings:
+        return self.house.local(member, rescale=self.settings.rescale)
+
+
+class AveragingMethod(WidthMethod):
+    """Selective aggregation: Σ p_n·w_n / Σ p_n over the holders of each segment; what nobody holds stays bitwise."""
+
+    settings_type: ClassVar[type[Settings]] = AveragingSettings
+    settings: AveragingSettings
+
+    def merge(self) -> Merge:
+        return SegmentMerge(self.house.config, self.settings.weights)
+
+
+def width_budget(config: ModelConfig, rate: float) -> Cut:
+    """N_H and N_U over all blocks.
+
+    >>> from cos2p import model
+    >>> budget = width_budget(model("vit-tiny"), 1 / 16)
+    >>> budget.heads, budget.units
+    (4, 1024)
+    """
+    return cut(config, rate, ratio=0.0)
+
+
+def width_spec(heads: Sequence[Iterable[int]], units: Sequence[Iterable[int]]) -> SubmodelSpec:
+    """All blocks with these segments each, and the last exit."""
+    window = tuple(BlockKeep.of(h, u) for h, u in zip(heads, units, strict=True))
+    return SubmodelSpec(0, window, (len(window),))
+
+
+def rolling(segments: int, count: int, start: int) -> list[int]:
+    """`count` neighbours from `start` on, around the end.
+
+    >>> rolling(8, 3, 6)
+    [6, 7, 0]
+    """
+    return [(start + i) % segments for i in range(count)]
+
+
+def spread_at_random(total: int, blocks: int, rng: torch.Generator) -> list[int]:
+    """Evenly, the remainder to blocks drawn anew: every segment is as likely as any other."""
+    base, extra = divmod(total, blocks)
+    lucky = set(torch.randperm(blocks, generator=rng)[:extra].tolist())
+    return [base + (block in lucky) for block in range(blocks)]
+
+
+def drawn(segments: int, counts: Sequence[int], rng: torch.Generator) -> list[list[int]]:
+    """So many segments of each block, without replacement."""
+    return [torch.randperm(segments, generator=rng)[:count].tolist() for count in counts]
+
+
+def random_spec(config: ModelConfig, budget: Cut, rng: torch.Generator) -> SubmodelSpec:
+    """A submodel of the budget's size, drawn uniformly."""
+    heads = drawn(config.groups, spread_at_random(budget.heads, config.depth, rng), rng)
+    units = drawn(config.mlp, spread_at_random(budget.units, config.depth, rng), rng)
+    return width_spec(heads, units)
+
+
+def even_order(blocks: int, segments: int, rng: torch.Generator | None = None) -> list[int]:
+    """All segments of all blocks in an order whose every beginning is spread evenly over the blocks.
+
+    Without a generator the leading segments come first; with one each block has an order of its own.
+
+    >>> even_order(2, 3)
+    [0, 3, 1, 4, 2, 5]
+    """
+    orders = [
+        list(range(segments)) if rng is None else torch.randperm(segments, generator=rng).tolist()
+        for _ in range(blocks)
+    ]
+    return [block * segments + orders[block][place] for place in range(segments) for block in range(blocks)]
+
+
+def best_first(scores: Tensor, order: Sequence[int]) -> list[int]:
+    """All segments by falling score; equals as they stand in `order`, which lists every segment once.
+
+    >>> best_first(torch.tensor([1.0, 3.0, 3.0]), [2, 0, 1])
+    [2, 1, 0]
+    """
+    ordered = torch.tensor(order, dtype=torch.int64)
+    best: list[int] = ordered[torch.sort(scores[ordered], descending=True, stable=True).indices].tolist()
+    return best
+
+
+def by_block(chosen: Iterable[int], blocks: int, segments: int) -> list[list[int]]:
+    """Segments numbered through all blocks, block by block.
+
+    >>> by_block([4, 0, 5], blocks=2, segments=3)
+    [[0], [1, 2]]
+    """
+    found: list[list[int]] = [[] for _ in range(blocks)]
+    for number in sorted(chosen):
+        found[number // segments].append(number % segments)
+    return found
+
+
+def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
+    """What a device says of the segments it held: their numbers through all blocks, and a value for each.
+
+    The values came over a network: a block whose entry is missing, misshapen, negative or not finite is left out.
+    """
+    segments = config.groups if kind == "heads" else config.mlp
+    numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+    for block in range(update.spec.frozen, update.spec.top):
+        keep = update.spec.keep(block)
+        kept = keep.heads if kind == "heads" else keep.units
+        said = update.extras.get(f"{kind}.{block}")
+        if said is None or said.shape != (len(kept),) or not said.is_floating_point():
+            continue
+        if bool((torch.isfinite(said) & (said >= 0)).all()):
+            numbers.append(block * segments + torch.tensor(kept, dtype=torch.int64))
+            values.append(said.float())
+    return torch.cat(numbers), torch.cat(values)
