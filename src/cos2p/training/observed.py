@@ -1,0 +1,71 @@
+"""Plain submodel training with an observer: what the trainers of several methods are made of.
+
+The settings of such a trainer hold the plain ones as `local`, beside their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cos2p.messages import Order, Task, Update
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.seeding import torch_rng
+from cos2p.submodel.ledger import Ledger
+from cos2p.submodel.rates import segment_costs
+from cos2p.training.costs import Work, submodel_memory, submodel_work, trained_shape, update_bytes
+from cos2p.training.observers import Observer
+from cos2p.training.settings import LocalSettings
+from cos2p.training.shard import Shard, steps
+from cos2p.training.trainers import local_scores, shard_features, train_weights
+
+
+def plain(order: Order) -> Order:
+    """The order as the trainer `submodel` would get it."""
+    return replace(order, settings=order.settings["local"])
+
+
+def train_observed(config: ModelConfig, task: Task, shard: Shard, observer: Observer) -> Update:
+    """The same steps, in the same order, as the trainer `submodel` without masks; `observer` sees each of them."""
+    task = replace(task, order=plain(task.order))
+    order, settings = task.order, LocalSettings.model_validate(task.order.settings)
+    rng = torch_rng(order.seed, "device", order.client, order.attempt)
+    features = shard_features(config, task, shard, shard.train, settings)
+    model, delta, loss = train_weights(config, task, order.spec, task.weights, shard, settings, features, rng, observer)
+    report = {"loss": loss} | local_scores(config, task, model, shard, settings)
+    return Update(order.client, order.task, order.version, order.spec, delta, len(shard.train), report)
+
+
+def with_extras(update: Update, extras: Weights) -> Update:
+    return replace(update, extras=extras)
+
+
+def prunable_scalars(config: ModelConfig, order: Order) -> int:
+    """Scalars of the heads and units that a task trains."""
+    head, unit = segment_costs(config)
+    return sum(head * size.heads + unit * size.units for size in trained_shape(config, order).window)
+
+
+def segments(config: ModelConfig, order: Order) -> int:
+    """Heads and units that a task trains."""
+    return sum(size.heads + size.units for size in trained_shape(config, order).window)
+
+
+def observed_work(config: ModelConfig, order: Order, samples: int, test_samples: int, per_scalar: float) -> Work:
+    """Plain training, and `per_scalar` FLOPs for every scalar of a head or unit in every step."""
+    order = plain(order)
+    settings = LocalSettings.model_validate(order.settings)
+    work = submodel_work(config, order, samples, test_samples)
+    watching = per_scalar * prunable_scalars(config, order) * steps(samples, settings.batch, settings.epochs)
+    return replace(work, training=work.training + watching)
+
+
+def observed_memory(config: ModelConfig, order: Order, samples: int, extra: int) -> Ledger:
+    """Plain training, with `extra` bytes held all the time."""
+    ledger = submodel_memory(config, plain(order), samples)
+    return replace(ledger, overhead=ledger.overhead + extra)
+
+
+def upload_with_statistics(config: ModelConfig, order: Order) -> int:
+    """The update, and one number for each head and unit in it."""
+    return update_bytes(config, order) + 4 * segments(config, order)
