@@ -13,7 +13,17 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.base import House, Method
 from cos2p.settings import Settings
 
-_BUILT_IN = ("cos2p", "fedavg")
+_BUILT_IN = (
+    "cos2p",
+    "fedasync",
+    "fedavg",
+    "fedbuff",
+    "fedmezo",
+    "fedrolex",
+    "platon",
+    "prunefl",
+    "ramfed",
+)
 
 
 @cache
