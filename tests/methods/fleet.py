@@ -1,0 +1,111 @@
+"""A fleet in one process: the server's effects carried out at once, every message through its bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cos2p.messages import Order, Task
+from cos2p.methods import build_method
+from cos2p.methods.base import House, Method
+from cos2p.models.layout import Weights, init_weights
+from cos2p.recipe import Recipe, ScheduleSettings
+from cos2p.runtime.events import Joined
+from cos2p.runtime.server import Done, Effect, Note, Send, Server
+from cos2p.runtime.world import World, build_world
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.training.masks import Memory
+from cos2p.training.shard import Shard
+from cos2p.training.trainers import run_task
+
+
+@cache
+def digits() -> World:
+    """Three devices of rates 1/8, 1/4 and 1/2 with a few digits each, and a model of two blocks."""
+    device = {"preset": "laptop", "batch": 16, "flops": 1e9}
+    return build_world(
+        Recipe.parse(
+            {
+                "name": "digits for methods",
+                "model": {"size": "vit-nano", "depth": 2, "dim": 16, "heads": 4, "mlp": 32, "patch": 4},
+                "data": {"source": "digits", "train_samples": 120, "test_samples": 40},
+                "fleet": {"devices": [{**device, "rate": rate} for rate in (0.125, 0.25, 0.5)]},
+                "training": {"epochs": 1},
+                "schedule": {"rounds": 2},
+            }
+        )
+    )
+
+
+def digits_house(**schedule: Any) -> House:
+    return replace(digits().house, schedule=ScheduleSettings.model_validate(schedule))
+
+
+def with_rates(house: House, *rates: float) -> House:
+    """The first devices of a house, with these rates."""
+    members = list(house.members.values())[: len(rates)]
+    return replace(house, members={m.name: replace(m, rate=rate) for m, rate in zip(members, rates, strict=True)})
+
+
+class Fleet:
+    """Devices answer in the order in which they were given their tasks."""
+
+    def __init__(
+        self, house: House, method: Mapping[str, Any], shards: Mapping[str, Shard] | None = None,
+        weights: Weights | None = None,
+    ) -> None:  # fmt: skip
+        self.house, self._method = house, dict(method)
+        self.shards = digits().shards if shards is None else shards
+        self.start = init_weights(house.config, house.seed) if weights is None else weights
+        self.server = self._new_server()
+        self.memories: dict[str, Memory] = {name: {} for name in house.members}
+        self.notes: list[Note] = []
+        self.orders: list[Order] = []
+        """Every task that was given out."""
+        self.done: str | None = None
+        self._pending: deque[Order] = deque()
+        for name in house.members:
+            self._carry_out(self.server.handle(Joined(name)))
+
+    def _new_server(self) -> Server:
+        return Server(self.house, build_method(self._method, self.house), dict(self.start))
+
+    @property
+    def method(self) -> Method:
+        return self.server.method
+
+    def run(self, answers: int | None = None) -> Fleet:
+        """Until the server is done, or for so many answers."""
+        while self.done is None and answers != 0:
+            self.answer()
+            answers = None if answers is None else answers - 1
+        return self
+
+    def answer(self) -> None:
+        order = self._pending.popleft()
+        task = Task.from_bytes(self.server.task(order).to_bytes())
+        memory = self.memories[order.client]
+        update, self.memories[order.client] = run_task(self.house.config, task, self.shards[order.client], memory)
+        self._carry_out(self.server.receive(order.client, update.to_bytes()))
+
+    def restart(self, folder: Path) -> None:
+        """The server stops and goes on from its checkpoint."""
+        values, groups = self.server.state()
+        Checkpoint(values, groups).write(folder / "checkpoint")
+        stored = Checkpoint.read(folder / "checkpoint")
+        self.server = self._new_server()
+        self.server.load_state(stored.values, stored.groups)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._pending.append(effect.order)
+                self.orders.append(effect.order)
+            elif isinstance(effect, Note):
+                self.notes.append(effect)
+            elif isinstance(effect, Done):
+                self.done = effect.reason
