@@ -1,0 +1,53 @@
+"""A method in a whole small run on digits, in this process: two rounds, four unequal devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cos2p.messages import Order, Update
+from cos2p.runtime.server import Send, Server
+from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.training.trainers import run_task
+from tests.runtime.small import InlineWorkers, small
+
+Events = list[tuple[str, Mapping[str, Any]]]
+
+
+def world_of(method: Mapping[str, Any], **changes: Any) -> World:
+    recipe = small(schedule={"rounds": 2, "evaluate_every": 1}, **changes)
+    return build_world(recipe.model_copy(update={"method": dict(type(recipe).parse(_with(recipe, method)).method)}))
+
+
+def _with(recipe: Any, method: Mapping[str, Any]) -> dict[str, Any]:
+    return {**recipe.model_dump(mode="json", exclude_none=True), "method": dict(method)}
+
+
+def play(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, Events]:
+    """The simulated run, and every event of it."""
+    world = world_of(method, **changes)
+    events: Events = []
+    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: events.append((kind, dict(fields))))  # type: ignore[arg-type]
+    simulation.begin()
+    simulation.run(lambda: None)
+    return simulation, events
+
+
+def first_orders(world: World) -> tuple[Server, list[Order]]:
+    """A server that has just given everybody a task."""
+    from cos2p.runtime.events import Joined
+
+    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
+    effects = [e for name in world.house.members for e in server.handle(Joined(name))]
+    return server, [e.order for e in effects if isinstance(e, Send)]
+
+
+def answer(world: World, server: Server, order: Order) -> Update:
+    """What the device of this order sends back, as it comes out of the wire."""
+    update, _ = run_task(world.config, server.task(order), world.shards[order.client], {})
+    return Update.from_bytes(update.to_bytes())
+
+
+def of(events: Events, kind: str) -> list[Mapping[str, Any]]:
+    return [fields for name, fields in events if name == kind]
