@@ -64,6 +64,8 @@ def _weight_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
         total += 2 * embedding_forward(config)  # an image needs no gradient
     for size in shape.window:
         total += 3 * 2.0 * tokens * sum(_linear(config, size)) + 7 * _product(config, size, tokens)
+    if shape.frozen and not config.pre_norm:  # without a norm before it the first block's input needs no gradient
+        total -= 2.0 * tokens * _linear(config, shape.window[0])[0]
     # A tied table above a frozen prefix is frozen too: no gradient of its own.
     frozen_table = config.task == "language-modeling" and config.tied and shape.frozen > 0
     return total + (2 if frozen_table else 3) * len(shape.exits) * exit_forward(config, tokens)

@@ -24,14 +24,18 @@ from cos2p.submodel.shape import (
     frozen_table_scalars,
     prefix_scalars,
     trainable_scalars,
+    trainable_tensors,
 )
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
 from cos2p.submodel.workload import Workload
 from cos2p.training.optimizers import STATE_BYTES
 
-SLACK_BYTES = 4 * 2**20
-"""Rounding of every tensor to whole pages, small tensors in the heap, Python's own objects."""
+SLACK_BYTES = 3 * 2**20
+"""Small tensors in the heap, Python's own objects, pages of code that were not touched before."""
+
+PAGE_BYTES = 4096
+"""A large tensor is a mapping of its own, and its header takes one page more."""
 
 STEP_BYTES = 2**20
 """What an optimiser's step needs beside its state (see `training.optimizers`)."""
@@ -55,6 +59,7 @@ class Ledger:
     """Cache of what the prefix gave."""
     inputs: int = 0
     overhead: int = SLACK_BYTES
+    """What lies between tensors: whole pages and the allocator's own."""
 
     @property
     def total(self) -> int:
@@ -83,15 +88,18 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     trainable = trainable_scalars(config, shape)
     gates = sum(size.heads + size.units for size in shape.window) if phase == "mask" else 0
     stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
+    state = STATE_BYTES[workload.optimizer]
+    tensors = trainable_tensors(config, shape) * ((2 + state // FLOAT) if phase == "weight" else 1)
     copies = 2 if workload.keep_start and phase == "weight" else 1
     base = Ledger(
         phase,
         "load",
         weights=FLOAT * (copies * trainable + frozen_table_scalars(config, shape) + 2 * gates),
-        optimizer=STATE_BYTES[workload.optimizer] * stepped,
+        optimizer=state * stepped,
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
+        overhead=SLACK_BYTES + PAGE_BYTES * tensors,
     )
     moments = [base]
     if phase == "weight":

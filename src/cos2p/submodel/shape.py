@@ -110,6 +110,13 @@ def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
     return count
 
 
+def trainable_tensors(config: ModelConfig, shape: Shape) -> int:
+    """How many tensors those scalars are in."""
+    count = len(shape.window) * len(block_parameters(config))
+    count += len(shape.exit_keys(config)) * len(exit_parameters(config))
+    return count + (len(embedding_parameters(config)) if shape.frozen == 0 else 0)
+
+
 def frozen_table_scalars(config: ModelConfig, shape: Shape) -> int:
     """The tied output table beside a window that does not train it."""
     return table_scalars(config) if config.tied and shape.frozen else 0
