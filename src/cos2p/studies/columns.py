@@ -79,7 +79,7 @@ COLUMNS = (
     Column("bytes_up", "up", "MB", 1e-6, 1, "less"),
     Column("bytes_down", "down", "MB", 1e-6, 1, "less"),
     Column("peak_memory", "peak memory", "MB", 1e-6, 2, "less", lambda result: _peak(result, weakest=False)),
-    Column("weak_memory", "… of the weakest", "MB", 1e-6, 2, "less", lambda result: _peak(result, weakest=True)),
+    Column("weak_memory", "weakest device's", "MB", 1e-6, 2, "less", lambda result: _peak(result, weakest=True)),
     Column("wall_seconds", "wall time", "s", 1.0, 0),
 )
 """The paper's table and what running it cost. The wall time is this machine's and no property of a method."""

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -51,14 +51,18 @@ class Stopped:
 Message = Status | Failed | Stopped
 
 
-def run_cell(recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
-    """The main function of the process."""
+Work = Callable[[Mapping[str, Any], Path, Callable[[Status], None]], None]
+"""What a cell does: recipe, run folder, whom to tell. Named at the top of a module, so that a process can find it."""
+
+
+def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
+    """The main function of the process: does the work, and tells how it ended."""
     try:
         os.setpgrp()
         threading.Thread(target=_die_with_the_study, daemon=True).start()
         _write_to(Path(log))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        _run(recipe, Path(folder), channel)
+        work(recipe, Path(folder), channel.send)
     except KeyboardInterrupt:
         channel.send(Stopped())
     except Cos2pError as error:
@@ -69,20 +73,21 @@ def run_cell(recipe: Mapping[str, Any], folder: str, log: str, channel: Connecti
         channel.send(Failed(reason, EXIT_DEFECT, traceback.format_exc()))
 
 
-def _run(recipe: Mapping[str, Any], folder: Path, channel: Connection) -> None:
+def simulate(recipe: Mapping[str, Any], folder: Path, tell: Callable[[Status], None]) -> None:
+    """The work of a real cell."""
     from cos2p.recipe import Recipe
     from cos2p.runtime.run import run
 
-    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(channel))
+    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(tell))
 
 
 class Reporter:
     """Listens to the run and tells the study how far it is, not too often."""
 
-    def __init__(self, channel: Connection) -> None:
+    def __init__(self, tell: Callable[[Status], None]) -> None:
         from cos2p.report.progress import Progress
 
-        self._channel, self._progress = channel, Progress()
+        self._tell, self._progress = tell, Progress()
         self._told = float("-inf")
 
     def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -92,7 +97,7 @@ class Reporter:
             return
         self._told = time.monotonic()
         words = f"{progress.count_words()} · {progress.score_words()}"
-        self._channel.send(Status(progress.share, words, progress.remaining()))
+        self._tell(Status(progress.share, words, progress.remaining()))
 
 
 def _die_with_the_study() -> None:

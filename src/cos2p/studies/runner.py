@@ -22,7 +22,7 @@ from cos2p.errors import RunError
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes
-from cos2p.studies.process import Failed, Message, Status, Stopped, run_cell
+from cos2p.studies.process import Failed, Message, Status, Stopped, Work, run_cell, simulate
 from cos2p.studies.progress import View
 
 TICK = 0.25
@@ -38,8 +38,8 @@ class StudyInterrupted(RunError):
 class Runner:
     """An `Execute` that really runs the cells, into `folder`/cells."""
 
-    def __init__(self, folder: Path, view: View, jobs: int = 1, retry: bool = False) -> None:
-        self.folder, self.view, self.jobs, self.retry = folder, view, jobs, retry
+    def __init__(self, folder: Path, view: View, jobs: int = 1, retry: bool = False, work: Work = simulate) -> None:
+        self.folder, self.view, self.jobs, self.retry, self.work = folder, view, jobs, retry, work
         self._running: list[_Job] = []
         self._interrupts = 0
 
@@ -61,10 +61,10 @@ class Runner:
             outcomes[cell.name] = outcome
             self.view.ended(cell, outcome)
             if after is not None:
-                after(outcomes)
+                after(dict(outcomes))
 
         if after is not None:
-            after(outcomes)
+            after(dict(outcomes))
         with self._interruptible():
             try:
                 self._loop(waiting, note)
@@ -92,7 +92,7 @@ class Runner:
             self.view.tick()
 
     def _start(self, cell: Cell) -> None:
-        job = _Job(cell, self.folder, alone=self.jobs == 1)
+        job = _Job(cell, self.folder, self.work, alone=self.jobs == 1)
         self._running.append(job)
         self.view.started(cell)
 
@@ -120,7 +120,7 @@ class Runner:
 class _Job:
     """A cell at work."""
 
-    def __init__(self, cell: Cell, folder: Path, alone: bool) -> None:
+    def __init__(self, cell: Cell, folder: Path, work: Work, alone: bool) -> None:
         self.cell, self.folder = cell, folder / "cells" / cell.name
         self.log = folder / "logs" / f"{cell.name}.log"
         self.began = time.monotonic()
@@ -132,7 +132,7 @@ class _Job:
         spawn = get_context("spawn")
         self.channel: Connection
         self.channel, theirs = spawn.Pipe(duplex=False)
-        arguments = (recipe, str(self.folder), str(self.log), theirs)
+        arguments = (work, recipe, str(self.folder), str(self.log), theirs)
         self.process: SpawnProcess = spawn.Process(target=run_cell, args=arguments, name=cell.name)
         with _deaf():
             self.process.start()

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cos2p.errors import ConfigError
+from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
+from cos2p.studies.grid import Row
+from tests.studies.fakes import FakeExecute, figures, tiny_base
+
+
+def test_the_papers_eight_rows_in_its_order() -> None:
+    ticks = ["".join("x" if tick == "✓" else "-" for tick in row.facts.values()) for row in PAPER_ROWS]
+    # Linear, MSA, self-distillation, semi-asynchronous: the lines of the paper's table.
+    assert ticks == ["---x", "--xx", "-xxx", "x-xx", "xx-x", "xxx-", "xx--", "xxxx"]
+
+
+@pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda row: row.key)
+def test_what_a_tick_means(row: Row, tmp_path: Path) -> None:
+    recipe = tiny_base(tmp_path).load(row)
+    units, heads, distillation, semi = (tick == "✓" for tick in row.facts.values())
+    assert recipe.method["masks"]["units"] == ("trainable" if units else "fixed")
+    assert recipe.method["masks"]["heads"] == ("trainable" if heads else "fixed")
+    assert recipe.method["exits"]["kind"] == ("tiers" if distillation else "none")
+    assert recipe.method["name"] == ("cos2p" if semi else "cos2p-sync")
+    assert recipe.method["masks"]["epochs"] == 1, "the recipe's own settings stay"
+
+
+def test_every_row_of_our_own_changes_something_and_can_run(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path)
+    plain = base.load(OWN_ROWS[0])
+    for row in OWN_ROWS[1:]:
+        changed = base.load(row)
+        assert changed != plain, row.key
+        assert changed.method["name"] == "cos2p"
+    assert len({row.key for row in (*PAPER_ROWS, *OWN_ROWS)}) == len(PAPER_ROWS) + len(OWN_ROWS)
+
+
+def test_rows_by_group_or_by_name() -> None:
+    assert choose_rows("paper") == PAPER_ROWS
+    assert choose_rows("all") == (*PAPER_ROWS, *OWN_ROWS)
+    assert [row.key for row in choose_rows("units-only, dwell")] == [
+        "units-only",
+        "all-parts",
+        "as-the-recipe",
+        "dwell",
+    ]
+    for wrong in ("no-such-row", ","):
+        with pytest.raises(ConfigError, match="known: paper, ours, all, no-masks"):
+            choose_rows(wrong)
+
+
+def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> None:
+    rows = choose_rows("no-masks,no-distillation,no-exits,momentum")
+    execute = FakeExecute(lambda cell: figures(0.8 if cell.row in ("all-parts", "as-the-recipe") else 0.7))
+    report = ablate(Ablation(tiny_base(tmp_path), rows, (0,), "cos2p ablate"), execute, lambda report: None)
+    assert [table.name for table in report.tables] == ["paper", "paper-differences", "own", "own-differences"]
+    paper, _, own, differences = report.tables
+    assert paper.facts == ("units", "heads", "self-distillation", "semi-asynchronous")
+    assert own.facts == ("changed",)
+    assert own.line("momentum").facts["changed"] == "weighting.momentum=0.6"
+    assert differences.line("momentum").figures["top1"].mean == pytest.approx(-0.1)
+    # The full method is in both tables, and so is the one without exits: they are run once.
+    assert own.line("as-the-recipe").runs == paper.line("all-parts").runs
+    assert own.line("no-exits").runs == paper.line("no-distillation").runs
+    assert len(execute.cells) == 4

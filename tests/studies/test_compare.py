@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cos2p.errors import ConfigError
+from cos2p.methods import methods
+from cos2p.studies.compare import Comparison, choose_methods, compare
+from cos2p.studies.grid import Cell
+from cos2p.studies.report import Report
+from cos2p.studies.tuning import Search
+from tests.studies.fakes import FakeExecute, figures, tiny_base
+
+SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
+
+
+def plan(folder: Path, **options: Any) -> Comparison:
+    asked: dict[str, Any] = {"methods": ("fedavg", "cos2p-async", "cos2p"), "seeds": (0, 1), "command": "cos2p compare"}
+    return Comparison(tiny_base(folder), **(asked | options))
+
+
+def by_method(cell: Cell) -> dict[str, Any]:
+    return figures(SCORES[cell.recipe.method["name"]] + cell.seed / 100)
+
+
+def test_the_papers_table(tmp_path: Path) -> None:
+    written: list[Report] = []
+    report = compare(plan(tmp_path), FakeExecute(by_method), written.append)
+    results, differences = report.tables
+    assert [(line.key, line.marks) for line in results.lines] == [("fedavg", "*"), ("cos2p-async", ""), ("cos2p", "")]
+    assert [line.figures["top1"].best for line in results.lines] == [False, False, True]
+    assert results.line("cos2p").figures["top1"].mean == pytest.approx(0.705)
+    assert differences.line("cos2p-async").figures["top1"].mean == pytest.approx(-0.1)
+    assert [part.done for part in written] == [1, 2, 3, 4, 5, 6]
+    assert ("client updates", "4 in every run") in report.provenance()
+    assert report.failures == {}
+
+
+def test_every_method_has_the_same_number_of_updates(tmp_path: Path) -> None:
+    execute = FakeExecute(by_method)
+    compare(plan(tmp_path), execute, lambda report: None)
+    assert {(cell.recipe.schedule.updates, cell.recipe.schedule.rounds) for cell in execute.cells} == {(4, None)}
+    assert [cell.recipe.method["name"] for cell in execute.cells[:3]] == ["fedavg", "cos2p-async", "cos2p"]
+
+
+def test_runs_that_ended_early_are_told(tmp_path: Path) -> None:
+    def answer(cell: Cell) -> dict[str, Any]:
+        return by_method(cell) | ({"updates": 3, "finished": "no device is left"} if cell.name == "fedavg-s1" else {})
+
+    report = compare(plan(tmp_path), FakeExecute(answer), lambda report: None)
+    assert ("note", "fedavg-s1 had 3 of 4 updates (no device is left)") in report.provenance()
+
+
+def test_without_the_reference_there_are_no_differences(tmp_path: Path) -> None:
+    report = compare(plan(tmp_path, methods=("fedavg", "cos2p-async")), FakeExecute(by_method), lambda report: None)
+    assert [table.name for table in report.tables] == ["results"]
+
+
+def test_methods_in_the_papers_order() -> None:
+    everything = choose_methods("all")
+    assert set(everything) == set(methods())
+    assert everything[0] == "fedavg" or methods()[everything[0]].over_budget
+    assert everything[-1].startswith("cos2p")
+    assert choose_methods("cos2p, fedavg") == ("cos2p", "fedavg")
+    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+        choose_methods("fedavgg")
+    with pytest.raises(ConfigError, match="names none"):
+        choose_methods(",")
+
+
+# ---------------------------------------------------------------- tuning
+
+
+def by_rate(cell: Cell) -> dict[str, Any] | str:
+    """Full training likes small rates, Co-S²P the recipe's own; 0.016 is too much for all."""
+    lr, full = cell.recipe.training.lr, cell.recipe.method["name"] == "fedavg"
+    if lr > 0.01:
+        return "the loss became nan"
+    best = 0.001 if full else 0.004
+    return figures(0.5, validation_top1=0.8 if lr == best else 0.3)
+
+
+def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) -> None:
+    execute, records = FakeExecute(by_rate), []
+    asked = plan(tmp_path, methods=("fedavg", "cos2p"), search=Search())
+    report = compare(asked, execute, lambda report: None, records.append)
+    (trials, later), (finals, _) = execute.batches
+    assert (len(trials), later, len(finals)) == (10, 4, 4)
+    assert {cell.seed for cell in trials} == {1000}
+    assert {cell.recipe.training.lr for cell in trials} == {0.001, 0.002, 0.004, 0.008, 0.016}
+    assert {(cell.row, cell.recipe.training.lr) for cell in finals} == {("fedavg", 0.001), ("cos2p", 0.004)}
+
+    (record,) = records
+    assert report.tuning == record
+    assert (record["judged_by"], record["seed"], record["updates"]) == ("validation_top1", 1000, 4)
+    assert record["rows"]["fedavg"]["lr"] == 0.001
+    assert record["rows"]["fedavg"]["at_edge"]
+    assert not record["rows"]["cos2p"]["at_edge"]
+    tried = record["rows"]["cos2p"]["tried"]
+    assert [entry["validation_top1"] for entry in tried] == [0.3, 0.3, 0.8, 0.3, None]
+    assert tried[-1]["failure"] == "the loss became nan"
+    assert tried[0]["folder"] == "cells/tune-cos2p-lr0.001-s1000"
+
+    results = report.tables[0]
+    assert [line.facts["lr"] for line in results.lines] == ["0.001 (edge)", "0.004"]
+    assert any("edge of the grid for fedavg" in text for _, text in report.provenance())
+    assert report.failures == {}, "a rate that was too large is no failure of the study"
+
+
+def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path) -> None:
+    execute = FakeExecute(lambda cell: figures())
+    search = Search(lrs=(0.02, 0.01), seed=7, updates=2)
+    compare(plan(tmp_path, methods=("cos2p",), search=search), execute, lambda report: None)
+    trials, finals = (cells for cells, _ in execute.batches)
+    assert [(cell.recipe.training.lr, cell.seed, cell.recipe.schedule.updates) for cell in trials] == [
+        (0.01, 7, 2),
+        (0.02, 7, 2),
+    ]
+    assert {cell.recipe.schedule.updates for cell in finals} == {4}
+    assert {cell.recipe.training.lr for cell in finals} == {0.01}, "equal scores: the one nearer to the recipe's 0.004"
+
+
+def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None:
+    execute = FakeExecute(lambda cell: "nan" if cell.name.startswith("tune") else figures())
+    report = compare(plan(tmp_path, methods=("cos2p",), search=Search()), execute, lambda report: None)
+    assert {cell.recipe.training.lr for cell in execute.batches[1][0]} == {0.004}
+    assert report.tables[0].lines[0].facts["lr"] == "0.004 (untuned)"
+    assert any("No rate of the grid worked for cos2p" in text for _, text in report.provenance())
+
+
+@pytest.mark.parametrize(
+    ("search", "changes", "said"),
+    [
+        (Search(seed=1), (), "tuning seed 1 is among the final seeds"),
+        (Search(lrs=(0.0,)), (), "must be above 0"),
+        (Search(), ("data.validation_fraction=0.0",), "keeps no validation samples"),
+    ],
+)
+def test_a_search_that_would_deceive_is_refused(
+    tmp_path: Path, search: Search, changes: tuple[str, ...], said: str
+) -> None:
+    asked = Comparison(tiny_base(tmp_path, *changes), ("cos2p",), (0, 1), "", search=search)
+    execute = FakeExecute(lambda cell: figures())
+    with pytest.raises(ConfigError, match=said):
+        compare(asked, execute, lambda report: None)
+    assert execute.batches == []
