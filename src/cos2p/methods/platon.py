@@ -39,6 +39,7 @@ from cos2p.methods.widths import (
     best_first,
     by_block,
     even_order,
+    expected_tasks,
     reported,
     width_budget,
     width_spec,
@@ -104,7 +105,7 @@ class Platon(WidthMethod):
         member, settings = call.member, self.settings
         budget = self.budgets[member.name]
         if settings.budget == "faithful":
-            progress = min(1.0, call.cycle / self.expected_cycles())
+            progress = min(1.0, call.cycle / expected_tasks(self.house, self.updates_per_version))
             share = remaining_share(progress, member.rate, settings.initial, settings.final)
             budget = width_budget(self.house.config, share)
         spec = width_spec(
@@ -124,16 +125,6 @@ class Platon(WidthMethod):
         depth, segments = self.house.config.depth, self._segments[kind]
         order = even_order(depth, segments, torch_rng(self.house.seed, "platon order", client, kind))
         return by_block(best_first(self.scores[f"{client}/{kind}"], order)[:count], depth, segments)
-
-    def expected_cycles(self) -> float:
-        """How many tasks a client will have done at the end of the run, if all are equally quick."""
-        schedule, clients = self.house.schedule, len(self.house.members)
-        ends = []
-        if schedule.updates:
-            ends.append(schedule.updates / clients)
-        if schedule.rounds:
-            ends.append(schedule.rounds / (1 if self.updates_per_version == "all" else clients))
-        return max(1.0, min(ends))
 
     def accepted(self, order: Order, update: Update) -> None:
         for kind in self._segments:

@@ -82,6 +82,20 @@ def width_spec(heads: Sequence[Iterable[int]], units: Sequence[Iterable[int]]) -
     return SubmodelSpec(0, window, (len(window),))
 
 
+def expected_tasks(house: House, updates_per_version: Literal["all", "one"] = "all") -> float:
+    """How many tasks a client will have done at the end of the run, if all are equally quick.
+
+    A synchronous version has an update of everybody, an asynchronous one of one.
+    """
+    schedule, clients = house.schedule, len(house.members)
+    ends = []
+    if schedule.updates:
+        ends.append(schedule.updates / clients)
+    if schedule.rounds:
+        ends.append(schedule.rounds / (1 if updates_per_version == "all" else clients))
+    return max(1.0, min(ends))
+
+
 def rolling(segments: int, count: int, start: int) -> list[int]:
     """`count` neighbours from `start` on, around the end.
 
