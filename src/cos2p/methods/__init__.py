@@ -20,6 +20,8 @@ _BUILT_IN = (
     "fedbuff",
     "fedmezo",
     "fedrolex",
+    "fedrolex_official",
+    "heterofl",
     "platon",
     "prunefl",
     "ramfed",
