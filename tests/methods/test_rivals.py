@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.fleet.devices import device
+from cos2p.messages import tensor_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Member
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
-from cos2p.training.trainers import run_task
+from cos2p.training.trainers import run_task, trainer
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, copy, house, same
@@ -33,7 +34,8 @@ WIDTH_ONLY: dict[str, dict[str, Any]] = {
     "fedasync-platon": {},
 }
 FULL: dict[str, dict[str, Any]] = {"fedasync": {}, "fedbuff": {}}
-RIVALS = WIDTH_ONLY | FULL
+THIN: dict[str, dict[str, Any]] = {"fedrolex-official": {}, "heterofl": {}}
+RIVALS = WIDTH_ONLY | FULL | THIN
 AS_LOCAL_TRAINING: dict[str, dict[str, Any]] = {
     "fedasync": {"alpha": 1.0, "rho": 0.0},
     "fedasync-platon": {"alpha": 1.0},
@@ -70,7 +72,7 @@ def test_a_submodel_uses_all_its_budget_allows(name: str, version: int) -> None:
     assert sum(len(keep.units) for keep in spec.window) == 16
 
 
-@pytest.mark.parametrize("name", WIDTH_ONLY)
+@pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
 def test_width_only_rivals_rescale_in_training(name: str) -> None:
     settings = assigned(name, VIT, 0.25).settings.model_dump()
     assert settings.get("local", settings)["rescale"] is True
@@ -146,10 +148,33 @@ def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
     assert [order.spec for order in broken.orders] == [order.spec for order in straight.orders]
 
 
-@pytest.mark.parametrize("name", WIDTH_ONLY)
+@pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
 def test_a_device_trains_its_task_again_with_the_same_result(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     order = fleet.orders[0]
     shard = digits().shards[order.client]
     first, second = (run_task(fleet.house.config, fleet.server.task(order), shard, {})[0].to_bytes() for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_what_is_promised_is_what_travels(name: str) -> None:
+    fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
+    config = fleet.house.config
+    for order in fleet.orders:
+        known = trainer(order.trainer)
+        task = fleet.server.task(order)
+        update, _ = run_task(config, task, digits().shards[order.client], {})
+        assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(config, order, update.spec)
+        assert tensor_bytes(update.delta, update.extras) == known.upload(config, order)
+        assert tensor_bytes(task.weights) == tensor_bytes(update.delta)
+
+
+@pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
+def test_small_devices_work_less_and_need_less(name: str) -> None:
+    fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
+    known = trainer(fleet.orders[0].trainer)
+    work = [known.work(fleet.house.config, order, 30, 5).training for order in fleet.orders]
+    memory = [known.memory(fleet.house.config, order, 30).total for order in fleet.orders]
+    assert work == sorted(set(work))
+    assert memory == sorted(set(memory))
