@@ -10,8 +10,10 @@ import torch
 from cos2p.errors import BudgetError, ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.seeding import torch_rng
-from cos2p.submodel.budget import largest_rate
+from cos2p.submodel.budget import largest_rate, shape_peak
+from cos2p.submodel.ledger import last_holding
 from cos2p.submodel.rates import cut, spread
+from cos2p.submodel.shape import Shape
 from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.submodel.window import exit_depths, positions
 from cos2p.submodel.workload import Workload
@@ -81,11 +83,30 @@ def fit_submodel(
     >>> len(fit_submodel(model("vit-base"), "600MB").window)
     5
     """
-    work = Workload(batch=batch, **workload)
-    rate = largest_rate(config, memory, work, ratio, start, tuple(tier_blocks or ()))
+    work, tiers = Workload(batch=batch, **workload), tuple(tier_blocks or ())
+    rate = largest_rate(config, memory, work, ratio, start, tiers)
     if rate == 0.0:
         raise BudgetError(
             f"no submodel of this model with its window at block {start} trains in {format_bytes(parse_bytes(memory))} "
             f"with {work.micro} samples at a time; a smaller batch or micro_batch, or features='disk', needs less"
         )
+    blocks = cut(config, rate, ratio).blocks
+    if start + blocks == config.depth:  # no room for one block more: what is left goes into the width
+        rate, ratio = _widest(config, parse_bytes(memory), work, start, tiers)
     return make_spec(config, rate, start, ratio, seed, tier_blocks)
+
+
+def _widest(
+    config: ModelConfig, memory: int, workload: Workload, start: int, tier_blocks: tuple[int, ...]
+) -> tuple[float, float]:
+    """Rate and width/depth ratio of the widest submodel from block `start` to the top that fits."""
+    share = (config.depth - start) / config.depth
+    steps = config.groups * config.mlp
+
+    def fits(step: int) -> bool:
+        width = step / steps
+        shape = Shape.at(config, width * share, width / share, start, tier_blocks)
+        return shape_peak(config, shape, workload).total <= memory
+
+    width = last_holding(1, steps, fits) / steps
+    return width * share, width / share
