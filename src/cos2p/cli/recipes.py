@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, Voice, complain, console, print_json
+from cos2p.cli.voice import Json, Voice, complain, print_json
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.recipes import recipe_text, shipped_recipes
 
@@ -79,7 +79,7 @@ def validate(ctx: typer.Context, file: Name, changes: Changes = None, json: Json
     if as_json:
         print_json({"ok": not wrong, "problems": wrong})
     elif not wrong:
-        console().print("\n".join(["ok", *plan_words(Recipe.parse(values, file))]), markup=False, highlight=False)
+        typer.echo("\n".join(["ok", *plan_words(Recipe.parse(values, file))]))
     else:
         for line in wrong:
             complain(f"{file}: {line}")
