@@ -146,9 +146,12 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 
 
 def load_tensors(data: bytes) -> Weights:
-    """Tensors in memory of their own. Those that safetensors gives begin wherever they lie in `data`, and matrix
-    kernels may round differently for another alignment: a result would depend on which process got the bytes."""
-    return {name: tensor.clone() for name, tensor in safetensors.torch.load(data).items()}
+    """Tensors by name, in memory of their own.
+
+    safetensors gives them in another order every time, and at any address: sums over them, and matrix kernels, may
+    round differently, and a result would depend on which process got the bytes.
+    """
+    return {name: tensor.clone() for name, tensor in sorted(safetensors.torch.load(data).items())}
 
 
 def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:

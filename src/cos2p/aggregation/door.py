@@ -83,7 +83,7 @@ def _check_spec(update: Update, order: Order, config: ModelConfig) -> None:
 def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
     """Over all scalars; not finite exactly if one of them is not. One pass, without a copy in double precision."""
     count = sum(tensor.numel() for tensor in tensors.values())
-    return math.sqrt(sum(map(_square_sum, tensors.values())) / max(1, count))
+    return math.sqrt(math.fsum(map(_square_sum, tensors.values())) / max(1, count))
 
 
 def _square_sum(tensor: Tensor) -> float:

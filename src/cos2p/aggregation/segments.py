@@ -57,7 +57,7 @@ def _cut_dim(config: ModelConfig, name: str) -> int | None:
 def _by_segment(entries: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
     """Add up what belongs to one segment: the entries of a head's rows, and the tensors of a block."""
     sums: SegmentValues = {}
-    for name, value in entries.items():
+    for name, value in sorted(entries.items()):  # rounding must not depend on the order in which tensors came
         cut = layout(config)[name].cut
         if cut is not None and (width := segment_width(config, cut[1])) > 1:
             value = value.view(-1, width).sum(-1)
