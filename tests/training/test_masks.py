@@ -29,6 +29,7 @@ from cos2p.training.masks import (
     random_keep,
     recall,
     sample,
+    sampled,
     top,
 )
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -72,10 +73,10 @@ def endless(config: ModelConfig, steps: int) -> Iterator[list[MicroBatch]]:
 
 
 def test_a_draw_is_binary_and_its_gradient_that_of_the_probability() -> None:
-    importance = torch.tensor([-2.0, -0.5, 0.0, 1.0, 3.0], requires_grad=True)
+    importance = torch.linspace(-4, 4, 400, requires_grad=True)
     mask = sample(importance, torch_rng(0, "test"))
-    assert set(mask.tolist()) <= {0.0, 1.0}
-    weights = torch.tensor([1.0, -2.0, 3.0, 0.5, 4.0])
+    assert set(mask.tolist()) == {0.0, 1.0}
+    weights = torch.randn(400, generator=torch_rng(1, "test"))
     (weights * mask).sum().backward()
     p = torch.sigmoid(importance.detach())
     torch.testing.assert_close(importance.grad, weights * p * (1 - p))
@@ -320,3 +321,20 @@ def test_agreement_by_hand() -> None:
     masks = {"a": BlockKeep((), (0, 1)), "b": BlockKeep((), (1, 2)), "c": BlockKeep((), (0, 1))}
     assert agreement(masks, VIT) == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
     assert agreement({"a": BlockKeep((), (0, 1))}, VIT) == 1.0
+
+
+@given(st.integers(0, 10), st.integers(0, 999))
+def test_a_sampled_mask_has_the_size_too(count: int, seed: int) -> None:
+    importance = torch.linspace(-3, 3, 12)
+    candidates = (0, 1, 2, 3, 4, 6, 7, 8, 9, 11)
+    kept = sampled(importance, candidates, count, torch_rng(seed, "test"))
+    assert len(kept) == count
+    assert list(kept) == sorted(set(kept))
+    assert set(kept) <= set(candidates)
+
+
+def test_a_sampled_mask_leans_towards_importance_and_varies() -> None:
+    importance = torch.tensor([-2.0, -2.0, 2.0, 2.0])
+    kept = [sampled(importance, (0, 1, 2, 3), 2, torch_rng(seed, "test")) for seed in range(200)]
+    assert len(set(kept)) > 2
+    assert sum(set(k) == {2, 3} for k in kept) > 100

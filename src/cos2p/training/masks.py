@@ -119,7 +119,7 @@ def sample(importance: Tensor, rng: torch.Generator) -> Tensor:
     """A straight-through Bernoulli draw: 0 or 1 forward, σ'(I) backward."""
     probability = importance.sigmoid()
     drawn = torch.bernoulli(probability.detach(), generator=rng)
-    return drawn + probability - probability.detach()
+    return drawn + (probability - probability.detach())  # exactly 0 is added
 
 
 class MaskTrainer:
