@@ -273,7 +273,7 @@ class Server:
                 "report": {
                     name: value
                     for name, value in update.report.items()
-                    if isinstance(value, int | float) and math.isfinite(value)
+                    if isinstance(value, int | float) and abs(value) < 1e300  # not nan, nor an integer of any length
                 },
             },
         )
