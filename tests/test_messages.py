@@ -63,6 +63,12 @@ def test_an_order_is_json() -> None:
     assert Order.from_dict(json.loads(json.dumps(given_order.to_dict()))) == given_order
 
 
+def test_tensors_arrive_in_the_same_order_every_time() -> None:
+    data = update().to_bytes()
+    orders = {tuple(Update.from_bytes(data).delta) for _ in range(5)}
+    assert len(orders) == 1
+
+
 def test_what_arrives_can_be_written_to() -> None:
     Update.from_bytes(update().to_bytes()).delta["blocks.1.q.weight"].zero_()
 

@@ -99,6 +99,14 @@ def test_expanded_numbers_fit_their_tensors_and_reach_their_segments(config: Mod
             assert (values[mask] == i).all()
 
 
+def test_rounding_does_not_depend_on_the_order_of_the_tensors() -> None:
+    delta = random_delta(VIT, window(VIT, 1), 0)
+    backwards = dict(reversed(delta.items()))
+    one, other = segment_norms(delta, VIT), segment_norms(backwards, VIT)
+    assert list(one) == list(other)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
 def test_positions() -> None:
     spec = SubmodelSpec(1, (BlockKeep((0, 3), ()), BlockKeep((), (5, 9))), (3,))
     found = {key: segment_positions(spec, key) for key in ("heads.1", "units.1", "units.2", "blocks.1.o.bias")}

@@ -1,0 +1,70 @@
+"""A server played by hand: made-up answers to its tasks, and what it holds, to be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cos2p.messages import Order, Update
+from cos2p.methods import build_method
+from cos2p.methods.base import House
+from cos2p.models.layout import Weights
+from cos2p.runtime.events import Joined
+from cos2p.runtime.server import Effect, Note, Send, Server
+from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from tests.aggregation.brute import random_delta
+from tests.submodel.strategies import random_weights
+from tests.tiny import copy, house
+
+
+def server(
+    given: House | None = None, method: str = "cos2p", settings: Mapping[str, Any] | None = None, **schedule: Any
+) -> Server:
+    given = given or house(**{"mu": 0.5, "t_clk": 10.0, **schedule})
+    return Server(given, build_method({"name": method, **(settings or {})}, given), random_weights(given.config, 0))
+
+
+def join_all(played: Server) -> list[Effect]:
+    return [effect for name in played.house.names for effect in played.handle(Joined(name))]
+
+
+def trained_spec(order: Order) -> SubmodelSpec:
+    """What the device keeps: the order's spec, or the first candidates that the quotas allow."""
+    if order.quotas is None:
+        return order.spec
+    window = tuple(
+        BlockKeep(keep.heads[: quota.heads], keep.units[: quota.units])
+        for keep, quota in zip(order.spec.window, order.quotas, strict=True)
+    )
+    return replace(order.spec, window=window)
+
+
+def answer(played: Server, client: str, **changes: Any) -> Update:
+    """A good update to the client's open task, with fields changed."""
+    order = next(order for order in played.orders.values() if order.client == client)
+    spec = trained_spec(order)
+    seed = len(client) * 1000 + order.attempt * 10 + order.version
+    good = Update(client, order.task, order.version, spec, random_delta(played.house.config, spec, seed), 10)
+    return replace(good, **changes)
+
+
+def sent(effects: list[Effect]) -> list[Order]:
+    return [effect.order for effect in effects if isinstance(effect, Send)]
+
+
+def notes(effects: list[Effect], kind: str) -> list[Mapping[str, Any]]:
+    return [effect.fields for effect in effects if isinstance(effect, Note) and effect.kind == kind]
+
+
+def snapshot(played: Server) -> tuple[dict[str, Any], dict[str, Weights]]:
+    """The whole state, as it would be written."""
+    values, groups = played.state()
+    return json.loads(json.dumps(values)), {name: copy(group) for name, group in groups.items()}
+
+
+def restored(played: Server, *, fresh: Server) -> Server:
+    """Another server that goes on from what this one would write."""
+    fresh.load_state(*snapshot(played))
+    return fresh
