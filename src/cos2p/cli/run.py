@@ -41,11 +41,15 @@ def run(
         bool, typer.Option("--resume", help="Go on with the run in --out; RECIPE may be left out.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run in --out.")] = False,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(help="Admin kit of a real fleet to train on, instead of the simulated one.", show_default=False),
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Train a recipe's model on its simulated fleet.
+    """Train a recipe's model on its simulated fleet, or on a real one.
 
     cos2p run quickstart --set schedule.rounds=2
     """
@@ -54,13 +58,9 @@ def run(
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
     chosen = _load(recipe, out, [*(changes or ()), *_as_changes(seed, workers)], method)
     folder = out or default_folder(chosen, method)
-    result = _simulate(chosen, folder, resume, overwrite, voice)
-    if voice.json:
-        print_json({"kind": "result", "out": str(folder), **result})
-    else:
-        from cos2p.report.summary import summary
-
-        console().print(summary(result, folder))
+    with following_run(folder, voice, _again(folder, fleet)) as listener:
+        result = _train(chosen, folder, resume, overwrite, fleet, listener)
+    finish(result, folder, voice)
 
 
 def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
@@ -88,21 +88,47 @@ def default_folder(recipe: Recipe, method: str | None = None) -> Path:
     return Path("runs") / "-".join(parts)
 
 
-def _simulate(recipe: Recipe, folder: Path, resume: bool, overwrite: bool, voice: Voice) -> dict[str, Any]:
-    from cos2p.runtime.run import Interrupted
-    from cos2p.runtime.run import run as simulate
+def _train(
+    recipe: Recipe, folder: Path, resume: bool, overwrite: bool, fleet: Path | None, listener: Listener | None
+) -> dict[str, Any]:
+    if fleet is None:
+        from cos2p.runtime.run import run as simulate
 
-    go_on = f"go on with:  cos2p run --resume --out {shlex.quote(str(folder))}"
+        return simulate(recipe, folder, resume=resume, overwrite=overwrite, listener=listener)
+    from cos2p.runtime.nvflare.follow import run_on_fleet
+
+    return run_on_fleet(recipe, folder, fleet, resume=resume, overwrite=overwrite, listener=listener)
+
+
+def _again(folder: Path, fleet: Path | None) -> str:
+    return "cos2p run --resume --out " + shlex.quote(str(folder)) + (f" --fleet {fleet}" if fleet else "")
+
+
+@contextmanager
+def following_run(folder: Path, voice: Voice, again: str) -> Iterator[Listener | None]:
+    """Progress while a run goes on. A run that is stopped ends with the command that goes on with it."""
+    from cos2p.runtime.run import Interrupted
+
     try:
         with _listening(voice) as listener:
-            return simulate(recipe, folder, resume=resume, overwrite=overwrite, listener=listener)
+            yield listener
     except (Interrupted, KeyboardInterrupt) as stop:
         where = str(stop).partition(";")[0] or "stopped"
-        complain(f"{where}; {go_on}", label="")
+        complain(f"{where}; go on with:  {again}", label="")
         raise typer.Exit(130) from None
     except Exception as error:
         error.add_note(f"run folder: {folder}")
         raise
+
+
+def finish(result: dict[str, Any], folder: Path, voice: Voice) -> None:
+    """Tell what came out."""
+    if voice.json:
+        print_json({"kind": "result", "out": str(folder), **result})
+        return
+    from cos2p.report.summary import summary
+
+    console().print(summary(result, folder))
 
 
 @contextmanager

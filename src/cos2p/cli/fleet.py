@@ -1,0 +1,188 @@
+"""`cos2p fleet provision | serve | join | status | local`: a fleet of real machines, or of processes on this one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cos2p.cli.recipes import Changes, complete_recipe
+from cos2p.cli.run import finish, following_run
+from cos2p.cli.voice import Json, Quiet, Verbose, Voice, console, print_json
+from cos2p.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cos2p.runtime.nvflare.kits import Kit
+    from cos2p.runtime.nvflare.processes import Machine
+
+app = typer.Typer(no_args_is_help=True, help="A real fleet on NVFlare: kits, server, devices.")
+
+KitFolder = Annotated[Path, typer.Argument(help="The kit's folder, made by `cos2p fleet provision`.")]
+
+
+@app.command("provision")
+def provision(
+    ctx: typer.Context,
+    plan: Annotated[Path, typer.Argument(help="fleet.toml: the server's address and the devices' names.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")] = Path("kits"),
+    json: Json = False,
+) -> None:
+    """Make a kit, with keys of its own, for the server, the admin and every device. Existing kits are kept."""
+    from cos2p.runtime.nvflare.kits import provision as make
+    from cos2p.runtime.nvflare.plan import FleetPlan
+
+    kits = make(FleetPlan.load(plan), out)
+    if Voice.of(ctx, json=json).json:
+        print_json([{"name": kit.name, "folder": str(kit.folder)} for kit in kits])
+        return
+    for kit in kits:
+        typer.echo(f"{kit.name:<16} {out / kit.name}")
+    if not kits:
+        typer.echo(f"every machine of {plan} has its kit in {out} already")
+
+
+@app.command("serve")
+def serve(kit: KitFolder) -> None:
+    """Run the fleet's server until Ctrl-C. A run that it was killed in goes on by itself."""
+    from cos2p.runtime.nvflare.processes import Machine, server_address
+
+    machine = Machine(_open(kit, "server"))
+    host, port = server_address(machine.kit)
+    _keep_running(machine, f"server at {host}:{port}; Ctrl-C ends it")
+
+
+@app.command("join")
+def join(
+    kit: KitFolder,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the device's own data; without it, the shard the recipe deals it.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes for training, such as 1GiB; never exceeded.", show_default=False)
+    ] = None,
+    device: Annotated[
+        Path | None, typer.Option(help="device.toml, as `cos2p profile` wrote it.", show_default=False)
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
+) -> None:
+    """Let this device take part until Ctrl-C."""
+    from cos2p.runtime.nvflare.devicefile import DeviceFile
+    from cos2p.runtime.nvflare.processes import Machine, server_address
+    from cos2p.units import parse_bytes
+
+    own = _open(kit, "device")
+    if data is not None and not data.exists():
+        raise ConfigError(f"--data {data}: there is no such file or folder")
+    measured = _measured(device)
+    DeviceFile(
+        data=str(data.resolve()) if data is not None else "",
+        memory=parse_bytes(memory) if memory else int(measured.get("memory", 0)),
+        flops=float(measured.get("flops", 0.0)),
+        threads=threads,
+    ).write(own.folder)
+    host, port = server_address(own)
+    _keep_running(Machine(own), f"{own.name} joins the server at {host}:{port}; Ctrl-C ends it")
+
+
+def _measured(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    from cos2p.fleet.profile import read_device
+
+    return read_device(path)
+
+
+@app.command("status")
+def status(
+    ctx: typer.Context,
+    kit: Annotated[Path, typer.Argument(help="The admin's kit.")] = Path("kits/admin"),
+    json: Json = False,
+) -> None:
+    """Which devices are connected, what each trains, and how the runs go."""
+    from cos2p.runtime.nvflare.status import fleet_status, status_tables
+
+    found = fleet_status(_open(kit, "admin"))
+    if Voice.of(ctx, json=json).json:
+        print_json(found)
+        return
+    for table in status_tables(found):
+        console().print(table)
+
+
+@app.command("local")
+def local(
+    ctx: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe, or a TOML file.", autocompletion=complete_recipe)],
+    devices: Annotated[int, typer.Option(min=1, help="How many devices: processes on this machine.")] = 4,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder.", show_default="runs/RECIPE-fleet-SEED")
+    ] = None,
+    changes: Changes = None,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Devices as unequal as in the recipe, by the ratio of their FLOP/s.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run in --out.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Try a whole fleet on this machine: a server and devices as separate processes, with real keys.
+
+    cos2p fleet local quickstart --devices 4 --set schedule.rounds=3
+    """
+    from cos2p.recipe import Recipe
+    from cos2p.runtime.nvflare import require_nvflare
+
+    require_nvflare()
+    voice = Voice.of(ctx, quiet, verbose, json)
+    chosen = Recipe.load(recipe, changes or ())
+    folder = out or Path("runs") / f"{chosen.name}-fleet-{chosen.seed}"
+    from cos2p.runtime.nvflare.local import run_local
+
+    with following_run(folder, voice, f"cos2p fleet local {recipe} --resume --out {folder}") as listener:
+        result = run_local(
+            chosen,
+            folder,
+            devices=devices,
+            slow=slow,
+            resume=resume,
+            overwrite=overwrite,
+            listener=listener,
+        )
+    finish(result, folder, voice)
+
+
+def _open(folder: Path, role: Any) -> Kit:
+    from cos2p.runtime.nvflare import require_nvflare
+
+    require_nvflare()
+    from cos2p.runtime.nvflare.kits import Kit
+
+    return Kit.open(folder, role)
+
+
+def _keep_running(machine: Machine, greeting: str) -> None:
+    """In the foreground, until Ctrl-C or a system's polite request to end."""
+    from cos2p.runtime.nvflare.processes import lock, supervise
+
+    lock(machine.kit)
+    typer.echo(greeting, err=True)
+    with _until_interrupt() as stopped:
+        supervise(machine, stopped, lambda line: typer.echo(line, err=True))
+
+
+@contextmanager
+def _until_interrupt() -> Iterator[Callable[[], bool]]:
+    ended = threading.Event()
+    previous = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
