@@ -22,7 +22,7 @@ from cos2p.models.layout import Weights
 from cos2p.runtime.rules import Redispatch
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
-from cos2p.submodel.budget import mask_plan
+from cos2p.submodel.budget import mask_plan, peak
 from cos2p.submodel.rates import Cut, cut, spread
 from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
@@ -189,7 +189,11 @@ class Cos2p(Method):
         Where not all fits, the client's present mask stays and the others take turns from task to task.
         """
         config, member, masks = self.house.config, call.member, self.settings.masks
-        plan = mask_plan(config, spec, workload(local, member.samples), member.device.memory)
+        work = workload(local, member.samples)
+        memory = member.device.memory
+        if not self.house.enforce_memory:  # then at least what the training itself takes
+            memory = max(memory, peak(config, spec, work).total)
+        plan = mask_plan(config, spec, work, memory)
         window = []
         for block, keep, heads, units in zip(
             range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
