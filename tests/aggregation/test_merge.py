@@ -112,6 +112,18 @@ def test_the_order_of_arrival_does_not_matter(data: st.DataObject, config: Model
         assert_close(first, other, atol=1e-6, rtol=1e-6)
 
 
+def test_a_step_exponent_shortens_stale_updates_themselves() -> None:
+    """τ = 3 and exponent ½: half the step, whatever the shares, which are normalised away."""
+    current = random_weights(VIT, 0)
+    item = contribution(VIT, SMALL, current, staleness=3)
+    steps = []
+    for exponent in (0.0, 0.5):
+        merge = SegmentMerge(VIT, step_exponent=exponent)
+        merge.add(item, current)
+        steps.append({name: current[name] - new for name, new in merge.apply(current).items()})
+    assert_close(steps[1], {name: step / 2 for name, step in steps[0].items()}, atol=1e-6)
+
+
 # ---------------------------------------------------------------- averaging
 
 

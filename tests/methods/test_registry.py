@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import ValidationError
+
+from cos2p import methods as package
+from cos2p.errors import ConfigError, RecipeError
+from cos2p.methods import build_method, method_class, method_settings, methods
+from cos2p.methods.base import Assignment, Call, Merge, Method
+from cos2p.methods.cos2p import Cos2p, Cos2pAsync, Cos2pSync
+from cos2p.methods.fedavg import FedAvg
+from tests.tiny import house
+
+
+def test_methods_are_known_by_their_names() -> None:
+    known = methods()
+    assert all(name == kind.name for name, kind in known.items())
+    assert {
+        "cos2p": Cos2p,
+        "cos2p-async": Cos2pAsync,
+        "cos2p-sync": Cos2pSync,
+        "fedavg": FedAvg,
+    }.items() <= known.items()
+    assert len({kind.title for kind in known.values()}) == len(known)
+
+
+@pytest.mark.parametrize("name", ["cos2p", "fedavg"])
+def test_every_setting_says_what_it_is(name: str) -> None:
+    def check(settings: Any) -> None:
+        for field_name, field in settings.model_fields.items():
+            if hasattr(field.annotation, "model_fields"):
+                assert field.annotation.__doc__
+                check(field.annotation)
+            else:
+                assert field.description, field_name
+
+    check(method_class(name).settings_type)
+
+
+def test_a_misspelt_name_is_told_what_was_meant() -> None:
+    with pytest.raises(RecipeError, match=r"unknown method 'cos2'; did you mean 'cos2p'\? known: .*fedavg"):
+        method_class("cos2")
+    with pytest.raises(RecipeError, match=r"method\.name is None; known: "):
+        method_settings({})
+
+
+def test_settings_are_typed_and_unknown_ones_refused() -> None:
+    settings = method_settings({"name": "cos2p", "masks": {"heads": "fixed"}})
+    assert settings.masks.heads == "fixed"  # type: ignore[attr-defined]
+    for wrong in ({"masks": {"heads": "sometimes"}}, {"mask": {}}, {"exits": {"lambda2": 1.5}}):
+        with pytest.raises(ValidationError):
+            method_settings({"name": "cos2p", **wrong})
+
+
+class Mine(Method):
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "My own"
+
+    def assign(self, call: Call) -> Assignment:
+        raise NotImplementedError
+
+    def merge(self) -> Merge:
+        raise NotImplementedError
+
+
+class _Entry:
+    def __init__(self, name: str, value: object) -> None:
+        self.name, self._value = name, value
+
+    def load(self) -> object:
+        return self._value
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Entry]]:
+    """Entry points of packages that a user might have."""
+    entries: list[_Entry] = []
+    monkeypatch.setattr(package, "entry_points", lambda group: entries if group == "cos2p.methods" else [])
+    methods.cache_clear()
+    yield entries
+    methods.cache_clear()
+
+
+def test_a_method_of_an_installed_package_is_found(installed: list[_Entry]) -> None:
+    installed.append(_Entry("mine", Mine))
+    assert isinstance(build_method({"name": "mine"}, house()), Mine)
+
+
+def test_an_entry_point_that_is_no_method_is_told(installed: list[_Entry]) -> None:
+    installed.append(_Entry("broken", "a string"))
+    with pytest.raises(ConfigError, match=r"entry point 'broken' of cos2p\.methods is not a Method class"):
+        methods()
