@@ -1,0 +1,139 @@
+"""How far a study is, in numbers and in words, with a clock that the test winds."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cos2p.studies.grid import Cell, Grid
+from cos2p.studies.outcome import Outcome
+from cos2p.studies.process import Status
+from cos2p.studies.progress import StudyProgress
+from cos2p.studies.views import JsonView, LiveView, PlainView, showing
+from tests.report.fake_run import Clock
+from tests.studies.fakes import figures, tiny_grid
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return tiny_grid(tmp_path, rows=("slow", "quick"), seeds=(0, 1))
+
+
+def done(cell: Cell, seconds: float) -> Outcome:
+    return Outcome(cell.name, figures(0.5), seconds=seconds)
+
+
+def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: Grid) -> None:
+    clock = Clock()
+    progress = StudyProgress(jobs=1, clock=clock)
+    slow0, quick0, slow1, quick1 = grid.cells
+    progress.begin(grid.cells, {}, later=0)
+    assert progress.remaining() is None
+    for cell, seconds in ((slow0, 100.0), (quick0, 20.0)):
+        progress.started(cell)
+        progress.ended(cell, done(cell, seconds))
+    assert progress.remaining() == 120.0
+    progress.started(slow1)
+    clock.now += 30
+    assert progress.remaining() == 70.0 + 20.0
+    progress.moved(slow1, Status(0.5, "half way", 55.0))  # the run itself knows better
+    assert progress.remaining() == 55.0 + 20.0
+    assert progress.count_words() == "2/4 cells"
+    progress.ended(slow1, Outcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
+    progress.started(quick1)
+    progress.ended(quick1, done(quick1, 20.0))
+    assert progress.count_words() == "4/4 cells, 1 failed"
+    assert progress.remaining_words() == "done"
+
+
+def test_jobs_share_the_work_but_not_the_last_cell(grid: Grid) -> None:
+    progress = StudyProgress(jobs=2, clock=Clock())
+    progress.begin(grid.cells, {}, later=0)
+    for cell, seconds in zip(grid.cells[:2], (100.0, 20.0), strict=True):
+        progress.started(cell)
+        progress.ended(cell, done(cell, seconds))
+    assert progress.remaining() == 100.0, "120 seconds of work for two, but one cell of it takes 100"
+
+
+def test_the_first_estimate_comes_from_the_running_cells(grid: Grid) -> None:
+    clock = Clock()
+    progress = StudyProgress(jobs=1, clock=clock)
+    progress.begin(grid.cells, {}, later=2)
+    progress.started(grid.cells[0])
+    clock.now += 10
+    progress.moved(grid.cells[0], Status(0.1, "", 90.0))
+    assert progress.remaining() == 90.0 + 5 * 100.0
+    assert progress.remaining_words() == "about 9 min 50 s left"
+
+
+def test_what_is_kept_counts_as_done_and_teaches_the_pace(grid: Grid) -> None:
+    progress = StudyProgress(jobs=1, clock=Clock())
+    kept = Outcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
+    progress.begin(grid.cells, {kept.cell: kept}, later=0)
+    assert progress.count_words() == "1/4 cells, 1 from before"
+    assert progress.remaining() == 120.0
+
+
+def lines(view: PlainView) -> list[str]:
+    assert isinstance(view.console.file, io.StringIO)
+    return view.console.file.getvalue().splitlines()
+
+
+def test_plain_lines(grid: Grid) -> None:
+    clock = Clock()
+    view = PlainView(Console(file=io.StringIO(), width=120), StudyProgress(2, clock))
+    view.begin(grid.cells, {}, 0)
+    for cell in grid.cells[:2]:
+        view.started(cell)
+    view.tick()
+    view.moved(grid.cells[0], Status(0.5, "updates 2/4", 90.0))
+    clock.now += 61
+    view.tick()
+    view.tick()
+    view.ended(grid.cells[0], done(grid.cells[0], 61.0))
+    view.ended(grid.cells[1], Outcome(grid.cells[1].name, failure="the loss\x1b[31m became nan", exit_code=8))
+    assert lines(view) == [
+        "4 cells, 2 at once",
+        "slow-s0: updates 2/4 · about 4 min 1 s left",
+        "quick-s0: starting · about 4 min 1 s left",
+        "1/4 slow-s0: server 50.0 %, clients 50.0 %, 1 min 1 s · about 1 min 1 s left",
+        "2/4 quick-s0: failed: the loss?[31m became nan · about 1 min 1 s left",
+    ]
+
+
+def test_the_live_view_draws_running_cells_and_prints_failures(grid: Grid) -> None:
+    console = Console(file=io.StringIO(), width=120)
+    view = LiveView(console, StudyProgress(2, Clock()), "compare tiny")
+    view.begin(grid.cells, {}, 0)
+    view.started(grid.cells[0])
+    view.moved(grid.cells[0], Status(0.5, "updates 2/4 · server –", None))
+    console.print(view.draw())
+    view.ended(grid.cells[0], Outcome("slow-s0", failure="nan", exit_code=8))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "compare tiny" in text
+    assert "0/4 cells" in text
+    assert "slow-s0" in text
+    assert "updates 2/4 · server –" in text
+    assert text.endswith("slow-s0: failed: nan\n")
+
+
+def test_json_lines(grid: Grid) -> None:
+    said: list[Any] = []
+    view = JsonView(StudyProgress(), said.append)
+    view.begin(grid.cells, {}, 0)
+    view.started(grid.cells[0])
+    view.ended(grid.cells[0], done(grid.cells[0], 2.0))
+    (entry,) = said
+    assert (entry["kind"], entry["cell"], entry["ok"], entry["done"], entry["total"]) == ("cell", "slow-s0", True, 1, 4)
+
+
+def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_view() -> None:
+    with showing(Console(file=io.StringIO()), "t", 1) as view:
+        assert isinstance(view, PlainView)
+    with showing(Console(file=io.StringIO(), force_terminal=True), "t", 1) as view:
+        assert isinstance(view, LiveView)
