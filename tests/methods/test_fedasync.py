@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from cos2p.aggregation.mixing import Damping
+from cos2p.methods.fedasync import FedAsyncSettings
+from tests.methods.fleet import Fleet, digits_house
+from tests.tiny import same
+
+
+def test_settings_give_the_papers_three_dampings() -> None:
+    assert FedAsyncSettings().damping()(3) == 0.5
+    assert FedAsyncSettings(staleness="constant").damping()(9) == 1.0
+    hinge = FedAsyncSettings(staleness="hinge").damping()
+    assert hinge == Damping("hinge", a=10, b=4)
+
+
+def test_every_update_is_a_version_and_its_sender_goes_on_at_once() -> None:
+    fleet = Fleet(digits_house(updates=6), {"name": "fedasync"}).run()
+    assert fleet.server.versions.current == 6
+    merged = [note.fields for note in fleet.notes if note.kind == "merged"]
+    assert [fields["staleness"] for fields in merged] == [0, 1, 2, 2, 2, 2]  # three devices in turn: N − 1
+    assert [round(fields["gamma"]["alpha"], 4) for fields in merged[:3]] == [0.6, 0.4243, 0.3464]  # α is never used up
+    assert len(fleet.orders) == 3 + 5
+
+
+def test_without_weight_nothing_moves() -> None:
+    fleet = Fleet(digits_house(updates=3), {"name": "fedasync", "alpha": 0.0}).run()
+    assert same(fleet.server.weights, fleet.start)
+
+
+def test_the_proximal_term_needs_a_copy_of_the_model() -> None:
+    with_term = Fleet(digits_house(updates=1), {"name": "fedasync"})
+    without = Fleet(digits_house(updates=1), {"name": "fedasync", "rho": 0.0})
+    client = next(iter(with_term.house.members))
+    sent = sum(tensor.nbytes for tensor in with_term.server.task(with_term.orders[0]).weights.values())
+    assert with_term.server.peak_memory[client] - without.server.peak_memory[client] == sent

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cos2p import ModelConfig
+from cos2p.errors import ConfigError
+from cos2p.methods import build_method
+from cos2p.methods.fedrolex_official import FedRolexOfficial, ThinMethod
+from cos2p.models.layout import Weights
+from cos2p.submodel.thin import places, thin_slices
+from tests.methods.fleet import Fleet, digits_house, with_rates
+from tests.submodel.strategies import CONFIGS
+from tests.tiny import VIT, assert_close, house
+
+
+def official(
+    config: ModelConfig = VIT, rates: tuple[float, ...] = (0.25, 1.0), rounds: int = 4, **settings: Any
+) -> FedRolexOfficial:
+    method = build_method({"name": "fedrolex-official", **settings}, house(config, rates=rates, rounds=rounds))
+    assert isinstance(method, FedRolexOfficial)
+    return method
+
+
+def test_the_official_step_is_one_in_every_dimension() -> None:
+    assert [official(step="official").shift(q) for q in (0, 1, 9)] == [(0, 0, 0), (1, 1, 1), (9, 9, 9)]
+
+
+def test_turns_fit_the_run_however_short() -> None:
+    """16 residual entries, 16 rows, 10 units in 20 rounds: five turns are 4, 4 and 2.5 (3) entries a round."""
+    assert official(rounds=20, turns=5).shift(1) == (4, 4, 3)
+    assert official(rounds=10_000, turns=5).shift(7) == (7, 7, 7)  # never less than one
+
+
+def test_small_devices_lie_inside_large_ones_in_every_round() -> None:
+    method = official(rates=(0.25, 0.5))
+    for q in range(5):
+        small, large = (thin_slices(VIT, method.part(client, q)) for client in ("pi-0", "pi-1"))
+        for name in small:
+            for inner, outer in zip(small[name], large[name], strict=True):
+                assert inner is None or outer is None or set(inner.tolist()) <= set(outer.tolist())
+
+
+def test_with_the_whole_model_it_is_fedavg_whatever_the_roll() -> None:
+    """Rolled rows of q, k, v may regroup into other heads, so this holds in rounds that roll by whole heads."""
+    everybody = with_rates(digits_house(rounds=1), 1.0, 1.0)
+    fleet = Fleet(everybody, {"name": "fedrolex-official"}).run()
+    assert_close(fleet.server.weights, Fleet(everybody, {"name": "fedavg"}).run().server.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedrolex-official", "heterofl"])
+def test_what_nobody_held_stays_bitwise(name: str) -> None:
+    fleet = Fleet(with_rates(digits_house(rounds=2), 0.2), {"name": name}).run()
+    method = fleet.method
+    assert isinstance(method, ThinMethod)
+    expected: Weights = {n: t.clone() for n, t in fleet.start.items()}
+    changed = 0
+    for q in range(2):
+        part = method.part(fleet.orders[0].client, q)
+        for tensor_name, cuts in thin_slices(fleet.house.config, part).items():
+            at = places(cuts)
+            changed += int((expected[tensor_name][at] != fleet.server.weights[tensor_name][at]).sum())
+            expected[tensor_name][at] = fleet.server.weights[tensor_name][at]
+    assert changed > 0
+    assert all((expected[n] == fleet.server.weights[n]).all() for n in expected)
+
+
+def test_heterofl_never_moves() -> None:
+    method = build_method({"name": "heterofl"}, house(VIT))
+    assert isinstance(method, ThinMethod)
+    assert method.part("pi-0", 0) == method.part("pi-0", 99)
+    residual = method.part("pi-0", 5).residual
+    assert (residual.start, residual.count) == (0, 7)  # r = 0.4375 is the largest that a quarter allows here
+
+
+def test_rotary_models_are_refused_with_a_reason() -> None:
+    with pytest.raises(ConfigError, match="rotary"):
+        official(CONFIGS["llama tied"])
