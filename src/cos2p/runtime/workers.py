@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 
 from cos2p.data.examples import Examples
 from cos2p.errors import RunError, TrainingError
-from cos2p.messages import Task
+from cos2p.messages import Task, load_tensors
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world
@@ -51,10 +52,12 @@ class Workers:
         )
 
     def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
-        return self._pool.submit(_train, task, pack_memory(memory))
+        with _deaf_children():
+            return self._pool.submit(_train, task, pack_memory(memory))
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
-        return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
+        with _deaf_children():
+            return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
 
     def close(self) -> None:
         """Stop at once: a task in progress is worth nothing any more, or is done again on resume."""
@@ -63,6 +66,17 @@ class Workers:
         for process in processes:
             process.terminate()
         self._pool.shutdown(wait=True)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started in here never hear of Ctrl-C, not even while they are still importing: it is the main
+    process's business, and a worker that died of it would end the run as an accident."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def wait(future: Future[Any]) -> Any:
@@ -83,7 +97,6 @@ _world: World | None = None
 
 def _start(recipe: Mapping[str, Any]) -> None:
     global _world
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
     torch.set_num_threads(1)
     _world = build_world(Recipe.parse(recipe))
 
@@ -101,7 +114,7 @@ def _train(data: bytes, memory: bytes) -> Outcome:
 def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
     """Scores on the validation and the test samples, at each exit."""
     assert _world is not None
-    loaded = safetensors.torch.load(weights)
+    loaded = load_tensors(weights)
     limit = _world.recipe.schedule.evaluate_samples
     scores: dict[str, Any] = {}
     for name, examples in (("validation", _world.bundle.validation), ("test", _world.bundle.test)):
@@ -121,4 +134,4 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(data: bytes) -> Memory:
-    return safetensors.torch.load(data) if data else {}
+    return load_tensors(data) if data else {}
