@@ -11,10 +11,12 @@ EXIT_DEFECT = 70
 
 def main() -> None:
     """The entry point `cos2p`."""
-    from cos2p.cli.app import app
-
     try:
+        from cos2p.cli.app import app
+
         app(prog_name="cos2p")
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception:
         traceback.print_exc()
         print(
