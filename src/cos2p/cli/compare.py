@@ -56,7 +56,7 @@ def compare(
 ) -> None:
     """Compare methods at equal budget, equal data and an equal number of client updates.
 
-    cos2p compare fashion-mini --methods cos2p,fedrolex,ram-fed --tune --jobs 2 --out runs/fashion
+    cos2p compare fashion-mini --methods cos2p,fedrolex,ramfed --tune --jobs 2 --out runs/fashion
     """
     from cos2p.methods import method_class
     from cos2p.studies.compare import Comparison, choose_methods
