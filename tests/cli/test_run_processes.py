@@ -106,7 +106,10 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path) -> None:
 def test_ctrl_c_while_the_workers_start_is_no_accident(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     running = subprocess.Popen(
-        [*PROGRAM, "run", str(tiny), "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*PROGRAM, "run", str(tiny), "--out", str(out), "--set", "schedule.rounds=30"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while not any(event["kind"] == "dispatched" for event in events(out)):

@@ -145,4 +145,6 @@ def _listening(voice: Voice) -> Iterator[Listener | None]:
 
 
 def _print_event(kind: str, fields: Mapping[str, Any]) -> None:
-    print_json({"kind": kind, **fields})
+    from cos2p.tracking.events import event_line
+
+    typer.echo(event_line(kind, fields))

@@ -49,9 +49,8 @@ class EventLog:
         return log
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event. Numbers that are not finite become null; numpy and torch scalars are numbers."""
-        event = {"kind": kind, **{name: _plain(value, name) for name, value in fields.items()}}
-        line = (json.dumps(event, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
+        """Append one event."""
+        line = (event_line(kind, fields) + "\n").encode("ascii")
         with explained(self.path):
             try:
                 rest = memoryview(line)
@@ -102,6 +101,16 @@ class EventLog:
             )
         os.ftruncate(self._descriptor, offset)
         self._size = offset
+
+
+def event_line(kind: str, fields: Mapping[str, Any]) -> str:
+    """An event as the file has it. Numbers that are not finite become null; numpy and torch scalars are numbers.
+
+    >>> event_line("arrived", {"t": 1.5, "loss": float("nan")})
+    '{"kind":"arrived","loss":null,"t":1.5}'
+    """
+    event = {"kind": kind, **{name: _plain(value, name) for name, value in fields.items()}}
+    return json.dumps(event, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def read_events(path: str | Path) -> Iterator[dict[str, Any]]:
