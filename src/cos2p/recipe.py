@@ -46,8 +46,9 @@ class ModelSettings(Settings):
 class PartitionSettings(Settings):
     """How the training samples are dealt to the devices."""
 
-    kind: Literal["dirichlet", "lda", "iid", "natural"] = Field(
-        default="dirichlet", description="Hsu's Dirichlet allocation; `lda`; `iid`; or by the data's group column."
+    kind: Literal["dirichlet", "hsu", "lda", "iid", "natural"] = Field(
+        default="dirichlet",
+        description="`dirichlet`: alpha for each class; `hsu`: alpha over all; `lda`; `iid`; `natural`: by groups.",
     )
     alpha: float = Field(default=1.5, gt=0, description="Dirichlet concentration: 0.1 very unequal, 100 nearly equal.")
     local_test: float = Field(

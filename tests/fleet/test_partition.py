@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cos2p.errors import ConfigError, DataError
 from cos2p.fleet import PartitionKind, local_split, partition, sizes_by_weight
 
-KINDS: tuple[PartitionKind, ...] = ("dirichlet", "lda", "iid", "natural")
+KINDS: tuple[PartitionKind, ...] = ("dirichlet", "hsu", "lda", "iid", "natural")
 BALANCED = np.repeat(np.arange(10), 200)  # 2,000 samples, 200 of each of 10 classes
 
 
@@ -49,7 +49,7 @@ def test_parts_are_disjoint_in_range_sized_as_asked_and_the_same_every_time(
     assert len(np.unique(together)) == len(together)
     assert np.isin(together, np.arange(len(labels))).all()
     assert all(np.all(np.diff(part) > 0) for part in result)
-    if kind in ("dirichlet", "iid"):
+    if kind in ("dirichlet", "hsu", "iid"):
         assert [len(part) for part in result] == sizes
     else:
         assert len(together) == len(labels)
@@ -84,7 +84,7 @@ def test_a_huge_alpha_gives_every_client_the_prior() -> None:
         assert class_shares(labels, part) == pytest.approx(prior, abs=0.05)
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1e-9])
+@pytest.mark.parametrize("alpha", [1e-4, 1e-9])
 def test_a_tiny_alpha_gives_every_client_mostly_one_class(alpha: float) -> None:
     for seed in range(5):
         parts = partition(BALANCED, [50] * 4, alpha=alpha, seed=seed)
@@ -101,14 +101,18 @@ def test_a_class_that_runs_out_is_replaced_by_the_others() -> None:
     assert np.mean([(class_shares(BALANCED, part) > 0.05).sum() for part in parts]) < 5
 
 
-def test_the_mean_of_the_mixes_is_the_prior_and_their_spread_follows_alpha() -> None:
+@pytest.mark.parametrize(("kind", "total"), [("hsu", 1.5), ("dirichlet", 3.0)])
+def test_the_mean_of_the_mixes_is_the_prior_and_their_spread_follows_alpha(kind: PartitionKind, total: float) -> None:
     labels = np.repeat([0, 1], [2000, 8000])
     shares = [
-        np.mean(labels[part] == 0) for seed in range(300) for part in partition(labels, [100], alpha=1.5, seed=seed)
+        np.mean(labels[part] == 0)
+        for seed in range(300)
+        for part in partition(labels, [100], kind, alpha=1.5, seed=seed)
     ]
 
-    # Dir(1.5 * prior): mean 0.2, variance 0.2 * 0.8 / (1.5 + 1); drawing 100 samples adds p(1-p)/100 on average.
-    variance = 0.16 / 2.5
+    # Dir(total * prior), total being alpha, or alpha for each of two classes: mean 0.2, variance
+    # 0.2 * 0.8 / (total + 1); drawing 100 samples adds p(1-p)/100 on average.
+    variance = 0.16 / (total + 1)
     variance += (0.16 - variance) / 100
     assert np.mean(shares) == pytest.approx(0.2, abs=4 * np.sqrt(variance / 300))
     assert np.std(shares) == pytest.approx(np.sqrt(variance), rel=0.15)
@@ -121,7 +125,7 @@ def test_no_client_is_always_the_one_that_gets_the_leftovers() -> None:
 
     purities = np.array(
         [
-            [class_shares(labels, part).max() for part in partition(labels, [50] * 8, alpha=1.0, seed=seed)]
+            [class_shares(labels, part).max() for part in partition(labels, [50] * 8, "hsu", 1.0, seed)]
             for seed in range(300)
         ]
     ).mean(0)
@@ -211,7 +215,7 @@ def test_texts_without_classes_cannot_be_split_by_class() -> None:
     [
         ({"sizes": []}, "at least one client"),
         ({"sizes": [-1, 5]}, "cannot be negative"),
-        ({"sizes": [5], "kind": "random"}, "unknown partition 'random'; known: dirichlet, lda, iid, natural"),
+        ({"sizes": [5], "kind": "random"}, "unknown partition 'random'; known: dirichlet, hsu, lda, iid, natural"),
         ({"sizes": [5], "alpha": 0.0}, r"alpha is 0\.0"),
         ({"sizes": [5], "alpha": float("nan")}, "alpha is nan"),
     ],

@@ -201,7 +201,10 @@ class Server:
     def _dispatch(self, action: Dispatch) -> Send:
         member, training = self.house.members[action.client], self.house.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
-        assignment = self.method.assign(call)
+        try:
+            assignment = self.method.assign(call)
+        except BudgetError as error:
+            raise BudgetError(f"{member.name}: {error}; {self._advice(member)}") from None
         lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor * training.lr)
         order = Order(
             client=action.client,
@@ -232,11 +235,11 @@ class Server:
             return
         raise BudgetError(
             f"{order.client}: its task needs {format_bytes(needed)}, the device has "
-            f"{format_bytes(member.device.memory)}; {self._advice(order)}"
+            f"{format_bytes(member.device.memory)}; {self._advice(member)}"
         )
 
-    def _advice(self, order: Order) -> str:
-        member, training = self.house.members[order.client], self.house.training
+    def _advice(self, member: Member) -> str:
+        training = self.house.training
         load = Workload(member.batch, member.samples, training.epochs, optimizer=training.optimizer)
         rate = largest_rate(self.house.config, member.device.memory, load)
         if rate == 0.0:

@@ -249,7 +249,8 @@ class Simulation:
                 "planned": self._planned,
                 "agenda": [[d.time, d.number, d.kind, d.subject] for d in self._agenda],
                 "due_evaluation": self._due_evaluation,
-                "training": sorted(self._training),
+                "training": sorted(task for task in self._training if task in self.server.orders),
+                "finished": self.finished,
                 "scores": self.scores.to_dict(),
             },
             groups=groups,
@@ -259,7 +260,7 @@ class Simulation:
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
         self.server.load_state(values["server"], checkpoint.groups)
-        self.now, self._planned = values["now"], values["planned"]
+        self.now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)
         self.scores.load_dict(values["scores"])

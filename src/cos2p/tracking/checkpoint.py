@@ -49,7 +49,7 @@ class Checkpoint:
         try:
             with safe_open(path, framework="pt") as file:
                 meta = json.loads(file.metadata()["cos2p"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  not a dict
         except FileNotFoundError:
             raise RunError(f"there is no checkpoint {path}; start the run without --resume") from None
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:

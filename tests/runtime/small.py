@@ -1,0 +1,65 @@
+"""A run small enough for a test: four unequal devices, a few hundred digits, two rounds of seconds."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from cos2p.messages import Task
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.workers import Outcome, pack_memory
+from cos2p.runtime.world import World
+from cos2p.training.evaluation import evaluate_global
+from cos2p.training.masks import Memory
+from cos2p.training.trainers import run_task
+
+VALUES: dict[str, Any] = {
+    "name": "small",
+    "seed": 3,
+    "model": {"size": "vit-nano", "depth": 4, "dim": 32, "heads": 4, "mlp": 64},
+    "data": {"source": "digits", "train_samples": 400, "test_samples": 100},
+    "partition": {"alpha": 1.5, "local_test": 0.2},
+    "fleet": {
+        "devices": [
+            {"preset": "jetson-xavier-nx-8gb", "count": 2, "rate": 0.0625, "batch": 16, "flops": 1e7},
+            {"preset": "jetson-agx-orin-64gb", "count": 2, "rate": 0.5625, "batch": 32, "flops": 9e7},
+        ]
+    },
+    "training": {"epochs": 1, "lr": 2e-3},
+    "schedule": {"rounds": 5, "mu": 0.5, "t_clk": 2.0, "evaluate_every": 2},
+    "method": {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}},
+    "run": {"workers": 1, "checkpoint_seconds": 0.0},
+}
+
+
+def small(**changes: Any) -> Recipe:
+    """The recipe above with tables replaced or extended: small(schedule={"rounds": 2})."""
+    values = dict(VALUES)
+    for name, change in changes.items():
+        values[name] = {**values[name], **change} if isinstance(change, dict) else change
+    return Recipe.parse(values)
+
+
+class InlineWorkers:
+    """Workers without processes: the job is done when it is asked for. Counts what it did."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.trained = world, 0
+
+    def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
+        loaded = Task.from_bytes(task)
+        update, remembered = run_task(self.world.config, loaded, self.world.shards[loaded.order.client], memory)
+        self.trained += 1
+        return _done(Outcome(update.to_bytes(), pack_memory(remembered)))
+
+    def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
+        test, normalize = self.world.bundle.test, self.world.recipe.data.normalize
+        scores = evaluate_global(self.world.config, weights, test, normalize, exits)
+        return _done({"test": {str(depth): value for depth, value in scores.items()}})
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,133 @@
+"""Killed at any moment, a run goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cos2p.runtime.results import WALL_CLOCK_FIELDS, recipe_toml
+from cos2p.runtime.run import run
+from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.world import build_world
+from cos2p.tracking.checkpoint import Checkpoint
+from tests.runtime.small import InlineWorkers, small
+
+SCHEDULE = {"rounds": 4, "t_clk": 2.0}
+
+
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in WALL_CLOCK_FIELDS}
+
+
+class Crash(Exception):
+    pass
+
+
+def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
+    """In process: crash after every single event, each time going on from the checkpoint before it."""
+    world = build_world(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}))
+
+    def fresh(log: list[Any]) -> Simulation:
+        return Simulation(world, InlineWorkers(world), lambda kind, fields: log.append((kind, dict(fields))))  # type: ignore[arg-type]
+
+    whole: list[Any] = []
+    reference = fresh(whole)
+    reference.begin()
+    reference.run(lambda: None)
+
+    log: list[Any] = []
+    simulation = fresh(log)
+    simulation.begin()
+    path, crashes = tmp_path / "checkpoint", 0
+    while True:
+        done = len(log)
+
+        def crash(simulation: Simulation = simulation) -> None:
+            simulation.save().write(path)
+            raise Crash
+
+        try:
+            simulation.run(crash)
+            break
+        except Crash:
+            crashes += 1
+            checkpoint = Checkpoint.read(path)
+            assert len(log) >= done
+            simulation = fresh(log)
+            simulation.restore(checkpoint.values, checkpoint)
+    assert crashes > 20
+    assert log == whole
+    assert simulation.scores.result({}) == reference.scores.result({})
+    for name, tensor in reference.server.weights.items():
+        assert tensor.equal(simulation.server.weights[name]), name
+
+
+def _faulty_devices() -> list[dict[str, Any]]:
+    weak = {"preset": "jetson-xavier-nx-8gb", "count": 2, "rate": 0.0625, "batch": 16, "flops": 1e7, "drop_rate": 0.3}
+    strong = {"preset": "jetson-agx-orin-64gb", "count": 2, "rate": 0.5625, "batch": 32, "flops": 9e7}
+    return [{**weak, "downtime": 5.0}, strong]
+
+
+def test_one_and_two_workers_give_the_same_run_bit_for_bit(tmp_path: Path) -> None:
+    results = [run(small(schedule=SCHEDULE, run={"workers": n}), tmp_path / str(n)) for n in (1, 2)]
+    assert figures(results[0]) == figures(results[1])
+    assert (tmp_path / "1/events.jsonl").read_bytes() == (tmp_path / "2/events.jsonl").read_bytes()
+    assert (tmp_path / "1/weights.safetensors").read_bytes() == (tmp_path / "2/weights.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_kill_nine_at_random_moments(tmp_path: Path) -> None:
+    """Real processes, real kills. The moments are drawn; the outcome must not depend on them."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe_toml(small(schedule=SCHEDULE)), encoding="utf-8")
+    whole = run(small(schedule=SCHEDULE), tmp_path / "whole")
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "cos2p", "run", str(recipe), "--out", str(out), "--resume", "-q"]
+    rng, kills = random.Random(5), 0
+    while not (out / "result.json").exists():
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        begun = _size(out)
+        while process.poll() is None and _size(out) == begun:  # let it get past its start ...
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0.0, 0.6))  # ... and then strike
+        if process.poll() is None and kills < 4:
+            _kill_tree(process)
+            kills += 1
+        _, errors = process.communicate()
+        if process.returncode not in (0, -signal.SIGKILL):
+            pytest.fail(errors.decode())
+    assert kills >= 2
+    assert figures(json.loads((out / "result.json").read_text())) == figures(whole)
+    assert (out / "events.jsonl").read_bytes() == (tmp_path / "whole/events.jsonl").read_bytes()
+    assert (out / "weights.safetensors").read_bytes() == (tmp_path / "whole/weights.safetensors").read_bytes()
+
+
+def _size(out: Path) -> int:
+    log = out / "events.jsonl"
+    return log.stat().st_size if log.exists() else 0
+
+
+def _kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """The main process first, as a crash would: its workers must not outlive it for long."""
+    process.kill()
+
+
+def test_resuming_with_another_recipe_is_refused_by_the_field(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(small(schedule={"rounds": 1}), out)
+    with pytest.raises(Exception, match=r"training\.lr"):
+        run(small(schedule={"rounds": 1}, training={"lr": 0.5}), out, resume=True)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = run(small(schedule={"rounds": 1}), out)
+    assert run(small(schedule={"rounds": 1}), out, resume=True) == first

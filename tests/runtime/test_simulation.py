@@ -1,0 +1,152 @@
+"""The virtual clock: what happens when, the same for everybody, whatever the devices do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cos2p.errors import BudgetError
+from cos2p.recipe import Recipe
+from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.world import build_world
+from tests.runtime.small import VALUES, InlineWorkers, small
+
+Events = list[tuple[str, Mapping[str, Any]]]
+
+
+def play(**changes: Any) -> tuple[Simulation, Events]:
+    world = build_world(small(**changes))
+    events: Events = []
+    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: events.append((kind, dict(fields))))  # type: ignore[arg-type]
+    simulation.begin()
+    simulation.run(lambda: None)
+    return simulation, events
+
+
+def of(events: Events, kind: str, **match: Any) -> list[Mapping[str, Any]]:
+    return [f for k, f in events if k == kind and all(f[name] == value for name, value in match.items())]
+
+
+def test_a_run_ends_after_its_rounds_with_every_figure() -> None:
+    simulation, events = play()
+    result = simulation.scores.result(simulation.server.peak_memory)
+    assert result["rounds"] == 5
+    assert result["updates"] == len(of(events, "merged"))
+    assert 0 < result["top1"] <= 1
+    assert 0 < result["client_top1"] <= 1
+    assert result["bytes_down"] == sum(e["bytes"] for e in of(events, "dispatched"))
+    assert result["bytes_up"] == sum(e["bytes"] for e in of(events, "arrived"))
+    assert result["virtual_seconds"] == of(events, "finished")[0]["t"]
+    assert sum(result["staleness"].values()) == result["updates"]
+    for figures in result["devices"].values():
+        assert 0 < figures["peak_memory"] <= figures["memory"]
+
+
+def test_time_never_runs_backwards_and_an_answer_takes_as_long_as_its_phases() -> None:
+    _, events = play()
+    times = [fields["t"] for _, fields in events]
+    assert times == sorted(times)
+    for arrival in of(events, "arrived"):
+        dispatch = of(events, "dispatched", task=arrival["task"])[0]
+        assert arrival["t"] == pytest.approx(dispatch["t"] + sum(dispatch["seconds"].values()))
+
+
+def test_masks_cost_time_and_bytes_only_while_they_train() -> None:
+    _, events = play(schedule={"rounds": 8})
+    for dispatch in of(events, "dispatched"):
+        assert (dispatch["seconds"]["masks"] > 0) == dispatch["masks"]
+    client = "jetson-agx-orin-64gb-1"
+    with_masks = [e["bytes"] for e in of(events, "dispatched", client=client, masks=True)]
+    without = [e["bytes"] for e in of(events, "dispatched", client=client, masks=False)]
+    assert with_masks, without
+    assert min(with_masks) > max(without)
+
+
+def test_synchronous_rounds_wait_for_everybody() -> None:
+    simulation, events = play(method={"name": "cos2p-sync"}, schedule={"rounds": 3})
+    for round_ in of(events, "aggregated"):
+        assert sorted(round_["clients"]) == sorted(simulation.world.house.members)
+    assert {e["staleness"] for e in of(events, "merged")} == {0}
+
+
+def test_asynchronous_rounds_wait_for_nobody_and_use_everybody() -> None:
+    simulation, events = play(method={"name": "cos2p-async"}, schedule={"rounds": 6})
+    assert [round_["updates"] for round_ in of(events, "aggregated")] == [1] * 6
+    assert simulation.scores.result({})["ru"] == pytest.approx(1.0)
+
+
+def test_semi_asynchronous_is_quicker_than_synchronous_for_as_many_updates() -> None:
+    schedule = {"rounds": None, "updates": 16}
+    semi, _ = play(schedule=schedule)
+    sync, _ = play(schedule=schedule, method={"name": "cos2p-sync"})
+    assert semi.scores.result({})["updates"] == sync.scores.result({})["updates"] == 16
+    assert semi.now < 0.75 * sync.now
+    assert semi.scores.result({})["ru"] > 1.1 * sync.scores.result({})["ru"]
+
+
+def _fleet(**fault: Any) -> dict[str, Any]:
+    weak, strong = VALUES["fleet"]["devices"]
+    return {"devices": [{**weak, **fault}, strong]}
+
+
+def test_a_device_that_joins_late_gets_its_first_task_then() -> None:
+    _, events = play(fleet=_fleet(joins_at=20.0))
+    late = of(events, "dispatched", client="jetson-xavier-nx-8gb-1")
+    assert late
+    assert late[0]["t"] == 20.0
+
+
+def test_a_device_that_leaves_is_not_waited_for() -> None:
+    _, events = play(fleet=_fleet(leaves_at=5.0), method={"name": "cos2p-sync"}, schedule={"rounds": 3})
+    assert [e["clients"] for e in of(events, "aggregated")][-1] == ["jetson-agx-orin-64gb-1", "jetson-agx-orin-64gb-2"]
+    assert not of(events, "dispatched", client="jetson-xavier-nx-8gb-1")[1:]
+
+
+def test_a_device_that_dies_in_the_middle_is_noticed_by_its_silence() -> None:
+    _, events = play(
+        fleet={**_fleet(dies_at=5.0), "heartbeat_seconds": 30.0}, method={"name": "cos2p-sync"}, schedule={"rounds": 2}
+    )
+    assert of(events, "died")[0]["t"] == 5.0
+    assert of(events, "left")[0]["t"] == 35.0
+    assert of(events, "aggregated")[0]["t"] >= 35.0  # the synchronous server had to wait for the silence
+    assert of(events, "finished")
+
+
+def test_a_device_that_restarts_loses_its_task_and_gets_another() -> None:
+    _, events = play(fleet=_fleet(drop_rate=0.5, downtime=10.0), schedule={"rounds": 8})
+    lost = of(events, "lost")
+    assert lost
+    answered = {e["task"] for e in of(events, "arrived")}
+    assert not answered & {e["task"] for e in lost}
+    back = [e for e in of(events, "joined", client=lost[0]["client"]) if e["t"] > lost[0]["t"]]
+    assert back[0]["t"] == pytest.approx(lost[0]["t"] + 10.0)
+
+
+def test_the_end_of_virtual_time_ends_the_run_with_what_was_buffered() -> None:
+    simulation, events = play(schedule={"virtual_seconds": 12.0})
+    assert simulation.finished == "virtual time"
+    assert of(events, "finished")[0]["t"] <= 12.0
+
+
+def test_when_everybody_is_gone_the_run_ends_instead_of_waiting() -> None:
+    group = {"preset": "laptop", "count": 2, "rate": 0.5625, "batch": 32, "flops": 9e7, "leaves_at": 4.0}
+    simulation, _ = play(fleet={"devices": [group]}, schedule={"rounds": 50})
+    assert simulation.finished is not None
+    assert "no device is left" in simulation.finished
+
+
+def test_a_task_over_the_memory_of_its_device_is_refused_with_both_numbers() -> None:
+    with pytest.raises(BudgetError, match=r"nx-8gb-1.* needs .* has 1\.00 MB; .*(the largest rate|no submodel)"):
+        play(fleet=_fleet(memory="1MB"))
+
+
+def test_a_method_that_cannot_keep_a_budget_runs_and_shows_it() -> None:
+    values = {**VALUES, "method": {"name": "fedavg"}, "fleet": _fleet(memory="1MB"), "schedule": {"rounds": 1}}
+    world = build_world(Recipe.parse(values))
+    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: None)  # type: ignore[arg-type]
+    simulation.begin()
+    simulation.run(lambda: None)
+    weak = simulation.scores.result(simulation.server.peak_memory)["devices"]["jetson-xavier-nx-8gb-1"]
+    assert weak["peak_memory"] > weak["memory"]
