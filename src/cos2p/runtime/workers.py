@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -99,6 +100,13 @@ def _start(recipe: Mapping[str, Any]) -> None:
     global _world
     torch.set_num_threads(1)
     _world = build_world(Recipe.parse(recipe))
+
+
+def _die_with_parent(parent: int) -> None:
+    """A killed main process cannot stop its workers; each looks out for itself."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _train(data: bytes, memory: bytes) -> Outcome:
