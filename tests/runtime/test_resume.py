@@ -93,8 +93,8 @@ def test_kill_nine_at_random_moments(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cos2p", "run", str(recipe), "--out", str(out), "--resume", "-q"]
     rng, kills = random.Random(5), 0
     while not (out / "result.json").exists():
-        errors = (tmp_path / "errors").open("w+")
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        with (tmp_path / "errors").open("w") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         begun = _size(out)
         while process.poll() is None and _size(out) == begun:  # let it get past its start ...
             time.sleep(0.02)
