@@ -1,0 +1,54 @@
+"""A device without a rate gets the largest that its memory and the wanted time allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cos2p import model
+from cos2p.errors import BudgetError
+from cos2p.fleet.devices import device
+from cos2p.fleet.rates import LADDER, choose_rate, task_seconds
+from cos2p.submodel.budget import largest_rate
+from cos2p.submodel.workload import Workload
+from tests.runtime.small import VALUES, small
+
+CONFIG = model("vit-tiny")
+
+
+def chosen(memory: str, flops: float = 1e12, target: float = 0.0) -> float:
+    group = {"preset": "laptop", "count": 1, "batch": 8, "memory": memory, "flops": flops}
+    recipe = small(fleet={"devices": [group], "target_seconds": target})
+    board = device("board", flops=flops, memory=memory, down="10MB/s", up="10MB/s")
+    return choose_rate(CONFIG, board, recipe.fleet.devices[0], recipe, samples=64)
+
+
+def test_more_memory_never_means_a_smaller_rate() -> None:
+    rates = [chosen(memory) for memory in ("200MB", "300MB", "500MB", "1GB", "4GB")]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1] == 1.0
+
+
+def test_the_rate_fits_and_the_next_one_does_not() -> None:
+    rate = chosen("400MB")
+    workload = Workload(batch=8, samples=64, epochs=VALUES["training"]["epochs"])
+    limit = largest_rate(CONFIG, "400MB", workload)
+    assert rate <= limit
+    bigger = [step for step in LADDER if step > rate]
+    assert bigger, "pick a memory that does not fit the whole model"
+    assert min(bigger) > limit
+
+
+def test_a_wanted_time_takes_what_memory_would_allow() -> None:
+    slow: dict[str, Any] = {"memory": "4GB", "flops": 1e10}
+    unhurried, hurried = chosen(**slow), chosen(**slow, target=120.0)
+    assert hurried < unhurried
+    board = device("board", flops=1e10, memory="4GB", down="10MB/s", up="10MB/s")
+    workload = Workload(batch=8, samples=64, epochs=VALUES["training"]["epochs"])
+    assert task_seconds(CONFIG, board, hurried, workload) <= 120.0
+
+
+def test_a_device_too_small_for_anything_is_named() -> None:
+    with pytest.raises(BudgetError, match=r"board cannot train even 0\.0156 .* 20\.0 MB"):
+        chosen("20MB")
