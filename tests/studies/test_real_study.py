@@ -33,7 +33,7 @@ def tables(out: Path) -> list[Any]:
     for table in study["tables"]:
         for row in table["rows"]:
             del row["figures"][WALL_CLOCK]
-    runs = list(csv.DictReader((out / "runs.csv").open(encoding="utf-8")))
+    runs = list(csv.DictReader((out / "runs.csv").read_text(encoding="utf-8").splitlines()))
     return [study["tables"], [{key: run[key] for key in run if key != WALL_CLOCK} for run in runs]]
 
 

@@ -61,6 +61,7 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
         os.setpgrp()
         threading.Thread(target=_die_with_the_study, daemon=True).start()
         _write_to(Path(log))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         work(recipe, Path(folder), channel.send)
     except KeyboardInterrupt:
