@@ -208,6 +208,8 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
                 return self._host.chunk(str(data.get("name")), int(data.get("offset", 0)))
             case "pause" if self._driver is not None:
                 self._driver.pause()
+            case "end" if self._driver is not None:
+                self._driver.end("the user ended it")
             case "fetched":
                 self._host.fetched()
         return {}

@@ -76,7 +76,9 @@ class Answered:
 
 @dataclass(frozen=True)
 class Asked:
-    """The user wants the run to pause: go on later from a checkpoint."""
+    """The user wants the run to pause, to go on later from a checkpoint; or to end now, with a reason."""
+
+    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class Driver:
 
     def pause(self) -> None:
         self._happenings.put(Asked())
+
+    def end(self, reason: str) -> None:
+        """Aggregate what has come and finish."""
+        self._happenings.put(Asked(reason))
 
     # ------------------------------------------------------------ the loop
 
@@ -217,6 +223,8 @@ class Driver:
         elif isinstance(happening, Remark):
             self.scores.note(happening.kind, happening.fields)
             self._log(happening.kind, **happening.fields)
+        elif happening.end:
+            self._carry_out(self.server.handle(Stop(happening.end)))
         else:
             self.paused = True
 

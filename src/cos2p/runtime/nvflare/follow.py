@@ -12,7 +12,7 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,8 +49,11 @@ def run_on_fleet(
     resume: bool = False,
     overwrite: bool = False,
     listener: Listener | None = None,
+    expected: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Run the recipe on the fleet of the admin kit `kit`, into the folder `out`; returns the figures.
+
+    It begins when the devices that are `expected`, by default those connected now, are ready, or after two minutes.
 
     `resume` goes on with the run of that folder: one that is still going is followed again, one that was paused or
     whose server was lost goes on from its checkpoint, one that is over is fetched.
@@ -68,7 +71,7 @@ def run_on_fleet(
     office = Office(admin)
     try:
         follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda kind, fields: None))
-        return follower.follow()
+        return follower.follow(sorted(expected))
     finally:
         office.close()
 
@@ -91,8 +94,8 @@ class Follower:
         self._pause_asked = False
         self._job = ""
 
-    def follow(self) -> dict[str, Any]:
-        self._begin()
+    def follow(self, expected: list[str]) -> dict[str, Any]:
+        self._begin(expected)
         self.office.patience = OUTAGE_SECONDS
         lost = 0.0
         with self._pause_on_interrupt():
@@ -115,18 +118,18 @@ class Follower:
 
     # ------------------------------------------------------------ the job at the server
 
-    def _begin(self) -> None:
+    def _begin(self, expected: list[str]) -> None:
         known = self.office.job(self.run)
         if known is not None and not known[1].startswith("FINISHED"):
             self._job = known[0]
             return
         told = False
-        while not (expected := self.office.clients()):
+        while not (connected := self.office.clients()):
             if not told:
                 self._listener("waiting", {"t": 0.0, "reason": "no device is connected yet (cos2p fleet join)"})
                 told = True
             time.sleep(LOOK_SECONDS)
-        self._job = self.office.submit(self.run, self.recipe, expected)
+        self._job = self.office.submit(self.run, self.recipe, expected or connected)
 
     def _look_for_the_job(self, lost: float) -> float:
         """Not started yet, started again as another job after a crash, or ended. Returns since when it is lost."""

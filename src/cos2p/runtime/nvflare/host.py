@@ -41,8 +41,8 @@ FETCHABLE = ("result.json", "weights.safetensors")
 PAGE_BYTES = 128 * 2**10
 """Of the event log in one answer; of a file three times as much."""
 
-GATHER_SECONDS = 60.0
-"""How long a run waits for the devices that were connected when it was started."""
+GATHER_SECONDS = 120.0
+"""How long a run waits for the devices that are expected."""
 
 PICKUP_SECONDS = 300.0
 """How long a finished run waits for its user to fetch the figures before it ends; they stay in the folder."""

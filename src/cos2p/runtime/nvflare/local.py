@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cos2p.errors import ConfigError, RunError
+from cos2p.errors import ConfigError
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare.devicefile import DeviceFile
 from cos2p.runtime.nvflare.follow import run_on_fleet
 from cos2p.runtime.nvflare.kits import Kit, provision
-from cos2p.runtime.nvflare.office import Office
 from cos2p.runtime.nvflare.plan import FleetPlan
 from cos2p.runtime.nvflare.processes import Machine, free_port, server_address, wait_for_port
 from cos2p.runtime.simulation import Listener
@@ -57,24 +55,12 @@ class LocalFleet:
     admin: Kit
 
     def start(self) -> None:
-        """Server first, then the devices; returns when all of them are connected."""
+        """Server first, then the devices."""
         self.server.start()
         host, port = server_address(self.server.kit)
         wait_for_port(host, port, START_SECONDS, lambda: self.server.running)
         for device in self.devices.values():
             device.start()
-        self.wait_for(set(self.devices))
-
-    def wait_for(self, names: set[str], seconds: float = START_SECONDS) -> None:
-        office, deadline = Office(self.admin), time.monotonic() + seconds
-        try:
-            while not names <= set(office.clients()):
-                if time.monotonic() > deadline:
-                    missing = ", ".join(sorted(names - set(office.clients())))
-                    raise RunError(f"{missing} did not connect in {seconds:.0f} s; see log.txt in the kits")
-                time.sleep(0.2)
-        finally:
-            office.close()
 
     def kill(self) -> None:
         for machine in (*self.devices.values(), self.server):
@@ -143,7 +129,7 @@ def run_local(
     else:
         fleet = make_local_fleet(kits, recipe, slowed(recipe) if slow else None)
     with running(fleet):
-        result = run_on_fleet(recipe, folder, fleet.admin.folder, resume=True, listener=listener)
+        result = run_on_fleet(recipe, folder, fleet.admin.folder, resume=True, listener=listener, expected=names)
     shutil.rmtree(kits)  # keys of a fleet that is no more
     return result
 

@@ -35,7 +35,7 @@ class Machine:
         self.kill()
         settle(self.kit)
         (self.kit.folder / "transfer").mkdir(exist_ok=True)
-        with self.kit.log.open("ab") as log:
+        with (self.kit.folder / "output.txt").open("ab") as log:  # NVFlare writes its log itself
             self._process = subprocess.Popen(
                 self._command(),
                 cwd=self.kit.folder,

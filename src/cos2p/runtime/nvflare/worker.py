@@ -47,6 +47,7 @@ from cos2p.training.trainers import run_task
 def main() -> None:
     answers = _claim_stdout()
     _die_with_parent()
+    leave_compiler_out()
     requests = _requests()
     device = _Device(Setup(**next(requests)))
     answers.write(json.dumps(device.prepare()) + "\n")
@@ -118,6 +119,14 @@ class _Device:
             "asked": bytes_asked(error),
             "left": max(0, limit - data_bytes()) if limit != resource.RLIM_INFINITY else None,
         }
+
+
+def leave_compiler_out() -> None:
+    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them."""
+    for member in vars(torch.optim.Optimizer).values():
+        plain = getattr(member, "__wrapped__", None)
+        if plain is not None:
+            setattr(plain, "__dynamo_disable", plain)
 
 
 def _warm_up() -> None:
