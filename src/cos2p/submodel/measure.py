@@ -51,7 +51,7 @@ class Measurement:
     """The same for `prefix` and for `weight` or `mask`."""
     idle_bytes: int
     seconds: float
-    """Wall time of the fastest step after the first."""
+    """Wall time of the fastest step after the first (which allocates)."""
     cpu_seconds: float
     """Processor time of the step with the least of it, summed over threads."""
     prefix_seconds: float
@@ -67,7 +67,10 @@ def measure(
     form: Form = "cut",
     threads: int = 0,
 ) -> Measurement:
-    """Run a task of `steps` steps in a child process. `threads`: of torch; 0 leaves the choice to it."""
+    """Run a task of `steps` steps in a child process. In the mask phase `spec` names the candidates.
+
+    `threads`: of torch in the child; 0 means as many as the workload says.
+    """
     request = {
         "config": config.to_dict(),
         "spec": spec.to_dict(),
@@ -76,7 +79,7 @@ def measure(
         "phase": phase,
         "form": form,
     }
-    environment = os.environ | CHILD_ENV | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    environment = os.environ | CHILD_ENV | {"OMP_NUM_THREADS": str(threads or workload.threads)}
     child = subprocess.run(
         [sys.executable, "-m", "cos2p.submodel.measure"],
         input=json.dumps(request),
@@ -128,10 +131,11 @@ class _Peak:
 
 
 def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise Cos2pError(f"measuring memory needs Linux: /proc/self/status has no {field}")
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError as error:
+        raise Cos2pError(f"measuring memory needs Linux, which counts it in /proc/self/status ({error})") from None
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
 
 
 _Batches = Iterator[tuple[Tensor, Tensor | None, Tensor]]
