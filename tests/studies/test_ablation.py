@@ -73,7 +73,7 @@ def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> Non
     assert len(execute.cells) == 4
 
 
-@pytest.mark.parametrize("row", (*PAPER_ROWS, *OWN_ROWS), ids=lambda row: row.key)
+@pytest.mark.parametrize("row", [*PAPER_ROWS, *OWN_ROWS], ids=lambda row: row.key)
 def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -> None:
     world = build_world(tiny_base(tmp_path, "model.depth=4", "data.train_samples=60").load(row))
     server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
