@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cos2p.cli import ablate, compare, fleet, profile, recipes, run, sweep
+from cos2p.cli import ablate, compare, coverage, fleet, profile, recipes, run, sweep
 from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain
 from cos2p.errors import Cos2pError
 
@@ -68,5 +68,6 @@ app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
 app.command("profile", epilog=EXIT_CODES)(profile.profile)
+app.command("coverage", epilog=EXIT_CODES)(coverage.coverage)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(fleet.app, name="fleet")
