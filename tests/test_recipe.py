@@ -83,7 +83,7 @@ def test_a_change_makes_tables_and_reaches_into_lists() -> None:
     }
 
 
-@pytest.mark.parametrize("change", ["schedule.rounds=none", "schedule.rounds="])
+@pytest.mark.parametrize("change", ["schedule.rounds=", "schedule.rounds= "])
 def test_nothing_takes_a_field_away(change: str) -> None:
     tables: dict[str, Any] = {"schedule": {"rounds": 4, "updates": 8}}
     apply_change(tables, change)
@@ -202,3 +202,12 @@ def test_tables_of_the_wrong_kind_are_named_not_crashed_on(values: dict[str, Any
     ]
     values["fleet"] = {"devices": [3]}
     assert said(values) == ["fleet.devices.0"]
+
+
+def test_the_word_none_is_a_value_where_a_field_has_it() -> None:
+    assert Recipe.load("quickstart", ["method.exits.kind=none"]).method["exits"]["kind"] == "none"
+
+
+def test_an_infinite_value_survives_the_recipe_as_used() -> None:
+    recipe = Recipe.load("quickstart", ["method.window.ratio=inf"])
+    assert Recipe.parse(tomllib.loads(recipe_toml(recipe))) == recipe

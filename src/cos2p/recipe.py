@@ -293,7 +293,7 @@ def apply_change(values: dict[str, Any], change: str) -> None:
     if isinstance(place, list) and keys[-1].isdigit() and int(keys[-1]) < len(place):
         place[int(keys[-1])] = value
     elif isinstance(place, dict):
-        if value == "none" or text.strip() == "":
+        if text.strip() == "":
             place.pop(keys[-1], None)
         else:
             place[keys[-1]] = value
