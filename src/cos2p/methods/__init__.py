@@ -14,11 +14,13 @@ from cos2p.methods.base import House, Method
 from cos2p.settings import Settings
 
 _BUILT_IN = (
+    "adavit",
     "cos2p",
     "fedasync",
     "fedavg",
     "fedbuff",
     "fedmezo",
+    "fedpm",
     "fedrolex",
     "fedrolex_official",
     "heterofl",

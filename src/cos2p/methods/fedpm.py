@@ -14,12 +14,11 @@ block, so exactly the budget is drawn and likely segments come more often.
 From the public code: weights of one size and random sign, scores ~ N(0, 1), Adam for the scores, a bit counts as 0.99
 or 0.01, evaluation under one drawn mask, the gradient times θ at the draw. Ours: embeddings, norms, output biases and
 exits train densely and are averaged, or nothing would learn; epochs and batch are the recipe's; training-time
-rescaling; and three figures. `gain`: weights are ±1/√fan_in; the code's ±e/√fan_in is made for networks without
+rescaling; and two figures. `gain`: weights are ±1/√fan_in; the code's ±e/√fan_in is made for networks without
 residual sums and drowns the embeddings here (one device, digits, four epochs: 44 against 61 % right).
 `score_lr_factor`: the code's rate of 0.1 is for many more steps; as a multiple of the recipe's rate it is reached by a
-search over rates (the same trial with 0.1 and 0.4: 61 and 71 %). `prior`: what a weight's present θ counts beside the
-bits. In the paper tens of devices hold every weight; here it may be a single one, whose one bit would settle the
-weight for ever. 0 is the paper's form.
+search over rates (the same trial with 0.1 and 0.4: 61 and 71 %). As an option `prior`, bits that a weight's present θ
+counts for: in the paper tens of devices hold every weight, here it may be a single one, whose one bit then settles it.
 """
 
 from __future__ import annotations
@@ -72,11 +71,9 @@ class FedPMSettings(WidthSettings):
     )
     score_lr_factor: float = Field(default=50.0, gt=0, description="Learning rate of the scores over the recipe's.")
     score_optimizer: OptimizerName = Field(default="adamw", description="Optimiser of the scores; adamw is Adam here.")
-    ste: Ste = Field(
-        default="official", description="Gradient at the draw: times θ (`official`), or as it is."
-    )
+    ste: Ste = Field(default="official", description="Gradient at the draw: times θ (`official`), or as it is.")
     gain: float = Field(default=1.0, gt=0, description="Random weights are ±gain/√fan_in.")
-    prior: float = Field(default=1.0, ge=0, description="How many bits the present θ counts for; 0: the paper's form.")
+    prior: float = Field(default=0.0, ge=0, description="How many bits the present θ counts for; 0: the paper's form.")
     evaluation: Literal["sampled", "mean"] = Field(
         default="sampled", description="The server's model: under one drawn mask, or every weight times its θ."
     )

@@ -26,6 +26,11 @@ class Work:
     training: float = 0.0
 
 
+def plain(order: Order) -> Order:
+    """The order with only the settings that plain submodel training has: other trainers add to its costs."""
+    return replace(order, settings={name: order.settings[name] for name in LocalSettings.model_fields})
+
+
 def trained_shape(config: ModelConfig, order: Order) -> Shape:
     """The size of what the device will train, known before its masks are."""
     shape = Shape.of(config, order.spec)

@@ -33,7 +33,7 @@ from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import compact_shapes, take, window_slices
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import Work, submodel_memory, submodel_work
+from cos2p.training.costs import Work, plain, submodel_memory, submodel_work
 from cos2p.training.distillation import exits_loss
 from cos2p.training.masks import Memory
 from cos2p.training.optimizers import STATE_BYTES, make_optimizer
@@ -152,11 +152,6 @@ def _masked_count(config: ModelConfig, order: Order) -> int:
 def mask_upload(config: ModelConfig, order: Order) -> int:
     dense = sum(map(math.prod, dense_answer(config, order, order.spec).values()))
     return FLOAT * dense + -(-_masked_count(config, order) // 8)
-
-
-def plain(order: Order) -> Order:
-    """The order as plain submodel training would have it."""
-    return replace(order, settings={name: order.settings[name] for name in LocalSettings.model_fields})
 
 
 def score_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:

@@ -26,7 +26,7 @@ from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import extract
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import submodel_memory
+from cos2p.training.costs import plain, submodel_memory
 from cos2p.training.distillation import exits_loss
 from cos2p.training.fedpm import (
     ScoreSettings,
@@ -35,7 +35,6 @@ from cos2p.training.fedpm import (
     draw,
     is_masked,
     pack_bits,
-    plain,
     random_weights,
     score_work,
     to_scores,

@@ -1,0 +1,103 @@
+"""FedAvg+AdaViT: every device trains policies that skip patches, heads and sublayers; all of it is averaged.
+
+AdaViT (Meng et al., CVPR 2022; see `training.adavit`) is no federated method and knows no budget: it saves compute at
+inference, input by input, while training holds the full model and a dense graph. So there are two rows. `fedavg-adavit`
+keeps the budget: a device holds the leading heads and units of its rate R_n and its policies aim at γ = 0.9.
+`fedavg-adavit-full` is the original: the full model, with γ_h = γ_l = γ_t = R_n^(1/3), so that the three together leave
+a share of about R_n; it is marked in tables.
+
+The policies live beside the model: devices get and return those of their heads, the server averages each entry over
+who held it, and evaluates the model with them, as the paper does (gates by σ(logit), no noise).
+
+From the public code: where policies sit and what they see, τ = 5, thresholds 0.5 and 0.6 (patches), the three usage
+terms and their weight 2, no diversity, entropy or teacher term. Ours: the two choices of γ; the recipe's optimiser,
+rate and epochs (theirs: AdamW, 5e-4, from a pretrained model); training-time rescaling; and the first biases. Theirs
+are zero, which drops nine patches of ten until the usage terms have had their way: a pretrained model survives that,
+one that starts from nothing learns from noise. Here the gates start at the wanted usage.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from cos2p.aggregation.beside import BesideMerge
+from cos2p.methods.base import Assignment, Call, House, Member, Merge
+from cos2p.methods.leading import LeadingMethod, require_vit
+from cos2p.methods.widths import AveragingSettings
+from cos2p.models.layout import Weights
+from cos2p.settings import Settings
+from cos2p.submodel.spec import SubmodelSpec
+from cos2p.training.adavit import AdaptiveSettings, first_policies, policy_table
+
+
+class PolicySettings(AveragingSettings):
+    usage_weight: float = Field(default=2.0, ge=0, description="Weight of each of the three usage terms, 0 to 4.")
+    tau: float = Field(default=5.0, gt=0, description="τ: softness of the gates' gradient, 1 to 5.")
+
+
+class PolicyMethod(LeadingMethod):
+    """Local training with policies, which are averaged like the model; who holds what is left to its kinds."""
+
+    settings_type: ClassVar[type[Settings]] = PolicySettings
+    settings: PolicySettings
+
+    def __init__(self, settings: Settings, house: House) -> None:
+        require_vit(house.config, self.name, "its policies gate image patches")
+        super().__init__(settings, house)
+
+    def assign(self, call: Call) -> Assignment:
+        local = AdaptiveSettings.model_validate(
+            {
+                **self.local(call.member).model_dump(),
+                **dict.fromkeys(("heads", "layers", "tokens"), self.usage(call.member)),
+                "usage_weight": self.settings.usage_weight,
+                "tau": self.settings.tau,
+            }
+        )
+        return Assignment(self.spec(call.member.name), local, trainer="adavit")
+
+    def usage(self, member: Member) -> float:
+        """γ: which share of heads, sublayers and patches a device's policies aim at."""
+        raise NotImplementedError
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        usages = [self.usage(member) for member in self.house.members.values()]
+        mean = sum(usages) / len(usages)
+        return {**weights, **first_policies(self.house.config, self.house.seed, mean, self.settings.tau)}
+
+    def merge(self) -> Merge:
+        return BesideMerge(self.house.config, policy_table(self.house.config), self.settings.weights)
+
+
+class AdaViTSettings(PolicySettings):
+    usage: float = Field(default=0.9, gt=0, le=1, description="γ: wanted share of heads, sublayers and patches in use.")
+
+
+class FedAvgAdaViT(PolicyMethod):
+    name: ClassVar[str] = "fedavg-adavit"
+    title: ClassVar[str] = "FedAvg+AdaViT"
+    settings_type: ClassVar[type[Settings]] = AdaViTSettings
+    settings: AdaViTSettings
+
+    def usage(self, member: Member) -> float:
+        return self.settings.usage
+
+
+class FedAvgAdaViTFull(PolicyMethod):
+    """The original: everybody trains the full model."""
+
+    name: ClassVar[str] = "fedavg-adavit-full"
+    title: ClassVar[str] = "FedAvg+AdaViT (full)"
+    over_budget: ClassVar[bool] = True
+
+    def spec(self, client: str) -> SubmodelSpec:
+        return SubmodelSpec.full(self.house.config)
+
+    def largest(self) -> SubmodelSpec:
+        return SubmodelSpec.full(self.house.config)
+
+    def usage(self, member: Member) -> float:
+        """The three shares multiply to R_n."""
+        return float(member.rate ** (1 / 3))
