@@ -3,15 +3,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from cos2p import ModelConfig
+from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import ConfigError
 from cos2p.methods import build_method
 from cos2p.methods.fedrolex_official import FedRolexOfficial, ThinMethod
+from cos2p.methods.heterofl import HeteroFl
 from cos2p.models.layout import Weights
-from cos2p.submodel.thin import places, thin_slices
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.thin import fitted_config, places, take_thin, thin_config, thin_slices
+from cos2p.training.thin import Scaler
 from tests.methods.fleet import Fleet, digits_house, with_rates
-from tests.submodel.strategies import CONFIGS
+from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 from tests.tiny import VIT, assert_close, house
 
 
@@ -72,6 +77,30 @@ def test_heterofl_never_moves() -> None:
     assert method.part("pi-0", 0) == method.part("pi-0", 99)
     residual = method.part("pi-0", 5).residual
     assert (residual.start, residual.count) == (0, 7)  # r = 0.4375 is the largest that a quarter allows here
+
+
+@pytest.mark.parametrize("config", [VIT, CONFIGS["bert"]])
+def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelConfig) -> None:
+    method = build_method({"name": "heterofl"}, house(config, rates=(0.1, 0.4)))
+    assert isinstance(method, HeteroFl)
+    weights, inputs = random_weights(config, 1), random_inputs(config, 1)
+    evaluated = method.evaluated_weights(weights)
+    small = fitted_config(config, evaluated)
+    assert small == thin_config(config, method.rates["pi-1"])
+    spec = SubmodelSpec.full(small)
+    trained = ElasticTransformer(small, spec).load(take_thin(weights, config, method.part("pi-1", 0)))
+    Scaler(method.rates["pi-1"]).begin(trained)
+    with torch.no_grad():
+        server = ElasticTransformer(small, spec).load({n: evaluated[n] for n in compact_shapes(small, spec)})
+        torch.testing.assert_close(server(inputs)[0], trained(inputs)[0], atol=1e-4, rtol=1e-4)
+    assert set(evaluated) == set(weights)
+
+
+def test_heterofl_with_a_full_device_is_evaluated_whole() -> None:
+    method = build_method({"name": "heterofl"}, house(VIT, rates=(0.1, 1.0)))
+    weights = random_weights(VIT, 1)
+    assert method.evaluated_weights(weights) is weights
+    assert fitted_config(VIT, weights) is VIT
 
 
 def test_rotary_models_are_refused_with_a_reason() -> None:

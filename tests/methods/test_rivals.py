@@ -20,6 +20,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
+from cos2p.training.evaluation import evaluate_global
 from cos2p.training.trainers import run_task, trainer
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
@@ -133,8 +134,9 @@ def test_a_whole_run_on_digits(name: str) -> None:
     assert all(0 <= fields["report"]["local_top1"] <= 100 for fields in merged)
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
     assert not same(fleet.server.weights, fleet.start)
-    evaluated = fleet.method.evaluated_weights(fleet.server.weights)
-    assert {n: t.shape for n, t in evaluated.items()} == {n: t.shape for n, t in fleet.start.items()}
+    world, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
+    scores = evaluate_global(world.config, evaluated, world.bundle.test, world.recipe.data.normalize, [1, 2])
+    assert all(math.isfinite(scores[depth]["top1"]) for depth in (1, 2))
 
 
 @pytest.mark.parametrize("name", RIVALS)

@@ -19,6 +19,7 @@ from cos2p.methods.base import House
 from cos2p.models.hub import save_pretrained
 from cos2p.recipe import Recipe
 from cos2p.runtime.server import Server
+from cos2p.submodel.thin import fitted_config
 from cos2p.tracking.files import write_atomic
 from cos2p.tracking.scores import Scores
 
@@ -66,7 +67,9 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    save_pretrained(folder / "model", server.house.config, weights)
+    config = fitted_config(server.house.config, weights)
+    if config == server.house.config or config.heads * config.head_dim == config.dim:
+        save_pretrained(folder / "model", config, weights)  # of other thin models Hugging Face knows no form
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
 

@@ -99,9 +99,17 @@ def thin(config: ModelConfig, rate: float, shift: tuple[int, int, int] = (0, 0, 
     return Thin(rate=rate, residual=residual, inner=inner, units=units)
 
 
+def fitted_config(config: ModelConfig, weights: Mapping[str, Tensor]) -> ModelConfig:
+    """The config that these tensors belong to: `config`, or that of a thin model."""
+    dim, rows, mlp = (len(weights[f"blocks.0.{name}.weight"]) for name in ("norm1", "q", "fc1"))
+    if (dim, rows, mlp) == (config.dim, config.heads * config.head_dim, config.mlp):
+        return config
+    return config.with_(dim=dim, head_dim=rows // config.heads, mlp=mlp)
+
+
 @lru_cache(maxsize=256)
-def thin_slices(config: ModelConfig, part: Thin) -> Mapping[str, Cuts]:
-    """How every tensor of the device's model is cut out of the full one."""
+def thin_slices(config: ModelConfig, part: Thin, all_exits: bool = False) -> Mapping[str, Cuts]:
+    """How every tensor of the device's model is cut out of the full one; of the exits it has the last, or all."""
     heads = Window(start=part.inner.start, count=config.heads * config.head_dim).index(config.heads * config.head_dim)
     index = {
         Axis.PLAIN: part.residual.index(config.dim),
@@ -112,7 +120,7 @@ def thin_slices(config: ModelConfig, part: Thin) -> Mapping[str, Cuts]:
     last = exit_key(config, config.depth) + "."
     slices: dict[str, Cuts] = {}
     for name, parameter in layout(config).items():
-        if name.startswith("exits.") and not name.startswith(last):
+        if name.startswith("exits.") and not name.startswith(last) and not all_exits:
             continue
         residual = _residual_axes(name, len(parameter.shape))
         slices[name] = tuple(
@@ -145,9 +153,23 @@ def thin_shapes(config: ModelConfig, part: Thin) -> dict[str, tuple[int, ...]]:
     }
 
 
-def take_thin(weights: Mapping[str, Tensor], config: ModelConfig, part: Thin) -> Weights:
+def take_thin(weights: Mapping[str, Tensor], config: ModelConfig, part: Thin, all_exits: bool = False) -> Weights:
     """The device's tensors, as copies."""
-    return {name: weights[name][places(cuts)].clone() for name, cuts in thin_slices(config, part).items()}
+    return {name: weights[name][places(cuts)].clone() for name, cuts in thin_slices(config, part, all_exits).items()}
+
+
+SCALED_LAYERS = ("q", "k", "v", "o", "fc1", "fc2")
+"""The layers of a block behind which HeteroFL's Scaler stands; it also stands behind the embedding."""
+
+
+def fold_scaler(weights: Mapping[str, Tensor], rate: float) -> Weights:
+    """A thin model's tensors with the Scaler's division in them: it then infers as it was trained."""
+    embedding = "embed.norm." if "embed.norm.weight" in weights else "embed."  # BERT's ends in a norm
+
+    def scaled(name: str) -> bool:
+        return name.startswith(embedding) or (name.startswith("blocks.") and name.split(".")[2] in SCALED_LAYERS)
+
+    return {name: tensor / rate if scaled(name) else tensor for name, tensor in weights.items()}
 
 
 def places(cuts: Cuts) -> tuple[Tensor | slice, ...]:

@@ -13,6 +13,7 @@ from cos2p.models.layout import Weights, layout
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import window_slices
 from cos2p.submodel.spec import SubmodelSpec
+from cos2p.submodel.thin import fitted_config
 from cos2p.tracking.metrics import ConfusionCounter
 from cos2p.training.distillation import flatten
 from cos2p.training.prefix import Features
@@ -45,7 +46,8 @@ def evaluate(
 def evaluate_global(
     config: ModelConfig, weights: Weights, examples: Examples, normalize: Normalize, exits: Sequence[int]
 ) -> dict[int, dict[str, float]]:
-    """Scores of the full model at the exits named, by their depth."""
+    """Scores of the full model, or of a thin one's tensors, at the exits named, by their depth."""
+    config = fitted_config(config, weights)
     model = build_model(config, SubmodelSpec.full(config, sorted(exits)), weights)
     return dict(zip(model.spec.exits, evaluate(model, examples, normalize), strict=True))
 

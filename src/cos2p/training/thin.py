@@ -19,7 +19,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
 from cos2p.submodel.ledger import Ledger
 from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.thin import Thin, take_thin, thin_config, thin_shapes
+from cos2p.submodel.thin import SCALED_LAYERS, Thin, take_thin, thin_config, thin_shapes
 from cos2p.training.costs import Work, submodel_memory, submodel_work, update_bytes, workload
 from cos2p.training.masks import Memory
 from cos2p.training.observed import train_observed
@@ -41,15 +41,13 @@ class Scaler(Observer):
     It stays on when the device tests its own submodel, which learned with it.
     """
 
-    _LAYERS = ("q", "k", "v", "o", "fc1", "fc2")
-
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
     def begin(self, model: ElasticTransformer) -> None:
         assert model.embed is not None
         scaled: list[nn.Module] = [model.embed]
-        scaled += [getattr(block, name) for block in model.blocks.values() for name in self._LAYERS]
+        scaled += [getattr(block, name) for block in model.blocks.values() for name in SCALED_LAYERS]
         for module in scaled:
             module.register_forward_hook(self._divide)
 
