@@ -165,17 +165,15 @@ def by_block(chosen: Iterable[int], blocks: int, segments: int) -> list[list[int
 def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
     """What a device says of the segments it held: their numbers through all blocks, and a value for each.
 
-    The values came over a network: a block whose entry is missing, misshapen, negative or not finite is left out.
+    The values were checked when they came in (`training.observed.check_statistics`).
     """
     segments = config.groups if kind == "heads" else config.mlp
     numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for block in range(update.spec.frozen, update.spec.top):
-        keep = update.spec.keep(block)
-        kept = keep.heads if kind == "heads" else keep.units
         said = update.extras.get(f"{kind}.{block}")
-        if said is None or said.shape != (len(kept),) or not said.is_floating_point():
-            continue
-        if bool((torch.isfinite(said) & (said >= 0)).all()):
+        if said is not None:
+            keep = update.spec.keep(block)
+            kept = keep.heads if kind == "heads" else keep.units
             numbers.append(block * segments + torch.tensor(kept, dtype=torch.int64))
-            values.append(said.float())
+            values.append(said)
     return torch.cat(numbers), torch.cat(values)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
+from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -64,6 +67,20 @@ def observed_memory(config: ModelConfig, order: Order, samples: int, extra: int)
     """Plain training, with `extra` bytes held all the time."""
     ledger = submodel_memory(config, plain(order), samples)
     return replace(ledger, overhead=ledger.overhead + extra)
+
+
+def check_statistics(config: ModelConfig, order: Order, update: Update, max_rms: float) -> None:
+    """Refuse an update whose `heads.3`, `units.3`, ... are not a number above or at 0 for each held segment."""
+    for name, values in update.extras.items():
+        kind, _, block = name.partition(".")
+        if kind not in ("heads", "units") or not block.isdecimal() or int(block) >= len(update.spec.window):
+            raise UpdateRefused(f"it reports on {name!r}, which no block has")
+        keep = update.spec.keep(int(block))
+        held = len(keep.heads if kind == "heads" else keep.units)
+        if values.dtype != torch.float32 or values.shape != (held,):
+            raise UpdateRefused(f"its report on {name} is {tuple(values.shape)} {values.dtype}; {held} floats are due")
+        if not bool((torch.isfinite(values) & (values >= 0)).all()):
+            raise UpdateRefused(f"its report on {name} has values that are negative or not finite")
 
 
 def upload_with_statistics(config: ModelConfig, order: Order) -> int:

@@ -28,6 +28,7 @@ from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.costs import Work
 from cos2p.training.masks import Memory
 from cos2p.training.observed import (
+    check_statistics,
     observed_memory,
     observed_work,
     segments,
@@ -141,7 +142,7 @@ def _memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     return observed_memory(config, order, samples, extra=remembered + 8 * segments(config, order))
 
 
-@register("platon", work=_work, memory=_memory, upload=upload_with_statistics)
+@register("platon", work=_work, memory=_memory, upload=upload_with_statistics, check=check_statistics)
 def train_platon(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
     observer = Sensitivity(config, task.order.spec, PlatonTask.model_validate(task.order.settings), memory)
     update = train_observed(config, task, shard, observer)

@@ -21,6 +21,7 @@ from cos2p.submodel.ledger import Ledger
 from cos2p.training.costs import Work
 from cos2p.training.masks import Memory
 from cos2p.training.observed import (
+    check_statistics,
     observed_memory,
     observed_work,
     prunable_scalars,
@@ -85,7 +86,7 @@ def _memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     return observed_memory(config, order, samples, extra=4 * prunable_scalars(config, order))
 
 
-@register("prunefl", work=_work, memory=_memory, upload=upload_with_statistics)
+@register("prunefl", work=_work, memory=_memory, upload=upload_with_statistics, check=check_statistics)
 def train_prunefl(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
     observer = GradientSums(config)
     update = train_observed(config, task, shard, observer)
