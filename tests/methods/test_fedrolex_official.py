@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from cos2p import ModelConfig, SubmodelSpec
@@ -12,12 +14,14 @@ from cos2p.methods.fedrolex_official import FedRolexOfficial, ThinMethod
 from cos2p.methods.heterofl import HeteroFl
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.runtime.results import write_results
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.submodel.thin import fitted_config, places, take_thin, thin_config, thin_slices
+from cos2p.tracking.scores import Scores
 from cos2p.training.thin import Scaler
-from tests.methods.fleet import Fleet, digits_house, with_rates
+from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
-from tests.tiny import VIT, assert_close, house
+from tests.tiny import VIT, assert_close, house, same
 
 
 def official(
@@ -94,6 +98,15 @@ def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelCon
         server = ElasticTransformer(small, spec).load({n: evaluated[n] for n in compact_shapes(small, spec)})
         torch.testing.assert_close(server(inputs)[0], trained(inputs)[0], atol=1e-4, rtol=1e-4)
     assert set(evaluated) == set(weights)
+
+
+def test_what_heterofl_evaluates_is_what_a_run_saves(tmp_path: Path) -> None:
+    fleet = Fleet(digits_house(rounds=1), {"name": "heterofl"}).run()
+    recipe = digits().recipe.model_copy(update={"method": {"name": "heterofl"}})
+    write_results(recipe, fleet.server, Scores(fleet.house), "rounds", tmp_path, wall=0.0)
+    saved = safetensors.torch.load_file(tmp_path / "weights.safetensors")
+    assert same(saved, fleet.method.evaluated_weights(fleet.server.weights))
+    assert fitted_config(fleet.house.config, saved).dim < fleet.house.config.dim
 
 
 def test_heterofl_with_a_full_device_is_evaluated_whole() -> None:
