@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cos2p import SubmodelSpec
@@ -16,10 +16,11 @@ from tests.tiny import VIT, assert_close, copy, same
 
 def contribution(part: Thin, weights: Weights, seed: int, samples: int = 1) -> Contribution:
     delta = take_thin(random_weights(VIT, seed), VIT, part)
-    settings = {"thin": part.model_dump(mode="json")}
-    return Contribution("pi", SubmodelSpec.full(VIT), delta, samples, 0, weights, settings)
+    given_settings = {"thin": part.model_dump(mode="json")}
+    return Contribution("pi", SubmodelSpec.full(VIT), delta, samples, 0, weights, given_settings)
 
 
+@settings(max_examples=30)
 @given(st.sampled_from(["uniform", "samples"]), st.integers(0, 30), st.integers(0, 30))
 def test_every_scalar_is_averaged_over_its_holders(rule: str, one: int, two: int) -> None:
     weights = random_weights(VIT, 0)
