@@ -186,7 +186,9 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     @contextmanager
     def _guard(self, client: str, head: Head) -> Iterator[None]:
-        """What is refused is written down; the client is told by whoever called."""
+        """A chunk is a sign of life. What is refused is written down; the client is told by whoever called."""
+        assert self._driver is not None
+        self._driver.beat(client)
         try:
             yield
         except UpdateRefused as refusal:

@@ -41,6 +41,11 @@ class Desk:
         with self._lock:
             self._void(client)
 
+    def close(self) -> None:
+        with self._lock:
+            for client in {*self._outgoing, *self._incoming}:
+                self._void(client)
+
     def take(self, client: str, notice: Notice) -> bytes:
         """The complete answer to the client's task; UpdateRefused if it is not complete, or not what was announced."""
         with self._lock:

@@ -128,7 +128,7 @@ class Driver:
         if self.roll.is_current(client, session):
             self._happenings.put(Ready(client, facts))
 
-    def beat(self, client: str, session: str) -> None:
+    def beat(self, client: str, session: str | None = None) -> None:
         self.roll.heard(client, session)
 
     def answered(self, answer: Answered) -> None:

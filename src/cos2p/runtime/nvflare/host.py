@@ -89,6 +89,7 @@ class Host:
             self.error, self.state = error, "failed"
             self._tell("stopped", {"t": self.driver.now if self.driver else 0.0, "reason": str(error)})
         finally:
+            desk.close()
             if evaluator is not None:
                 evaluator.close()
 

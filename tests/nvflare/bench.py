@@ -1,0 +1,135 @@
+"""A driver on the bench: no network, no NVFlare; the test is the fleet, and trains in its own process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from cos2p.messages import Task, Update
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.nvflare.desk import Desk
+from cos2p.runtime.nvflare.driver import Answered, Driver
+from cos2p.runtime.nvflare.evaluation import Evaluator
+from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.spool import Notice, digest_of
+from cos2p.runtime.nvflare.wire import CHUNK_BYTES
+from cos2p.runtime.world import World, build_world
+from cos2p.training.trainers import run_task
+
+
+class NoEvaluator(Evaluator):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
+        self.asked += 1
+        future: Future[dict[str, Any]] = Future()
+        future.set_result({"validation": {"4": {"top1": 0.5, "top5": 1.0, "f1": 0.5}}})
+        return future
+
+    def restart(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Bench:
+    """Runs the driver in a thread; the test plays the clients."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.world: World = build_world(recipe)
+        self.log: list[tuple[str, dict[str, Any]]] = []
+        self.offers: dict[str, Notice] = {}
+        self.withdrawn: list[str] = []
+        self.desk = Desk(folder / "spool")
+        self.driver = Driver(recipe, self.world.config, self, self.desk, NoEvaluator(), self._tell)
+        self._news = threading.Condition()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    # ------------------------------------------------------------ as the network
+
+    def offer(self, client: str, notice: Notice) -> None:
+        with self._news:
+            self.offers[client] = notice
+            self._news.notify_all()
+
+    def withdraw(self, client: str) -> None:
+        self.withdrawn.append(client)
+        self.offers.pop(client, None)
+
+    def _tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+        with self._news:
+            self.log.append((kind, dict(fields)))
+            self._news.notify_all()
+
+    # ------------------------------------------------------------ running
+
+    def start(self) -> None:
+        def run() -> None:
+            try:
+                self.driver.run(lambda: self._stop, lambda: None)
+            except BaseException as error:
+                self.error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop = True
+        if self._thread is not None:
+            self._thread.join(30)
+        self.desk.close()
+
+    def wait(self, what: Callable[[], Any], seconds: float = 30.0) -> Any:
+        with self._news:
+            assert self._news.wait_for(lambda: what() or self.error, seconds), self.kinds()[-10:]
+        if self.error is not None:
+            raise self.error
+        return what()
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.log]
+
+    def events(self, kind: str, client: str = "") -> list[dict[str, Any]]:
+        return [fields for told, fields in self.log if told == kind and client in ("", fields.get("client"))]
+
+    # ------------------------------------------------------------ as a client
+
+    def join(self, client: str, session: str = "s", **facts: Any) -> None:
+        shard = self.world.shards[client]
+        self.driver.hello(client, session)
+        self.driver.ready(client, session, Facts(len(shard.train), len(shard.test), **facts))
+
+    def take_offer(self, client: str) -> Notice:
+        """The client's task is known to it now; the next one is another."""
+        self.wait(lambda: client in self.offers)
+        return self.offers.pop(client)
+
+    def fetch(self, client: str) -> Task:
+        """The client's task, chunk by chunk; waits for one."""
+        notice: Notice = self.wait(lambda: self.offers.get(client))
+        data = b""
+        while len(data) < notice.size:
+            data += self.desk.fetch(client, notice.task, len(data))
+        assert digest_of(data) == notice.digest
+        return Task.from_bytes(data)
+
+    def train(self, client: str) -> Update:
+        return run_task(self.world.config, self.fetch(client), self.world.shards[client], {})[0]
+
+    def push(self, client: str, task: str, data: bytes) -> Notice:
+        notice = Notice(task, len(data), digest_of(data))
+        for offset in range(0, len(data), CHUNK_BYTES):
+            self.desk.push(client, notice, offset, memoryview(data[offset : offset + CHUNK_BYTES]))
+        return notice
+
+    def answer(self, client: str, update: Update | None = None) -> Update:
+        """Train, send, tell."""
+        update = update or self.train(client)
+        self.offers.pop(client, None)
+        self.driver.answered(Answered(client, update.task, self.push(client, update.task, update.to_bytes())))
+        return update

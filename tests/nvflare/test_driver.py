@@ -1,0 +1,238 @@
+"""What happens on a network becomes events and tasks: played by hand, in one process, with real tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cos2p.errors import TrainingError
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.nvflare.driver import Answered
+from cos2p.runtime.nvflare.spool import Notice
+from tests.nvflare.bench import Bench
+from tests.nvflare.lab import small_recipe
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, small_recipe(2, rounds=3, schedule__t_clk=0.05))
+    made.start()
+    yield made
+    made.stop()
+
+
+def make(tmp_path: Path, recipe: Recipe) -> Bench:
+    made = Bench(tmp_path, recipe)
+    made.start()
+    return made
+
+
+def same(a: Weights, b: Weights) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_from_first_to_last_round(bench: Bench) -> None:
+    bench.join("dev-1")
+    bench.join("dev-2")
+    while bench.driver.finished is None:
+        bench.answer("dev-1")
+        bench.answer("dev-2")
+        bench.wait(lambda: bench.driver.finished or {"dev-1", "dev-2"} <= bench.offers.keys())
+    bench.wait(lambda: bench.events("finished"))
+    result = bench.driver.scores.result({})
+    assert (bench.driver.finished, result["rounds"]) == ("rounds", 3)
+    assert result["updates"] == len(bench.events("merged"))
+    assert result["bytes_up"] == sum(event["bytes"] for event in bench.events("arrived"))
+
+
+def test_a_late_update_is_merged_with_its_staleness(bench: Bench) -> None:
+    bench.join("dev-1")
+    bench.join("dev-2")
+    late = bench.train("dev-2")
+    bench.answer("dev-1")
+    bench.wait(lambda: bench.driver.server.coordinator.version == 1)
+    bench.answer("dev-2", late)
+    merged = bench.wait(lambda: bench.events("merged", "dev-2"))[0]
+    assert (merged["version"], merged["staleness"]) == (0, 1)
+
+
+def test_a_client_that_restarts_gets_a_new_task(bench: Bench) -> None:
+    bench.join("dev-1")
+    first = bench.train("dev-1")
+    bench.join("dev-1", session="another")
+    bench.wait(lambda: len(bench.events("dispatched", "dev-1")) == 2)
+    assert bench.events("dispatched", "dev-1")[1]["task"] != first.task
+    with pytest.raises(Exception, match="does not have"):
+        bench.push("dev-1", first.task, first.to_bytes())
+
+
+def test_an_older_process_of_a_client_has_nothing_to_say(bench: Bench) -> None:
+    bench.join("dev-1", session="new")
+    bench.wait(lambda: bench.events("joined", "dev-1"))
+    bench.driver.ready("dev-1", "old", None)  # type: ignore[arg-type]  # never looked at
+    time.sleep(0.3)
+    assert len(bench.events("joined", "dev-1")) == 1
+
+
+def test_who_is_silent_has_left_and_is_not_waited_for(tmp_path: Path) -> None:
+    recipe = small_recipe(2, rounds=2, method__name="cos2p-sync", fleet__heartbeat_seconds=0.6)
+    bench = make(tmp_path, recipe)
+    bench.join("dev-1")
+    bench.join("dev-2")
+    bench.wait(lambda: len(bench.events("dispatched")) == 2)
+    bench.answer("dev-1")
+    until = time.monotonic() + 2.0
+    while time.monotonic() < until and not bench.events("left", "dev-2"):
+        bench.driver.beat("dev-1", "s")
+        time.sleep(0.05)
+    assert [event["client"] for event in bench.events("left")] == ["dev-2"]
+    bench.wait(lambda: bench.driver.server.coordinator.version == 1)  # the round closed without it
+    bench.stop()
+
+
+def test_slow_is_not_dead(tmp_path: Path) -> None:
+    bench = make(tmp_path, small_recipe(1, rounds=1, fleet__heartbeat_seconds=0.4))
+    bench.join("dev-1")
+    update = bench.train("dev-1")
+    for _ in range(20):  # five times as long as the silence that is allowed
+        bench.driver.beat("dev-1", "s")
+        time.sleep(0.1)
+    assert not bench.events("left")
+    bench.answer("dev-1", update)
+    bench.wait(lambda: bench.events("finished"))
+    bench.stop()
+
+
+def test_who_was_silent_and_answers_after_all_is_merged(tmp_path: Path) -> None:
+    bench = make(tmp_path, small_recipe(1, rounds=1, fleet__heartbeat_seconds=0.3))
+    bench.join("dev-1")
+    update = bench.train("dev-1")
+    bench.wait(lambda: bench.events("left", "dev-1"))
+    bench.answer("dev-1", update)
+    bench.wait(lambda: bench.events("finished"))
+    assert len(bench.events("merged")) == 1
+    bench.stop()
+
+
+def test_who_is_heard_again_without_a_task_gets_one(tmp_path: Path) -> None:
+    recipe = small_recipe(2, rounds=5, schedule__redispatch="at-aggregation", fleet__heartbeat_seconds=0.4,
+                          schedule__mu=1.0)  # fmt: skip
+    bench = make(tmp_path, recipe)
+    bench.join("dev-1")
+    bench.join("dev-2")
+    bench.wait(lambda: len(bench.events("dispatched")) == 2)
+    bench.answer("dev-1")  # waits for the next version now
+    bench.wait(lambda: bench.events("left", "dev-1"))
+    tasks = len(bench.events("dispatched", "dev-1"))
+    bench.driver.beat("dev-1", "s")
+    bench.wait(lambda: len(bench.events("dispatched", "dev-1")) > tasks)
+    bench.stop()
+
+
+def test_out_of_memory_lowers_the_rate_to_what_the_ledger_says(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        1, model__dim=128, model__mlp=512, fleet__enforce_memory=False,
+        fleet__devices=[{"preset": "laptop", "name": "dev", "rate": 1.0, "batch": 16}],
+        method__masks={"heads": "fixed", "units": "fixed"},
+    )  # fmt: skip
+    bench = make(tmp_path, recipe)
+    bench.join("dev-1", memory=20_000_000)
+    first = bench.fetch("dev-1")
+    assert len(first.order.spec.window) == 4
+    numbers = {"memory": 20_000_000, "peak": 19_000_000, "asked": 4_000_000}
+    bench.take_offer("dev-1")
+    bench.driver.answered(Answered("dev-1", first.order.task, None, "out of memory: …", True, numbers))
+    smaller = bench.fetch("dev-1")
+    lowered = bench.events("lowered")[0]
+    assert lowered["was"] == 1.0
+    assert lowered["rate"] < 1.0
+    assert bench.events("failed")[0]["measured"] == numbers
+    assert sum(t.numel() for t in smaller.weights.values()) < sum(t.numel() for t in first.weights.values())
+    bench.join("dev-1", session="restarted", memory=20_000_000)  # a restart does not give it the old rate back
+    bench.wait(lambda: len(bench.events("joined")) == 2)
+    assert bench.driver.server.house.members["dev-1"].rate == lowered["rate"]
+    bench.stop()
+
+
+def test_a_run_nobody_can_go_on_with_ends_with_the_reason(bench: Bench) -> None:
+    bench.join("dev-1")
+    for _ in range(bench.driver.server.coordinator.rules.max_failures):
+        notice = bench.take_offer("dev-1")
+        bench.driver.answered(Answered("dev-1", notice.task, None, "nothing works here"))
+    with pytest.raises(TrainingError, match=r"no device is able to go on; dev-1: .*nothing works here"):
+        bench.wait(lambda: False)
+
+
+def test_a_device_with_more_data_or_memory_than_the_recipe_says_is_taken_as_it_is(tmp_path: Path) -> None:
+    recipe = small_recipe(1, fleet__devices=[{"preset": "laptop", "name": "other", "batch": 16}])
+    bench = Bench(tmp_path, recipe)
+    bench.world.shards["stranger"] = bench.world.shards["other-1"]
+    bench.start()
+    bench.join("stranger", memory=6_000_000)
+    bench.wait(lambda: bench.events("joined", "stranger"))
+    member = bench.driver.server.house.members["stranger"]
+    assert member.device.memory == 6_000_000
+    assert 0 < member.rate < 1  # chosen by the ledger
+    bench.answer("stranger", bench.train("stranger"))
+    bench.wait(lambda: bench.events("merged", "stranger"))
+    bench.stop()
+
+
+# ---------------------------------------------------------------- what is not let in
+
+
+def refused(bench: Bench) -> list[str]:
+    return [event["reason"] for event in bench.events("refused")]
+
+
+def test_a_replayed_update_is_refused(bench: Bench) -> None:
+    bench.join("dev-1")
+    bench.join("dev-2")
+    update = bench.answer("dev-1")
+    bench.wait(lambda: bench.events("merged", "dev-1"))
+    bench.wait(lambda: bench.offers.get("dev-1"))
+    with pytest.raises(Exception, match="does not have"):
+        bench.push("dev-1", update.task, update.to_bytes())
+    # the same content under the name of the task it has now: the update itself gives it away
+    task = bench.offers["dev-1"].task
+    merged, weights = bench.driver.server.coordinator.merged, bench.driver.server.weights
+    bench.driver.answered(Answered("dev-1", task, bench.push("dev-1", task, update.to_bytes())))
+    bench.wait(lambda: bench.events("refused"))
+    assert bench.driver.server.coordinator.merged == merged
+    assert same(bench.driver.server.weights, weights)
+
+
+def test_an_update_in_the_name_of_another_is_refused(bench: Bench) -> None:
+    bench.join("dev-1")
+    bench.join("dev-2")
+    forged = replace(bench.train("dev-1"), client="dev-2")
+    bench.driver.answered(Answered("dev-1", forged.task, bench.push("dev-1", forged.task, forged.to_bytes())))
+    bench.wait(lambda: bench.events("refused"))
+    assert not bench.events("merged")
+
+
+def test_a_truncated_update_is_refused(bench: Bench) -> None:
+    bench.join("dev-1")
+    update = bench.train("dev-1")
+    whole = update.to_bytes()
+    half = bench.push("dev-1", bench.take_offer("dev-1").task, whole[: len(whole) // 2])
+    bench.driver.answered(Answered("dev-1", update.task, half))
+    bench.wait(lambda: bench.events("refused"))
+    assert not bench.events("merged")
+    bench.answer("dev-1")  # the client is not lost: its next task is as good as any
+    bench.wait(lambda: bench.events("merged", "dev-1"))
+
+
+def test_bytes_that_did_not_come_are_not_waited_for(bench: Bench) -> None:
+    bench.join("dev-1")
+    task = bench.train("dev-1").task
+    bench.driver.answered(Answered("dev-1", task, Notice(task, 1000, "0" * 64)))
+    bench.wait(lambda: bench.events("refused"))
+    assert "did not come" in refused(bench)[0]
+    bench.wait(lambda: len(bench.events("dispatched", "dev-1")) == 2)

@@ -1,0 +1,183 @@
+"""The training process with a real cap and real kills. No network. About 20 s on an idle core."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cos2p.errors import DataError
+from cos2p.messages import Order, Task, Update
+from cos2p.recipe import Recipe
+from cos2p.runtime.nvflare.cap import SLACK_BYTES
+from cos2p.runtime.nvflare.jobs import Job, Setup
+from cos2p.runtime.nvflare.payload import read_task
+from cos2p.runtime.nvflare.training import TrainingProcess
+from cos2p.runtime.workers import unpack_memory
+from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.submodel.plan import make_spec
+from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.training.costs import submodel_memory
+from cos2p.training.prefix import encode
+from cos2p.training.trainers import run_task
+from tests.nvflare.lab import small_recipe
+
+pytestmark = pytest.mark.fleet
+
+MB = 10**6
+
+
+def wide_recipe() -> Recipe:
+    """A model of which the whole needs some hundred megabytes in training, on a handful of samples."""
+    return small_recipe(1, model__dim=320, model__mlp=1280, data__train_samples=16)
+
+
+class Desk:
+    """A device's files and its training process."""
+
+    def __init__(self, folder: Path, recipe: Recipe, **setup: object) -> None:
+        self.folder, self.world = folder, build_world(recipe)
+        values = {"classes": list(self.world.bundle.class_names), "threads": 1} | setup
+        self.process = TrainingProcess(
+            Setup("dev-1", recipe.model_dump(mode="json"), self.world.config.to_dict(), **values),  # type: ignore[arg-type]
+            folder / "training.log",
+        )
+
+    def job(self, rate: float, start: int = 0) -> tuple[Job, Order]:
+        task = make_task(self.world, rate, start)
+        (self.folder / "task").write_bytes(task.to_bytes())
+        return Job(*(str(self.folder / name) for name in ("task", "update", "remembered"))), task.order
+
+    @property
+    def update(self) -> Update:
+        return Update.from_bytes((self.folder / "update").read_bytes())
+
+
+def make_task(world: World, rate: float, start: int = 0) -> Task:
+    member = world.house.members["dev-1"]
+    spec, weights = make_spec(world.config, rate, start), first_weights(world.recipe, world.config)
+    settings = world.house.local(member).model_dump(mode="json")
+    order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, "submodel", settings, 1e-3, spec, prefix_precision="float16")
+    prefix = encode(extract_prefix(weights, world.config, spec), "float16")
+    return Task(order, extract(weights, world.config, spec), prefix)
+
+
+def test_a_mapped_task_is_the_task(tmp_path: Path) -> None:
+    task = make_task(build_world(small_recipe(1)), 0.25, start=2)
+    (tmp_path / "task").write_bytes(task.to_bytes())
+    read = read_task(tmp_path / "task")
+    assert read.order == task.order
+    for part in ("weights", "prefix", "extras"):
+        ours, theirs = getattr(read, part), getattr(task, part)
+        assert ours.keys() == theirs.keys()
+        assert all(bool((ours[name] == theirs[name]).all()) for name in ours)
+    (tmp_path / "task").unlink()  # what is mapped stays readable
+    assert all(tensor.isfinite().all() for tensor in read.prefix.values())
+
+
+def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, small_recipe(1))
+    try:
+        found = desk.process.start()
+        assert (found["samples"], found["test_samples"]) == tuple(
+            len(part) for part in (desk.world.shards["dev-1"].train, desk.world.shards["dev-1"].test)
+        )
+        job, _ = desk.job(0.25, start=2)
+        outcome = desk.process.train(job)
+        assert outcome.done
+        assert outcome.numbers["seconds"] > 0
+        expected, _ = run_task(desk.world.config, make_task(desk.world, 0.25, 2), desk.world.shards["dev-1"], {})
+        assert desk.update.delta.keys() == expected.delta.keys()
+        assert all(desk.update.delta[n].allclose(expected.delta[n], atol=1e-6) for n in expected.delta)
+        assert unpack_memory((tmp_path / "remembered").read_bytes()) == {}
+        pid = desk.process.pid
+        assert desk.process.train(job).done
+        assert desk.process.pid == pid  # warm: the same process does the next task
+        its_process_is_killed(desk, job)
+    finally:
+        desk.process.stop()
+
+
+def its_process_is_killed(desk: Desk, job: Job) -> None:
+    """Told with the signal, and replaced for the next task."""
+    pid = desk.process.pid
+    assert pid is not None
+    victim = psutil.Process(pid)
+    victim.suspend()  # so that it cannot be done before it is killed
+    threading.Timer(0.5, victim.kill).start()
+    outcome = desk.process.train(job)
+    assert not outcome.done
+    assert not outcome.out_of_memory
+    assert "killed by signal 9 (SIGKILL)" in outcome.reason
+    assert desk.process.train(job).done
+    assert desk.process.pid != pid
+
+
+def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) -> None:
+    recipe = wide_recipe()
+    world = build_world(recipe)
+    whole = submodel_memory(world.config, make_task(world, 1.0).order, 12).total
+    cap = whole // 3
+    desk = Desk(tmp_path, recipe, memory=cap)
+    try:
+        desk.process.start()
+        job, _ = desk.job(1.0)
+        outcome = desk.process.train(job)
+        assert not outcome.done
+        assert outcome.out_of_memory
+        assert outcome.numbers["memory"] == cap
+        assert 0 < outcome.numbers["peak"] < cap + SLACK_BYTES
+        assert "out of memory: the cap is" in outcome.reason
+        assert not (tmp_path / "update").exists()
+        rate = next(
+            rate
+            for rate in (0.5625, 0.25, 0.0625)
+            if submodel_memory(world.config, make_task(world, rate, 0).order, 12).total <= cap
+        )
+        smaller, order = desk.job(rate, start=world.config.depth - len(make_task(world, rate).order.spec.window))
+        outcome = desk.process.train(smaller)
+        assert outcome.done, outcome.reason
+        assert outcome.numbers["peak"] <= submodel_memory(world.config, order, 12).total + SLACK_BYTES
+    finally:
+        desk.process.stop()
+
+
+def test_whoever_is_over_the_cap_is_killed_where_the_system_has_none(tmp_path: Path) -> None:
+    """The parent's watch: the second line of defence, and the only one outside Linux."""
+    desk = Desk(tmp_path, wide_recipe())
+    try:
+        desk.process.start()
+        desk.process.setup = Setup(**(desk.process.setup.to_dict() | {"memory": 10 * MB}))  # the child knows of no cap
+        job, _ = desk.job(1.0)
+        outcome = desk.process.train(job)
+        assert not outcome.done
+        assert outcome.out_of_memory
+        assert outcome.numbers["peak"] > 10 * MB
+        assert "killed" in outcome.reason
+    finally:
+        desk.process.stop()
+
+
+def test_data_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, small_recipe(1), data=str(tmp_path / "nowhere"))
+    elsewhere = small_recipe(1, data__source="folder", data__path="x").model_dump(mode="json")
+    desk.process.setup = Setup(**(desk.process.setup.to_dict() | {"recipe": elsewhere}))
+    with pytest.raises(DataError, match="nowhere"):
+        desk.process.start()
+
+
+def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cos2p.runtime.nvflare.worker"]
+    code = (
+        f"import subprocess, time; p = subprocess.Popen({command!r}, stdin=subprocess.PIPE); print(p.pid, flush=True)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code + "; time.sleep(600)"], stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    child.wait(timeout=60)
