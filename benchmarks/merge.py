@@ -2,8 +2,9 @@
 
     python -m benchmarks.merge [--model vit-base] [--rates 0.25 1.0] [--repeats 9] [--threads 1]
 
-Everything takes turns within one run, so that a noisy machine treats all alike; times are medians. `copy` writes the
-update's tensors into tensors of the same shapes that exist already: the least that any server does with an update.
+Everything takes turns within one run, so that a noisy machine treats all alike; times are medians of CPU time, which
+a neighbour on the same core disturbs less. The copy writes the update's tensors into tensors of the same shapes that
+exist already: the least that any server does with an update.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def random_delta(config: ModelConfig, spec: SubmodelSpec) -> Weights:
 def jobs(
     config: ModelConfig, spec: SubmodelSpec, current: Weights, received: Weights
 ) -> dict[str, Callable[[], object]]:
-    """What is measured, by the name it has in the table."""
+    """What is measured, by the name it has in the table, in the order of a round."""
     delta = random_delta(config, spec)
     target = {name: torch.empty_like(tensor) for name, tensor in delta.items()}
     order = Order("pi-1", "pi-1#0", 0, 0, 0, 0, "submodel", {}, 1e-3, spec)
@@ -45,17 +46,13 @@ def jobs(
     fresh = Contribution("pi-1", spec, delta, 100, 0, received=current)
     stale = Contribution("pi-1", spec, delta, 100, 1, received=received)
     merge = SegmentMerge(config)
-    merge.add(fresh, current)  # makes the sums
-
-    def first_of_a_round() -> None:
-        SegmentMerge(config).add(fresh, current)
-
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in delta.items()],
-        "add, τ = 0": lambda: merge.add(fresh, current),
-        "add, first of its round": first_of_a_round,
-        "add, stale (every tensor moved)": lambda: merge.add(stale, current),
         "check at the door": lambda: check_update(update, order, config, max_rms=10.0),
+        "add, first of its round": lambda: merge.add(fresh, current),
+        "add, τ = 0": lambda: merge.add(fresh, current),
+        "add, τ = 1, every tensor moved": lambda: merge.add(stale, current),
+        "close the round": lambda: merge.apply(current),
     }
 
 
@@ -63,9 +60,9 @@ def measure(entries: dict[str, Callable[[], object]], repeats: int) -> dict[str,
     seconds: dict[str, list[float]] = {name: [] for name in entries}
     for _ in range(repeats):
         for name, job in entries.items():
-            start = time.perf_counter()
+            start = time.process_time()
             job()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.process_time() - start)
     return seconds
 
 
@@ -90,7 +87,7 @@ def main() -> None:
             f"{arguments.model}, R = {rate:g}: {numbers / 1e6:.1f} M scalars ({numbers * 4 / 1e6:.0f} MB), "
             f"{arguments.threads} thread(s), {arguments.repeats} turns, torch {torch.__version__}"
         )
-        print(f"  {'':<34}{'ms':>9}{'ratio':>8}{'ratio in turns':>18}")
+        print(f"  {'':<34}{'CPU ms':>9}{'ratio':>8}{'ratio in turns':>18}")
         for name, times in seconds.items():
             ratios = sorted(own / copy for own, copy in zip(times, seconds[COPY], strict=True))
             ratio = statistics.median(times) / statistics.median(seconds[COPY])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.passes import add_scaled, new_scratch
+from cos2p.aggregation.passes import Scratch, add_scaled
 from cos2p.aggregation.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.config import ModelConfig
@@ -60,6 +60,8 @@ class SegmentMerge:
         self._sum: Weights = {}
         self._weight: SegmentValues = {}
         self._velocity: Weights = {}
+        self._used: Weights = {}  # sums of rounds before, for their memory: fresh pages cost more than zeroing old ones
+        self._scratch = Scratch()
         self.holders: SegmentValues = {}
         """How many updates of this round held each segment."""
 
@@ -67,32 +69,35 @@ class SegmentMerge:
         """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
         gamma = update_weights(
             self.rule, self.config, item.spec, item.delta, current, item.received,
-            item.samples, item.staleness, self.exponent,
+            item.samples, item.staleness, self.exponent, self._scratch,
         )  # fmt: skip
         slices = window_slices(self.config, item.spec)
-        scratch = new_scratch()
         shorten = (1.0 + item.staleness) ** -self.step_exponent
         for name, delta in item.delta.items():
             if name not in self._sum:
-                self._sum[name] = torch.zeros_like(current[name])
-            add_scaled(self._sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], scratch)
+                self._sum[name] = (
+                    self._used.pop(name).zero_() if name in self._used else torch.zeros_like(current[name])
+                )
+            add_scaled(self._sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], self._scratch)
         for key, value in gamma.items():
-            self._accumulate(self._weight, item.spec, key, value)
-            self._accumulate(self.holders, item.spec, key, torch.ones_like(value))
+            positions = segment_positions(item.spec, key)
+            self._accumulate(self._weight, key, positions, value)
+            self._accumulate(self.holders, key, positions, torch.ones_like(value))
         return _gamma_means(gamma)
 
     def apply(self, current: Weights) -> Weights:
         """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
         updated = dict(current)
         for name, total in self._sum.items():
-            if not total.any():
-                continue
             key = segment_key(self.config, name)
+            if not self._weight[key].any():
+                continue
             inverse = expand({key: _inverse(self._weight[key])}, name, self.config)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
             else:
                 updated[name] = torch.addcmul(current[name], total, inverse, value=-1)
+        self._used |= self._sum
         self._sum, self._weight, self.holders = {}, {}, {}
         return updated
 
@@ -104,8 +109,7 @@ class SegmentMerge:
         self._velocity[name] = fresh
         return torch.where(moved, fresh, 0.0)
 
-    def _accumulate(self, into: SegmentValues, spec: SubmodelSpec, key: str, value: Tensor) -> None:
-        positions = segment_positions(spec, key)
+    def _accumulate(self, into: SegmentValues, key: str, positions: Tensor | None, value: Tensor) -> None:
         if positions is None:
             into[key] = into[key] + value if key in into else value.clone()
             return

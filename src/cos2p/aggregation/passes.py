@@ -1,8 +1,8 @@
-"""Passes over large tensors in pieces that stay in the processor's cache.
+"""Passes over large tensors, as few and as short as they can be: merging is bound by memory, not by arithmetic.
 
-Merging is bound by memory, not by arithmetic: a temporary as large as the update costs more than all its sums (every
-page of it has to be fetched first). So intermediate values live in a small scratch tensor, and an update is read
-twice in all: once for its norms, once to be added.
+Sums are taken in pieces that stay in the processor's cache, so that intermediate values never travel to memory and
+back; what is whole, or lies in long runs, is scaled and added in one go. Only scattered entries need an index, and the
+memory for what is put there is kept from one update to the next: fresh pages cost more than the arithmetic on them.
 """
 
 from __future__ import annotations
@@ -14,58 +14,67 @@ from torch import Tensor
 
 from cos2p.submodel.slicing import Slice
 
-SCRATCH = 64 * 1024
-"""Scalars of the scratch tensor: a quarter of a MiB, which leaves room for the data in any second-level cache."""
+SCRATCH = 128 * 1024
+"""Scalars of a piece: half a MiB, which a second-level cache holds beside the data."""
+
+
+Run = tuple[int, int, int]
+"""Consecutive entries of an index: the first value, its place in the index, how many."""
+
+
+class Scratch:
+    """Memory for intermediate values, which grows to the largest that was asked for; and what is known of indices."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+        self._index: Tensor | None = None
+        self._runs: list[Run] = []
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Room in the tensor's shape, overwritten by the next call."""
+        if tensor.dtype != self._memory.dtype:
+            return torch.empty_like(tensor)
+        if tensor.numel() > self._memory.numel():
+            self._memory = torch.empty(tensor.numel())
+        return self._memory[: tensor.numel()].view(tensor.shape)
+
+    def runs(self, index: Tensor) -> list[Run]:
+        """The index as runs, none if they are short. Tensors of a block come one after the other and share theirs."""
+        if index is not self._index:
+            self._index, self._runs = index, _long_runs(index)
+        return self._runs
+
 
 _WORTH_A_RUN = 16
 """From this many consecutive entries on, a run is added faster on its own than by index."""
 
 
-def new_scratch() -> Tensor:
-    return torch.empty(SCRATCH)
-
-
-def absolute_sums(tensor: Tensor, dim: int | None, scratch: Tensor) -> Tensor:
+def absolute_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|x| for each entry along `dim` of a vector or matrix; of everything if `dim` is None."""
-    pieces = (torch.abs(part, out=_room(scratch, part)) for part in _parts(tensor, dim, scratch))
-    return _sum_pieces(pieces, tensor, dim)
+    return _sum_pieces((torch.abs(x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
 
 
-def absolute_differences(a: Tensor, b: Tensor, cut: Slice | None, dim: int | None, scratch: Tensor) -> Tensor:
-    """Σ|a − b| for each entry kept by `cut` along `dim`, or for each entry if nothing is cut."""
-    if cut is not None and cut[0] == 0:
-        rows = _rows(a, scratch)
-        pieces = ((a.index_select(0, i) - b.index_select(0, i)).abs_() for i in cut[1].split(rows))
-        return _sum_pieces(pieces, a, dim)
-    pairs = zip(_parts(a, dim, scratch), _parts(b, dim, scratch), strict=True)
-    sums = _sum_pieces((torch.sub(x, y, out=_room(scratch, x)).abs_() for x, y in pairs), a, dim)
-    return sums if cut is None else sums[cut[1]]
+def absolute_differences(a: Tensor, b: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
+    """Σ|a − b|, likewise."""
+    pairs = zip(_pieces(a, dim), _pieces(b, dim), strict=True)
+    return _sum_pieces((torch.sub(x, y, out=scratch.like(x)).abs_() for x, y in pairs), dim)
 
 
-def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, scratch: Tensor) -> None:
+def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, scratch: Scratch) -> None:
     """total[kept] += part · factor, in place; `factor` has one entry for each along the cut axis, or one in all."""
     if cut is None:
         total.addcmul_(part, factor)
         return
     dim, index = cut
-    if part.ndim == 1:
-        total.index_add_(0, index, part * factor)
-    elif runs := _long_runs(index):
-        for start, here, length in runs:
-            own = part.narrow(dim, here, length)
-            total.narrow(dim, start, length).addcmul_(own, factor.narrow(dim, here, length))
-    elif dim == 0:
-        rows = _rows(part, scratch)
-        for i, x, scale in zip(index.split(rows), part.split(rows), factor.split(rows), strict=True):
-            total.index_add_(0, i, torch.mul(x, scale, out=_room(scratch, x)))
-    elif len(index):
-        rows = _rows(part, scratch)
-        for row, x in zip(total.split(rows), part.split(rows), strict=True):
-            row.scatter_add_(1, index.expand(len(x), -1), torch.mul(x, factor, out=_room(scratch, x)))
+    runs = scratch.runs(index)
+    if not runs:
+        total.index_add_(dim, index, torch.mul(part, factor, out=scratch.like(part)))
+    for start, here, length in runs:
+        own = part.narrow(dim, here, length)
+        total.narrow(dim, start, length).addcmul_(own, factor.narrow(dim, here, length))
 
 
-def _long_runs(index: Tensor) -> list[tuple[int, int, int]]:
-    """Consecutive entries of an ascending index as (first value, its place, how many); nothing if they are short."""
+def _long_runs(index: Tensor) -> list[Run]:
     breaks = torch.nonzero(index.diff() != 1).flatten() + 1
     if (len(breaks) + 1) * _WORTH_A_RUN > len(index):
         return []
@@ -74,33 +83,17 @@ def _long_runs(index: Tensor) -> list[tuple[int, int, int]]:
     return [(first, a, b - a) for first, a, b in zip(firsts, places, [*places[1:], len(index)], strict=True)]
 
 
-def _room(scratch: Tensor, like: Tensor) -> Tensor:
-    """The scratch tensor in the shape of a piece; a single row that is too long gets a tensor of its own."""
-    if like.numel() > scratch.numel():
-        return torch.empty_like(like)
-    return scratch[: like.numel()].view(like.shape)
-
-
-def _rows(matrix: Tensor, scratch: Tensor) -> int:
-    """How many rows (of a vector: entries) fit the scratch tensor; at least one."""
-    return max(1, scratch.numel() // max(1, matrix.shape[1] if matrix.ndim == 2 else 1))
-
-
-def _parts(tensor: Tensor, dim: int | None, scratch: Tensor) -> Iterator[Tensor]:
-    """Pieces for `_sum_pieces`: flat if everything is summed, else whole rows."""
+def _pieces(tensor: Tensor, dim: int | None) -> Iterator[Tensor]:
+    """Flat if everything is summed, else whole rows; a vector's entries are rows of one."""
     if dim is None:
-        yield from tensor.flatten().split(scratch.numel())
+        yield from tensor.flatten().split(SCRATCH)
     else:
         matrix = tensor if tensor.ndim == 2 else tensor[:, None]
-        yield from matrix.split(_rows(matrix, scratch))
+        yield from matrix.split(max(1, SCRATCH // max(1, matrix.shape[1])))
 
 
-def _sum_pieces(pieces: Iterator[Tensor], of: Tensor, dim: int | None) -> Tensor:
+def _sum_pieces(pieces: Iterator[Tensor], dim: int | None) -> Tensor:
     if dim is None:
         return torch.stack([piece.sum() for piece in pieces]).sum()
-    if dim == 0:
-        return torch.cat([piece.sum(1) if piece.ndim == 2 else piece.clone() for piece in pieces])
-    total = torch.zeros(of.shape[1])
-    for piece in pieces:
-        total += piece.sum(0)
-    return total
+    sums = [piece.sum(1 - dim) for piece in pieces]
+    return torch.cat(sums) if dim == 0 else torch.stack(sums).sum(0)

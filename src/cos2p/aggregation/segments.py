@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.passes import absolute_differences, absolute_sums, new_scratch
+from cos2p.aggregation.passes import Scratch, absolute_differences, absolute_sums
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.submodel.slicing import Slice
@@ -30,22 +30,25 @@ def segment_key(config: ModelConfig, name: str) -> str:
     return f"units.{block}" if cut[1] is Axis.UNIT else f"heads.{block}"
 
 
-def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch | None = None) -> SegmentValues:
     """‖·‖₁ of every segment of a compact submodel."""
-    scratch = new_scratch()
-    entries = {name: absolute_sums(tensor, _cut_dim(config, name), scratch) for name, tensor in tensors.items()}
+    room = scratch or Scratch()
+    entries = {name: absolute_sums(tensor, _cut_dim(config, name), room) for name, tensor in tensors.items()}
     return _by_segment(entries, config)
 
 
 def segment_drift(
-    now: Mapping[str, Tensor], then: Mapping[str, Tensor], slices: Mapping[str, Slice | None], config: ModelConfig
+    now: Mapping[str, Tensor],
+    then: Mapping[str, Tensor],
+    slices: Mapping[str, Slice | None],
+    config: ModelConfig,
+    scratch: Scratch | None = None,
 ) -> SegmentValues:
     """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
-    scratch = new_scratch()
-    entries = {
-        name: absolute_differences(now[name], then[name], cut, _cut_dim(config, name), scratch)
-        for name, cut in slices.items()
-    }
+    room, entries = scratch or Scratch(), {}
+    for name, cut in slices.items():
+        whole = absolute_differences(now[name], then[name], _cut_dim(config, name), room)
+        entries[name] = whole if cut is None else whole[cut[1]]
     return _by_segment(entries, config)
 
 

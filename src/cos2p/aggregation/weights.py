@@ -15,7 +15,8 @@ from typing import Literal
 
 import torch
 
-from cos2p.aggregation.segments import SegmentValues, segment_drift, segment_norms, segment_sizes
+from cos2p.aggregation.passes import Scratch
+from cos2p.aggregation.segments import SegmentValues, segment_drift, segment_norms, segment_positions, segment_sizes
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import window_slices
@@ -34,15 +35,16 @@ def update_weights(
     samples: int,
     staleness: int,
     staleness_exponent: float = 0.0,
+    scratch: Scratch | None = None,
 ) -> SegmentValues:
     """γ of every segment the update holds. `current` and `received` are full models (equal objects if τ = 0)."""
-    norms = segment_norms(delta, config)
+    sizes = segment_sizes(delta, config)
     if rule in ("uniform", "samples"):
         factor = 1.0 if rule == "uniform" else float(samples)
-        gamma = {key: torch.full_like(value, factor) for key, value in norms.items()}
+        gamma = {key: torch.full(_shape(spec, key), factor) for key in sizes}
     else:
-        sizes = segment_sizes(delta, config)
-        drift = _drift(config, spec, delta, current, received)
+        norms = segment_norms(delta, config, scratch)
+        drift = _drift(config, spec, delta, current, received, scratch)
         if rule == "paper":
             gamma = {key: value / (drift.get(key, 0.0) + sizes[key]) for key, value in norms.items()}
         else:  # ‖Δ‖/size · 1/(1 + ‖drift‖/‖Δ‖), written without dividing by a zero update
@@ -56,10 +58,21 @@ def update_weights(
     return gamma
 
 
+def _shape(spec: SubmodelSpec, key: str) -> tuple[int, ...]:
+    """One number for each kept segment; a single one for a shared tensor."""
+    positions = segment_positions(spec, key)
+    return () if positions is None else (len(positions),)
+
+
 def _drift(
-    config: ModelConfig, spec: SubmodelSpec, delta: Weights, current: Weights, received: Weights
+    config: ModelConfig,
+    spec: SubmodelSpec,
+    delta: Weights,
+    current: Weights,
+    received: Weights,
+    scratch: Scratch | None,
 ) -> SegmentValues:
     """‖w_v − w_{v−τ}‖₁ per segment; tensors shared between the two versions did not move and cost nothing."""
     slices = window_slices(config, spec)
     moved = {name: slices[name] for name in delta if current[name] is not received[name]}
-    return segment_drift(current, received, moved, config)
+    return segment_drift(current, received, moved, config, scratch)
