@@ -26,6 +26,7 @@ _BUILT_IN = (
     "heterofl",
     "platon",
     "prunefl",
+    "qvit",
     "ramfed",
 )
 

@@ -1,0 +1,160 @@
+"""FedAvg+Q-ViT: every device trains a quantised model of as many bits as its rate allows; the server averages.
+
+Q-ViT (Li et al., NeurIPS 2022; see `training.qvit` and `training.qvit_model`) is no federated method. What a rate R_n
+means for it is our choice: bits_n = ⌊32·R_n⌋ between 2 and 8, so that stored and sent weights take R_n of their 32 bits
+(1/16: 2 bits, from 1/4 on: 8); below 1/16, 2 bits and the leading heads and units of rate 16·R_n. *Training* memory is
+not reduced, it grows: latent weights, gradients and optimiser are full size. So `fedavg-qvit` is marked in tables, and
+`fedavg-qvit-hard` keeps the training budget: the leading submodel of rate R_n, quantised to 8 bits.
+
+On the wire the server sends full precision weights; codes and step sizes come back, are decoded, and averaged into the
+server's full precision model. Steps are averaged among devices of the same bit-width only. A device keeps what rounding
+took off its weights and adds it in its next task (`residual`), or steps smaller than half a grid would be lost for
+ever. The server's model is evaluated quantised, with the norms on queries and keys, at the largest bit-width of the
+fleet.
+
+From the public code: LSQ with a step per output row, steps and zero-points per channel (per head for queries, keys,
+values, attention), first steps 2·mean|x|/√Q, GELU cut to ±10, 8 bits at both ends, IRM as LayerNorm per head, hard
+distillation with ½. From the paper, as the code has none: DGD; its mean over blocks and heads, and the weight 1, are
+ours. Ours too: whether an activation is signed follows from where it is (attention is not, all else is) instead of from
+the first batch, which comes to the same; zero-points start at 0 (theirs round to 0); steps as logarithms; the recipe's
+optimiser, rate and epochs (theirs: LAMB, 3e-4, from a pretrained model). The teacher is the model a device received.
+A young one is mostly wrong, so its two terms count as much as it is right on the device's own samples (`trust`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from cos2p.aggregation.beside import BesideMerge
+from cos2p.aggregation.merge import Contribution
+from cos2p.methods.base import Assignment, Call, House, Member, Merge
+from cos2p.methods.leading import LeadingMethod, output_scales, require_vit
+from cos2p.methods.widths import AveragingSettings, width_budget
+from cos2p.models.layout import Weights
+from cos2p.settings import Settings
+from cos2p.submodel.slicing import take, window_slices
+from cos2p.training.quantizers import from_codes, unpack_codes
+from cos2p.training.qvit import QuantSettings, code_bits, code_shapes, step_name
+from cos2p.training.qvit_model import first_tensors, norm_table, step_table
+
+
+class QViTSettings(AveragingSettings):
+    wire: Literal["codes", "float32"] = Field(default="codes", description="How trained weights go back.")
+    residual: bool = Field(default=True, description="Devices keep what rounding took off the weights they sent.")
+    distillation: float = Field(default=0.5, ge=0, le=1, description="λ: weight of the teacher's answers; 0: none.")
+    dgd: float = Field(default=1.0, ge=0, description="β: weight of distribution guided distillation; 0: none.")
+    trust: Literal["accuracy", "full"] = Field(
+        default="accuracy", description="Teach as much as the teacher is right, or always (the original)."
+    )
+
+
+class QuantMethod(LeadingMethod):
+    """Local training with quantisation; bits and submodels are left to its kinds."""
+
+    settings_type: ClassVar[type[Settings]] = QViTSettings
+    settings: QViTSettings
+    widths: ClassVar[tuple[int, ...]]
+    """The bit-widths there may be."""
+
+    def __init__(self, settings: Settings, house: House) -> None:
+        require_vit(house.config, self.name, "its quantisers and norms are those of image transformers")
+        super().__init__(settings, house)
+        self.budgets = {n: width_budget(house.config, self.keep(m)) for n, m in house.members.items()}
+
+    def bits(self, member: Member) -> int:
+        raise NotImplementedError
+
+    def keep(self, member: Member) -> float:
+        """Which rate of leading heads and units a device holds."""
+        raise NotImplementedError
+
+    def assign(self, call: Call) -> Assignment:
+        own = {name: getattr(self.settings, name) for name in ("wire", "residual", "distillation", "dgd", "trust")}
+        local = {**self.local(call.member).model_dump(), **own, "bits": self.bits(call.member)}
+        return Assignment(self.spec(call.member.name), QuantSettings.model_validate(local), trainer="qvit")
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        return {**weights, **first_tensors(self.house.config, self.widths)}
+
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        """At the largest bit-width of the fleet. Where outputs are rescaled their steps are too."""
+        best = max(self.bits(member) for member in self.house.members.values())
+        evaluated = super().evaluated_weights(
+            {n: t for n, t in weights.items() if not n.startswith("qvit.b") or n.startswith(f"qvit.b{best}.")}
+        )
+        if self.settings.rescale:
+            for layer, scale in output_scales(self.house.config, self.largest()).items():
+                name = step_name(f"{layer}.weight", best)
+                if scale != 1.0:
+                    evaluated[name] = evaluated[name] + math.log(scale)
+        return evaluated
+
+    def merge(self) -> Merge:
+        config = self.house.config
+        table = {**norm_table(config)}
+        for bits in self.widths:
+            table |= step_table(config, bits)
+        return CodesMerge(config, table, self.settings.weights)
+
+
+class FedAvgQViT(QuantMethod):
+    name: ClassVar[str] = "fedavg-qvit"
+    title: ClassVar[str] = "FedAvg+Q-ViT"
+    over_budget: ClassVar[bool] = True
+    widths: ClassVar[tuple[int, ...]] = tuple(range(2, 9))
+
+    def bits(self, member: Member) -> int:
+        return bits_of(member.rate)
+
+    def keep(self, member: Member) -> float:
+        return min(1.0, 16 * member.rate)
+
+
+def bits_of(rate: float) -> int:
+    """⌊32·R⌋, at least 2 and at most 8.
+
+    >>> [bits_of(rate) for rate in (1 / 64, 1 / 16, 1 / 8, 0.25, 1.0)]
+    [2, 2, 4, 8, 8]
+    """
+    return min(8, max(2, math.floor(32 * rate + 1e-9)))
+
+
+class FedAvgQViTHard(QuantMethod):
+    """Within the training budget: width takes all of the rate, so the bits can be many."""
+
+    name: ClassVar[str] = "fedavg-qvit-hard"
+    title: ClassVar[str] = "FedAvg+Q-ViT (submodel)"
+    widths: ClassVar[tuple[int, ...]] = (8,)
+
+    def bits(self, member: Member) -> int:
+        return 8
+
+    def keep(self, member: Member) -> float:
+        return member.rate
+
+
+class CodesMerge(BesideMerge):
+    """Decodes the weights that came as codes, then averages."""
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+        if "codes" in item.extras:
+            item = replace(item, delta={**item.delta, **self.decoded(item)})
+        return super().add(item, current)
+
+    def decoded(self, item: Contribution) -> Weights:
+        """What the device's weights, as it sent them, differ by from what it received."""
+        width, shapes = int(item.settings["bits"]), code_shapes(self.config, item.spec)
+        bits = code_bits(shapes, width)
+        slices = window_slices(self.config, item.spec)
+        received = take(item.received, {name: slices[name] for name in shapes})
+        delta: Weights = {}
+        for name, codes in unpack_codes(item.extras["codes"], shapes, bits).items():
+            step = step_name(name, width)
+            rows = self.table[step].rows(self.config, item.spec)
+            before = item.received[step] if rows is None else item.received[step].index_select(0, rows)
+            delta[name] = received[name] - from_codes(codes, before - item.delta[step], bits[name])
+        return delta
