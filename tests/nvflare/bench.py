@@ -39,12 +39,14 @@ class Bench:
     """Runs the driver in a thread; the test plays the clients."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.clock = 0.0
+        """Seconds pass when the test says so."""
         self.world: World = build_world(recipe)
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.offers: dict[str, Notice] = {}
         self.withdrawn: list[str] = []
         self.desk = Desk(folder / "spool")
-        self.driver = Driver(recipe, self.world.config, self, self.desk, NoEvaluator(), self._tell)
+        self.driver = Driver(recipe, self.world.config, self, self.desk, NoEvaluator(), self._tell, lambda: self.clock)
         self._news = threading.Condition()
         self._stop = False
         self._thread: threading.Thread | None = None

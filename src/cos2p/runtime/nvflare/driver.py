@@ -94,7 +94,14 @@ Happening = Ready | Answered | Asked | Remark
 
 class Driver:
     def __init__(
-        self, recipe: Recipe, config: ModelConfig, port: Port, desk: Desk, evaluator: Evaluator, tell: Tell
+        self,
+        recipe: Recipe,
+        config: ModelConfig,
+        port: Port,
+        desk: Desk,
+        evaluator: Evaluator,
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         house = House(config, {}, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
         self.recipe, self.config, self.port, self.desk = recipe, config, port, desk
@@ -105,9 +112,9 @@ class Driver:
         self.paused = False
         self.started_at = time.time()
         """The wall's clock at virtual second 0; survives a checkpoint, so an outage counts."""
-        self.roll = Roll(recipe.fleet.heartbeat_seconds)
+        self.roll = Roll(recipe.fleet.heartbeat_seconds, clock)
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-        self._timers = Timers()
+        self._timers = Timers(clock)
         self._evaluation: tuple[int, Future[dict[str, Any]]] | None = None
         self._stale_evaluation = False
         self._benched: dict[str, str] = {}

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
 class _Entry:
+    heard: float
     session: str = ""
-    heard: float = field(default_factory=time.monotonic)
     gone: bool = False
     """Told to the coordinator as having left."""
     from_before: bool = False
@@ -22,8 +22,8 @@ class _Entry:
 
 
 class Roll:
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience, self._clock = patience, clock
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
 
@@ -31,12 +31,12 @@ class Roll:
         """Clients of a checkpoint. They have the usual time to be heard; then they have left."""
         with self._lock:
             for client in clients:
-                self._entries[client] = _Entry(from_before=True)
+                self._entries[client] = _Entry(self._clock(), from_before=True)
 
     def hello(self, client: str, session: str) -> None:
         with self._lock:
-            entry = self._entries.setdefault(client, _Entry())
-            entry.session, entry.heard = session, time.monotonic()
+            entry = self._entries.setdefault(client, _Entry(self._clock()))
+            entry.session, entry.heard = session, self._clock()
 
     def is_current(self, client: str, session: str) -> bool:
         """A process that was replaced by a newer one of the same client has nothing to say any more."""
@@ -47,7 +47,7 @@ class Roll:
         with self._lock:
             entry = self._entries.get(client)
             if entry is not None and session in (None, entry.session):
-                entry.heard = time.monotonic()
+                entry.heard = self._clock()
 
     def session(self, client: str) -> str:
         with self._lock:
@@ -56,9 +56,9 @@ class Roll:
     def rejoins(self, client: str) -> bool:
         """Whether this client was known from a checkpoint; asked once, when it joins. It is here from now on."""
         with self._lock:
-            entry = self._entries.setdefault(client, _Entry())
+            entry = self._entries.setdefault(client, _Entry(self._clock()))
             before, entry.from_before = entry.from_before, False
-            entry.gone, entry.heard = False, time.monotonic()
+            entry.gone, entry.heard = False, self._clock()
             return before
 
     def silent(self) -> list[str]:
@@ -72,10 +72,10 @@ class Roll:
     def ages(self) -> dict[str, float]:
         """Seconds since each client was heard."""
         with self._lock:
-            return {client: time.monotonic() - entry.heard for client, entry in self._entries.items()}
+            return {client: self._clock() - entry.heard for client, entry in self._entries.items()}
 
     def _turn(self, which: Callable[[_Entry, float], bool], gone: bool) -> list[str]:
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             turned = [client for client, entry in self._entries.items() if which(entry, now - entry.heard)]
             for client in turned:
