@@ -1,12 +1,13 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
-# Both set up .venv themselves; a second call is quick.
+# make test-fleet   the long fault tests of a real fleet on this machine
+# All set up .venv themselves; a second call is quick.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit format setup clean
+.PHONY: demo test test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run quickstart --out runs/demo --overwrite
@@ -20,10 +21,15 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards.
+# Two workers, one thread each: the tests are many and small. What measures memory, and what starts a real fleet, runs
+# alone, afterwards.
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not fleet"
 	$(BIN)/python -m pytest -m memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
+
+test-fleet: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and slow"
 
 format: $(READY)
 	$(BIN)/ruff format .

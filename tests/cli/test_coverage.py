@@ -33,6 +33,6 @@ def test_a_method_without_a_window(tiny: Path) -> None:
 
 
 def test_a_device_without_a_rate(tiny: Path) -> None:
-    code, _, err = cli(tiny, "--set", "fleet.devices.0.rate=none")
+    code, _, err = cli(tiny, "--set", "fleet.devices.0.rate=")
     assert code == 2
     assert "fleet.devices.0 has no rate" in err
