@@ -80,13 +80,15 @@ def _steps_of_depth(config: ModelConfig, ratio: float) -> Iterator[tuple[int, in
 _RATES = 2**20  # rates are searched in steps of a millionth
 
 
-def require(config: ModelConfig, spec: SubmodelSpec, workload: Workload, memory: int | str) -> Ledger:
+def require(
+    config: ModelConfig, spec: SubmodelSpec, workload: Workload, memory: int | str, ratio: float = 1.0
+) -> Ledger:
     """The ledger of a task's worst phase, or BudgetError if that is more than `memory`. Nothing is allocated."""
     budget = parse_bytes(memory)
     needed = peak(config, spec, workload)
     if needed.total <= budget:
         return needed
-    rate = largest_rate(config, budget, workload)
+    rate = largest_rate(config, budget, workload, ratio)
     if rate > 0.0:
         advice = f"the largest rate that fits at every window position is {_rounded_down(rate)}"
     else:

@@ -29,16 +29,13 @@ from cos2p.submodel.shape import (
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
 from cos2p.submodel.workload import Workload
-from cos2p.training.optimizers import STATE_BYTES
+from cos2p.training.optimizers import CHUNK_BYTES_PER_THREAD, STATE_BYTES
 
 SLACK_BYTES = 3 * 2**20
 """Small tensors in the heap, Python's own objects, pages of code that were not touched before."""
 
 PAGE_BYTES = 4096
 """A large tensor is a mapping of its own, and its header takes one page more."""
-
-STEP_BYTES = 2**20
-"""What an optimiser's step needs beside its state (see `training.optimizers`)."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,10 @@ def _weight_moments(
 ) -> list[Ledger]:
     worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
     features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
+    chunk = CHUNK_BYTES_PER_THREAD * workload.threads  # all that a step needs beside the optimiser's state
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
-        replace(base, moment="step", activations=features + STEP_BYTES, gradients=gradients),
+        replace(base, moment="step", activations=features + chunk, gradients=gradients),
     ]
 
 

@@ -100,7 +100,7 @@ def measure(
 def main() -> None:
     request = json.load(sys.stdin)
     config = ModelConfig.from_dict(request["config"])
-    spec = SubmodelSpec.from_dict(request["spec"])
+    spec = SubmodelSpec.from_dict(request["spec"]).check(config)
     _warm_up(config)
     task = _Task(config, spec, Workload(**request["workload"]), request["phase"], request["form"])
     print(json.dumps(asdict(task.run(request["steps"]))))
