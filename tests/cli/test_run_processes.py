@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 PROGRAM = [sys.executable, "-c", "from cos2p.cli import main; main()"]
@@ -122,3 +123,23 @@ def test_ctrl_c_while_the_workers_start_is_no_accident(tiny: Path, tmp_path: Pat
     assert running.returncode == 130, said
     assert "Traceback" not in said
     assert "--resume" in said
+
+
+def test_workers_do_not_outlive_a_killed_run(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    running = subprocess.Popen(
+        [*PROGRAM, "run", str(tiny), "-q", "--out", str(out), "--set", "schedule.rounds=3000"], start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not any(event["kind"] == "arrived" for event in events(out)):  # so the worker is at work
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = psutil.Process(running.pid).children(recursive=True)
+    running.kill()
+    running.wait()
+    _, alive = psutil.wait_procs(children, timeout=60)
+    for process in alive:
+        process.kill()
+    assert children
+    assert alive == []

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 import safetensors.torch
@@ -98,6 +99,9 @@ _world: World | None = None
 
 def _start(recipe: Mapping[str, Any]) -> None:
     global _world
+    parent = parent_process()
+    assert parent is not None and parent.pid is not None
+    threading.Thread(target=_die_with_parent, args=(parent.pid,), daemon=True).start()
     torch.set_num_threads(1)
     _world = build_world(Recipe.parse(recipe))
 

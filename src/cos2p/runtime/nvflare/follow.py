@@ -114,7 +114,7 @@ class Follower:
                         if report["state"] == "failed":
                             self.office.ask(self._job, "fetched")
                             raise _error(report.get("error", {}))
-                time.sleep(LOOK_SECONDS)
+                time.sleep(LOOK_SECONDS if report is not None else 2 * LOOK_SECONDS)
 
     # ------------------------------------------------------------ the job at the server
 
