@@ -30,7 +30,7 @@ PROMISED_KEYS = {
 }
 
 
-def cos2p(*arguments: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def cos2p(*arguments: str | Path, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
@@ -85,13 +85,13 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not any(event["kind"] == "aggregated" for event in events(out)):
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=300)
     assert running.returncode == 130
     assert said.splitlines()[-1].endswith(f"; go on with:  cos2p run --resume --out {out}")
     assert "Traceback" not in said
@@ -112,14 +112,14 @@ def test_ctrl_c_while_the_workers_start_is_no_accident(tiny: Path, tmp_path: Pat
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not any(event["kind"] == "dispatched" for event in events(out)):
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.5)  # the worker is importing torch now
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=300)
     assert running.returncode == 130, said
     assert "Traceback" not in said
     assert "--resume" in said
@@ -130,7 +130,7 @@ def test_workers_do_not_outlive_a_killed_run(tiny: Path, tmp_path: Path) -> None
     running = subprocess.Popen(
         [*PROGRAM, "run", str(tiny), "-q", "--out", str(out), "--set", "schedule.rounds=3000"], start_new_session=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not any(event["kind"] == "arrived" for event in events(out)):  # so the worker is at work
         assert running.poll() is None
         assert time.monotonic() < deadline

@@ -100,7 +100,8 @@ _world: World | None = None
 def _start(recipe: Mapping[str, Any]) -> None:
     global _world
     parent = parent_process()
-    assert parent is not None and parent.pid is not None
+    assert parent is not None
+    assert parent.pid is not None
     threading.Thread(target=_die_with_parent, args=(parent.pid,), daemon=True).start()
     torch.set_num_threads(1)
     _world = build_world(Recipe.parse(recipe))
