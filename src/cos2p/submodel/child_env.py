@@ -10,4 +10,4 @@ CHILD_ENV = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_TOP_PAD_": "65536",
 }
-"""Environment of every process whose memory is promised: the one that measures, and the one in which a device trains."""
+"""Environment of every process whose memory is promised: the one that measures, and the one a device trains in."""

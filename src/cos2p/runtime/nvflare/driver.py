@@ -36,7 +36,7 @@ from cos2p.runtime.nvflare.timers import Timers
 from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
 from cos2p.runtime.world import first_weights
 from cos2p.tracking.scores import Scores
-from cos2p.training.costs import update_bytes
+from cos2p.training.trainers import trainer
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 
@@ -333,7 +333,7 @@ class Driver:
     def _send(self, order: Order) -> None:
         data = self.server.task(order).to_bytes()
         extras = sum(tensor.nbytes for tensor in self.server.extras.get(order.task, {}).values())
-        limit = update_bytes(self.config, order) + extras + ALLOWANCE
+        limit = trainer(order.trainer).upload(self.config, order) + extras + ALLOWANCE
         notice = self.desk.put(order.client, order.task, data, limit)
         self.scores.dispatched(order, self.now, len(data))
         self._log(
