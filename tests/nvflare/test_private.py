@@ -1,0 +1,78 @@
+"""NVFlare's private parts we lean on. If an upgrade moves one of them, this says which, before a fleet does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+_LOOK = """
+import inspect, json, warnings
+warnings.simplefilter("ignore")
+import nvflare
+from nvflare.apis.fl_constant import RunProcessKey
+from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.authenticator import validate_auth_headers
+from nvflare.private.fed.server.admin import FedAdminServer
+from nvflare.private.fed.server.fed_server import FederatedServer
+from nvflare.private.fed.server.job_runner import JobRunner
+from nvflare.private.fed.server.server_engine import ServerEngine
+
+def names(function):
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+print(json.dumps({
+    "version": nvflare.__version__,
+    "notify_dead_job": names(ServerEngine.notify_dead_job),
+    "check_client_resources": names(ServerEngine.check_client_resources),
+    "start_client_job": names(ServerEngine.start_client_job),
+    "sync": names(ServerEngine.sync_clients_from_main_process),
+    "app_command": names(ServerEngine.register_app_command),
+    "deploy_message": names(JobRunner._make_deploy_message),
+    "resolve": names(JobRunner.resolve_client_outcome),
+    "requests": names(FedAdminServer.send_requests_and_get_reply_dict),
+    "clone": names(SimpleJobDefManager.clone),
+    "missing job": "missing job on client" in inspect.getsource(FederatedServer._sync_client_jobs),
+    "dropped when resolved": "is_client_outcome_pending" in inspect.getsource(FederatedServer.process_job_failure),
+    "running_jobs": "self.running_jobs" in inspect.getsource(JobRunner.__init__),
+    "task map": "self._client_task_map.pop(client_task.id)" in inspect.getsource(WFCommServer),
+    "constants": bool(CellMessageHeaderKeys.TOKEN and CellMessageHeaderKeys.CLIENT_NAME and RunProcessKey.PARTICIPANTS),
+    "signed": "token_verifier.verify(client_name, token, signature)" in inspect.getsource(validate_auth_headers),
+    "bound": "is bound to origin" in inspect.getsource(validate_auth_headers),
+    "send": names(Cell._send_request)[:5],
+    "register": names(Cell._register_request_cb)[:3],
+}))
+"""
+
+
+def test_private_parts_are_where_they_were() -> None:
+    found = json.loads(subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, check=True, text=True).stdout)
+    assert found["version"] == "2.9.0", "read docs/howto/fleet.md, 'Another version of NVFlare', before you upgrade"
+    assert found == {
+        "version": "2.9.0",
+        "notify_dead_job": ["job_id", "client_name", "reason"],
+        "check_client_resources": ["job", "resource_reqs", "fl_ctx"],
+        "start_client_job": ["job", "client_sites", "fl_ctx"],
+        "sync": [],
+        "app_command": ["topic", "cmd_func", "args", "kwargs"],
+        "deploy_message": ["job", "app_data", "app_name", "fl_ctx"],
+        "resolve": ["job_id", "client_name"],
+        "requests": ["requests", "timeout_secs"],
+        "clone": ["from_jid", "meta", "fl_ctx"],
+        "missing job": True,
+        "dropped when resolved": True,
+        "running_jobs": True,
+        "task map": True,
+        "constants": True,
+        "signed": True,
+        "bound": True,
+        "send": ["channel", "target", "topic", "request", "timeout"],
+        "register": ["channel", "topic", "cb"],
+    }
