@@ -52,7 +52,9 @@ def test_quickstart_writes_the_run_folder(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_8(tiny: Path, tmp_path: Path) -> None:
-    ended = cos2p("run", tiny, "-q", "--out", tmp_path / "run", "--set", "training.lr=1e9")
+    ended = cos2p(
+        "run", tiny, "-q", "--out", tmp_path / "run", "--set", "training.lr=1e9", "--set", "fleet.devices.0.count=1"
+    )
     assert ended.returncode == 8
     assert ended.stdout == ""
     assert ended.stderr.count("\n") == 1, ended.stderr
