@@ -84,6 +84,14 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     ),
     "one exit only": (with_spec(lambda s: replace(s, exits=(s.frozen + 1, s.top))), "its window or exits"),
     "more than the quota": (with_spec(widened), "4 heads and 10 units kept, 2 and 5 allowed"),
+    "a unit more than the quota": (
+        with_spec(lambda s: replace(s, window=(BlockKeep((0, 1), (0, 1, 2, 3, 4, 5)), *s.window[1:]))),
+        "2 heads and 6 units kept, 2 and 5 allowed",
+    ),
+    "a head more than the quota": (
+        with_spec(lambda s: replace(s, window=(BlockKeep((0, 1, 2), (0, 1)), *s.window[1:]))),
+        "3 heads and 2 units kept, 2 and 5 allowed",
+    ),
     "a tensor too few": (with_delta(lambda d: d.pop("blocks.0.q.weight")), r"1 tensors are missing, blocks\.0\.q"),
     "no tensor at all": (with_delta(lambda d: d.clear()), "tensors are missing"),
     "a tensor too many": (with_delta(lambda d: d.update({"blocks.3.q.weight": torch.zeros(1)})), r"blocks\.3\.q"),
