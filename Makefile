@@ -1,6 +1,6 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
-# make test-fleet   the long fault tests of a real fleet on this machine
+# make test-fleet   a real fleet of processes on this machine, with its faults (many minutes)
 # All set up .venv themselves; a second call is quick.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -21,15 +21,13 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two workers, one thread each: the tests are many and small. What measures memory, and what starts a real fleet, runs
-# alone, afterwards.
+# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards.
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not fleet"
 	$(BIN)/python -m pytest -m memory
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
 test-fleet: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet
 
 format: $(READY)
 	$(BIN)/ruff format .
