@@ -53,13 +53,19 @@ def largest_rate(
     """
     budget = parse_bytes(memory)
 
-    def fits(rate: float) -> bool:
+    def shapes(rate: float) -> Iterator[Shape]:
+        if start is not None:
+            yield Shape.at(config, rate, ratio, start, tier_blocks)
+            return
+        # Bottom and top are the worst places; in which blocks the remainder of the segments lies makes a difference.
         blocks = cut(config, rate, ratio).blocks
-        if start is not None and start + blocks > config.depth:
+        for place in {0, config.depth - blocks}:
+            yield from {Shape.at(config, rate, ratio, place, tier_blocks, turn) for turn in range(blocks)}
+
+    def fits(rate: float) -> bool:
+        if start is not None and start + cut(config, rate, ratio).blocks > config.depth:
             return False
-        places = {0, config.depth - blocks} if start is None else {start}
-        shapes = (Shape.at(config, rate, ratio, place, tier_blocks) for place in places)
-        return all(shape_peak(config, shape, workload).total <= budget for shape in shapes)
+        return all(shape_peak(config, shape, workload).total <= budget for shape in shapes(rate))
 
     for low, high in _steps_of_depth(config, ratio):
         if fits(low / _RATES):

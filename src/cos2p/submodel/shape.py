@@ -56,11 +56,16 @@ class Shape:
         ratio: float = 1.0,
         start: int | None = None,
         tier_blocks: tuple[int, ...] = (),
+        rotation: int | None = None,
     ) -> Shape:
-        """The submodel of a rate with its window at block `start`; None is the top, below which most is frozen."""
+        """The submodel of a rate with its window at block `start`; None is the top, below which most is frozen.
+
+        Segments that do not divide evenly go to blocks in an order turned by `rotation`; None turns with the window.
+        """
         size = cut(config, rate, ratio)
         frozen = config.depth - size.blocks if start is None else start
-        heads, units = spread(size.heads, size.blocks), spread(size.units, size.blocks)
+        turn = frozen if rotation is None else rotation
+        heads, units = spread(size.heads, size.blocks, turn), spread(size.units, size.blocks, turn)
         return cls(
             frozen,
             tuple(map(BlockSize, heads, units)),
