@@ -13,7 +13,7 @@ from cos2p.messages import Order, Task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.submodel.plan import make_spec
 from cos2p.training.evaluation import build_model
-from cos2p.training.quantizers import UNSET, from_codes, unpack_codes
+from cos2p.training.quantizers import UNSET, from_codes, on_grid, unpack_codes, weight_codes
 from cos2p.training.qvit import (
     QuantSettings,
     ask,
@@ -189,23 +189,26 @@ def test_a_teacher_that_is_always_wrong_teaches_only_if_it_is_trusted(
 
 
 @pytest.mark.parametrize("bits", [2, 5, 8])
-def test_codes_and_steps_tell_the_server_the_quantised_weights(bits: int) -> None:
+def test_what_codes_tell_and_what_stays_on_the_device_is_what_was_trained(bits: int) -> None:
     given = quant_order(make_spec(VIT, 0.5, ratio=0.0), bits=bits, rescale=True)
     sent = task(given)
     update, memory = run_task(VIT, sent, shard(VIT), {})
+    exact, _ = run_task(VIT, task(_with(given, wire="float32")), shard(VIT), {})  # the same training
     shapes = code_shapes(VIT, given.spec)
     assert not shapes.keys() & update.delta.keys()
-    codes = unpack_codes(update.extras["codes"], shapes, code_bits(shapes, bits))
-    for name, values in codes.items():
+    widths = code_bits(shapes, bits)
+    for name, values in unpack_codes(update.extras["codes"], shapes, widths).items():
         step = step_name(name, bits)
-        after = sent.weights[step] - update.delta[step]
-        on_grid = from_codes(values, after, code_bits(shapes, bits)[name])
-        latent = on_grid + memory[f"qvit.{name}"]
-        assert (latent - sent.weights[name]).abs().max() < 0.3  # what was trained, grid and rest together
-        assert (memory[f"qvit.{name}"].abs().max() > 0) or not values.numel()
+        told = from_codes(values, sent.weights[step] - update.delta[step], widths[name])
+        told -= on_grid(sent.weights[name], sent.weights[step], widths[name])
+        torch.testing.assert_close(told + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
     assert wire == quant_upload(VIT, given)
     trainer("qvit").check(VIT, given, update, 10.0)
+
+
+def _with(given: Order, **settings: Any) -> Order:
+    return replace(given, settings={**given.settings, **settings})
 
 
 def test_two_bits_take_a_sixteenth_of_the_matrices_bytes() -> None:
@@ -216,19 +219,22 @@ def test_two_bits_take_a_sixteenth_of_the_matrices_bytes() -> None:
     assert large - small > 4 * matrices * 0.92
 
 
-def test_what_rounding_took_off_is_added_in_the_next_task() -> None:
-    given = quant_order(bits=2, lr=1e-9, dgd=0.0, distillation=0.0)
-    first, memory = run_task(VIT, task(given), shard(VIT), {})
-    weights = dict(task(given).weights)
+@pytest.mark.parametrize("residual", [True, False])
+def test_what_stayed_on_the_device_is_added_in_its_next_task(residual: bool) -> None:
+    given = quant_order(bits=4, lr=1e-9, dgd=0.0, distillation=0.0, residual=residual)
+    name, sent = "blocks.0.q.weight", task(given)
+    left = {f"qvit.{name}": torch.full_like(sent.weights[name], 0.2)}
+    update, memory = run_task(VIT, sent, shard(VIT), left)
     shapes = code_shapes(VIT, SPEC)
-    for name, values in unpack_codes(first.extras["codes"], shapes, code_bits(shapes, 2)).items():
-        step = step_name(name, 2)
-        weights[name] = from_codes(values, weights[step] - first.delta[step], code_bits(shapes, 2)[name])
-    weights |= {name: weights[name] - delta for name, delta in first.delta.items()}
-    again, _ = run_task(VIT, Task(given, weights), shard(VIT), memory)
-    assert torch.equal(first.extras["codes"], again.extras["codes"])  # nothing moved, nothing was lost
-    latent = weights["blocks.0.q.weight"] + memory["qvit.blocks.0.q.weight"]
-    torch.testing.assert_close(latent, task(given).weights["blocks.0.q.weight"], atol=1e-5, rtol=0.0)
+    codes = unpack_codes(update.extras["codes"], shapes, code_bits(shapes, 4))[name]
+    start = sent.weights[name] + (0.2 if residual else 0.0)
+    step = sent.weights[step_name(name, 4)] - update.delta[step_name(name, 4)]
+    assert torch.equal(codes, weight_codes(start, step, 4))
+    if residual:  # nothing was trained: what codes tell and what stays add up to what was left
+        told = from_codes(codes, step, 4) - on_grid(sent.weights[name], sent.weights[step_name(name, 4)], 4)
+        torch.testing.assert_close(told + memory[f"qvit.{name}"], torch.full_like(start, 0.2), atol=1e-5, rtol=0.0)
+    else:
+        assert torch.equal(memory[f"qvit.{name}"], left[f"qvit.{name}"])
 
 
 def test_as_numbers_the_latent_weights_go_back() -> None:

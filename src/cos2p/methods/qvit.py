@@ -6,11 +6,11 @@ means for it is our choice: bits_n = ⌊32·R_n⌋ between 2 and 8, so that stor
 not reduced, it grows: latent weights, gradients and optimiser are full size. So `fedavg-qvit` is marked in tables, and
 `fedavg-qvit-hard` keeps the training budget: the leading submodel of rate R_n, quantised to 8 bits.
 
-On the wire the server sends full precision weights; codes and step sizes come back, are decoded, and averaged into the
-server's full precision model. Steps are averaged among devices of the same bit-width only. A device keeps what rounding
-took off its weights and adds it in its next task (`residual`), or steps smaller than half a grid would be lost for
-ever. The server's model is evaluated quantised, with the norms on queries and keys, at the largest bit-width of the
-fleet.
+On the wire the server sends full precision weights; codes and step sizes come back. By what the quantised weights moved
+on average the server moves its full precision model: were it replaced by their average instead, a few devices of 2 bits
+would pull everybody's model onto their grid. A device keeps what it moved within a grid for its next task (`residual`),
+or steps smaller than half a grid would be lost for ever. Steps are averaged among devices of the same bit-width only.
+The server's model is evaluated quantised, with the norms on queries and keys, at the largest bit-width of the fleet.
 
 From the public code: LSQ with a step per output row, steps and zero-points per channel (per head for queries, keys,
 values, attention), first steps 2·mean|x|/√Q, GELU cut to ±10, 8 bits at both ends, IRM as LayerNorm per head, hard
@@ -37,14 +37,14 @@ from cos2p.methods.widths import AveragingSettings, width_budget
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
 from cos2p.submodel.slicing import take, window_slices
-from cos2p.training.quantizers import from_codes, unpack_codes
+from cos2p.training.quantizers import from_codes, on_grid, unpack_codes
 from cos2p.training.qvit import QuantSettings, code_bits, code_shapes, step_name
 from cos2p.training.qvit_model import first_tensors, norm_table, step_table
 
 
 class QViTSettings(AveragingSettings):
     wire: Literal["codes", "float32"] = Field(default="codes", description="How trained weights go back.")
-    residual: bool = Field(default=True, description="Devices keep what rounding took off the weights they sent.")
+    residual: bool = Field(default=True, description="Devices keep what moved within the grid, for their next task.")
     distillation: float = Field(default=0.5, ge=0, le=1, description="λ: weight of the teacher's answers; 0: none.")
     dgd: float = Field(default=1.0, ge=0, description="β: weight of distribution guided distillation; 0: none.")
     trust: Literal["accuracy", "full"] = Field(
@@ -146,7 +146,7 @@ class CodesMerge(BesideMerge):
         return super().add(item, current)
 
     def decoded(self, item: Contribution) -> Weights:
-        """What the device's weights, as it sent them, differ by from what it received."""
+        """By how much the quantised weights moved, from those received to those sent."""
         width, shapes = int(item.settings["bits"]), code_shapes(self.config, item.spec)
         bits = code_bits(shapes, width)
         slices = window_slices(self.config, item.spec)
@@ -156,5 +156,6 @@ class CodesMerge(BesideMerge):
             step = step_name(name, width)
             rows = self.table[step].rows(self.config, item.spec)
             before = item.received[step] if rows is None else item.received[step].index_select(0, rows)
-            delta[name] = received[name] - from_codes(codes, before - item.delta[step], bits[name])
+            start = on_grid(received[name], before, bits[name])
+            delta[name] = start - from_codes(codes, before - item.delta[step], bits[name])
         return delta

@@ -83,9 +83,7 @@ class WeightStep(Step):
     @torch.no_grad()
     def see(self, weight: Tensor, bits: int) -> None:
         """Set what has not been set."""
-        if weight.numel():
-            size = 2 * weight.flatten(1).abs().mean(1) / math.sqrt(levels(bits, True)[1])
-            self.step.copy_(torch.where((self.step == UNSET) & (size > 0), size.log(), self.step))
+        self.step.copy_(with_first_steps(self.step, weight, bits))
 
     def forward(self, weight: Tensor, bits: int) -> Tensor:
         step = self.step.exp().view(-1, *(1,) * (weight.ndim - 1))
@@ -125,11 +123,25 @@ class ActStep(Step):
 # ---------------------------------------------------------------- codes
 
 
+def with_first_steps(log_step: Tensor, weight: Tensor, bits: int) -> Tensor:
+    """The steps of a weight's rows, those unset made from the weight; a row of zeros leaves its step unset."""
+    if not weight.numel():
+        return log_step
+    size = 2 * weight.flatten(1).abs().mean(1) / math.sqrt(levels(bits, True)[1])
+    return torch.where((log_step == UNSET) & (size > 0), size.log(), log_step)
+
+
 def weight_codes(weight: Tensor, log_step: Tensor, bits: int) -> Tensor:
     """Codes of a weight, row by row, moved so that the lowest is 0."""
     low, high = levels(bits, True)
     step = log_step.exp().view(-1, *(1,) * (weight.ndim - 1))
     return ((weight / step).clamp(low, high).round() - low).to(torch.uint8)
+
+
+def on_grid(weight: Tensor, log_step: Tensor, bits: int) -> Tensor:
+    """A weight as it is quantised with these steps, or with first ones where they are unset."""
+    steps = with_first_steps(log_step, weight, bits)
+    return from_codes(weight_codes(weight, steps, bits), steps, bits)
 
 
 def from_codes(codes: Tensor, log_step: Tensor, bits: int) -> Tensor:

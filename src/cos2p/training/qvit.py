@@ -10,6 +10,10 @@ precision; its answers, queries and keys are computed once, before training, and
 
 Latent weights, gradients and optimiser state are as large as ever, and the quantised weights come on top: training
 needs *more* memory than without quantisation. What shrinks is what is stored, sent and used afterwards.
+
+On the wire the trained weights are codes and steps. Both sides know how the weights that came are quantised, so what
+the server learns is by how much the *quantised* weights moved; by that it moves its own. What a device has moved within
+a grid it keeps, and adds to the weights of its next task.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from cos2p.training.evaluation import FORWARDS
 from cos2p.training.masks import Memory
 from cos2p.training.mezo import forward_flops
 from cos2p.training.optimizers import STATE_BYTES, make_optimizer
-from cos2p.training.quantizers import from_codes, pack_codes, packed_bytes
+from cos2p.training.quantizers import from_codes, on_grid, pack_codes, packed_bytes
 from cos2p.training.qvit_model import ENDS, QuantTransformer, build_quant, norm_table, step_table
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
@@ -55,7 +59,9 @@ LARGEST_CHANGE = 8.0
 class QuantSettings(LocalSettings):
     bits: int = Field(default=8, ge=2, le=8, description="Of weights and activations; the two ends have 8.")
     wire: Literal["codes", "float32"] = Field(default="codes", description="How the trained weights go back.")
-    residual: bool = Field(default=True, description="Keep on the device what rounding took off the weights sent.")
+    residual: bool = Field(
+        default=True, description="Keep what moved within the grid for the next task."
+    )
     distillation: float = Field(default=0.5, ge=0, le=1, description="λ: weight of the teacher's answers.")
     dgd: float = Field(default=1.0, ge=0, description="β: weight of the distance between the Gram matrices.")
     trust: Literal["accuracy", "full"] = Field(
@@ -257,10 +263,12 @@ def train_quant(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -
         bits = code_bits(coded, settings.bits)
         codes = {name: step.codes(end[name], b) for name, (step, b) in model.weight_steps().items()}
         extras = {"codes": pack_codes(codes, bits)}
-        if settings.residual:
-            for name, values in codes.items():
-                on_grid = from_codes(values, end[step_name(name, settings.bits)], bits[name])
-                memory[f"qvit.{name}"] = end[name] - on_grid
+        for name, values in codes.items() if settings.residual else ():
+            step = step_name(name, settings.bits)
+            told = from_codes(values, end[step], bits[name]) - on_grid(
+                task.weights[name], task.weights[step], bits[name]
+            )
+            memory[f"qvit.{name}"] = end[name] - task.weights[name] - told
     report = {"loss": sum(losses) / len(losses), "teacher": accuracy, "bits": float(settings.bits)}
     report |= local_scores(config, task, model, shard, settings)
     update = Update(order.client, order.task, order.version, order.spec, delta, len(shard.train), report, extras)
