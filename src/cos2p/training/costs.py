@@ -57,6 +57,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         features=settings.features,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
+        keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
     )
 

@@ -207,12 +207,17 @@ def train_weights(
     losses: list[float] = []
     for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
         inputs, labels = shard.train.batch(rows, shard.normalize)
-        outputs = model(inputs, None if features is None else features[rows])
-        loss = exits_loss(outputs, labels, settings.lambda2, settings.temperature, settings.direction)
+        stepper.zero_grad(set_to_none=True)  # before the pass, so that old gradients are not part of its peak
+        loss = exits_loss(
+            model(inputs, None if features is None else features[rows]),
+            labels,
+            settings.lambda2,
+            settings.temperature,
+            settings.direction,
+        )
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {task.order.lr:g})")
-        stepper.zero_grad(set_to_none=True)
         loss.backward()
         if observer is not None:
             observer.before_step(model)
