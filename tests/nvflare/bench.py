@@ -18,6 +18,7 @@ from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.nvflare.spool import Notice, digest_of
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
 from cos2p.runtime.world import World, build_world
+from cos2p.training.masks import Memory
 from cos2p.training.trainers import run_task
 
 
@@ -47,10 +48,12 @@ class Bench:
         self.withdrawn: list[str] = []
         self.desk = Desk(folder / "spool")
         self.driver = Driver(recipe, self.world.config, self, self.desk, NoEvaluator(), self._tell, lambda: self.clock)
+        self.driver.begin(())
         self._news = threading.Condition()
         self._stop = False
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
+        self.memories: dict[str, Memory] = {}
 
     # ------------------------------------------------------------ as the network
 
@@ -121,7 +124,9 @@ class Bench:
         return Task.from_bytes(data)
 
     def train(self, client: str) -> Update:
-        return run_task(self.world.config, self.fetch(client), self.world.shards[client], {})[0]
+        task, memory = self.fetch(client), self.memories.get(client, {})
+        update, self.memories[client] = run_task(self.world.config, task, self.world.shards[client], memory)
+        return update
 
     def push(self, client: str, task: str, data: bytes) -> Notice:
         notice = Notice(task, len(data), digest_of(data))

@@ -26,6 +26,12 @@ from cos2p.runtime.results import recipe_toml
 
 Event = dict[str, Any]
 
+_HOSTILE = """
+import sys
+if any("client.worker_process" in argument for argument in sys.orig_argv):
+    import tests.nvflare.hostile
+"""
+
 _END = """
 import sys
 from cos2p.runtime.nvflare.kits import Kit
@@ -158,6 +164,21 @@ class Lab:
         ]
         told = [json.dumps(event)[:200] for event in self.events()[-20:]]
         return "\n".join([*said, "--- events", *told])
+
+    def start_hostile(self, name: str) -> None:
+        """Start a device whose job process runs `tests.nvflare.hostile`."""
+        folder = self.folder / "hostile"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(_HOSTILE, encoding="utf-8")
+        repository = Path(__file__).resolve().parents[2]
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(repository), *([before] if before else [])])
+        try:
+            self.machine(name).start()
+        finally:
+            del os.environ["PYTHONPATH"]
+            if before is not None:
+                os.environ["PYTHONPATH"] = before
 
     # ------------------------------------------------------------ its processes
 

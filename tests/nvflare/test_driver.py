@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from cos2p.errors import TrainingError
@@ -15,6 +17,8 @@ from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare.driver import Answered
 from cos2p.runtime.nvflare.spool import Notice
+from cos2p.runtime.run import run as simulate
+from cos2p.tracking.events import read_events
 from tests.nvflare.bench import Bench
 from tests.nvflare.lab import small_recipe
 
@@ -49,6 +53,35 @@ def test_a_run_from_first_to_last_round(bench: Bench) -> None:
     assert (bench.driver.finished, result["rounds"]) == ("rounds", 3)
     assert result["updates"] == len(bench.events("merged"))
     assert result["bytes_up"] == sum(event["bytes"] for event in bench.events("arrived"))
+
+
+def test_the_same_order_of_arrival_gives_the_same_decisions_and_the_same_model(tmp_path: Path) -> None:
+    """One recipe simulated, then played by hand in the order in which the simulated updates arrived."""
+    recipe = small_recipe(2, rounds=3, method__name="cos2p-sync", run__workers=1)
+    simulate(recipe, tmp_path / "virtual")
+    log = list(read_events(tmp_path / "virtual" / "events.jsonl"))
+    bench = make(tmp_path, recipe)
+    for event in log:
+        if event["kind"] == "joined":
+            bench.join(event["client"])
+            bench.wait(lambda event=event: bench.events("joined", event["client"]))
+        elif event["kind"] == "arrived":
+            merged = len(bench.events("merged"))
+            bench.answer(event["client"])
+            bench.wait(lambda merged=merged: len(bench.events("merged")) > merged)
+    bench.wait(lambda: bench.events("finished"))
+    for kind in ("dispatched", "merged", "aggregated"):
+        simulated = [decided(event) for event in log if event["kind"] == kind]
+        assert [decided(event) for event in bench.events(kind)] == simulated, kind
+    virtual = safetensors.torch.load_file(tmp_path / "virtual" / "weights.safetensors")
+    assert all(torch.allclose(bench.driver.server.weights[name], virtual[name], atol=1e-6) for name in virtual)
+    bench.stop()
+
+
+def decided(event: Mapping[str, Any]) -> dict[str, Any]:
+    """What the server decided, without what was measured."""
+    names = ("client", "task", "version", "cycle", "window", "exits", "masks", "lr", "staleness", "clients", "updates")
+    return {name: event[name] for name in names if name in event}
 
 
 def test_a_late_update_is_merged_with_its_staleness(bench: Bench) -> None:

@@ -146,4 +146,4 @@ class Method:
         return {}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
-        """The counterpart of `state`."""
+        """The counterpart of `state`. Members may have joined since, or changed their rate."""

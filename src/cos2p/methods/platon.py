@@ -135,7 +135,7 @@ class Platon(WidthMethod):
         return {}, {name: scores.clone() for name, scores in self.scores.items()}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
-        self.scores = {name: tensors[name].clone() for name in self.scores}
+        self.scores = {name: tensors.get(name, fresh).clone() for name, fresh in self.scores.items()}
 
 
 class FedAvgPlaton(Platon, AveragingMethod):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order
 from cos2p.methods import build_method
-from cos2p.methods.base import House
+from cos2p.methods.base import House, Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
@@ -103,11 +103,12 @@ class Driver:
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        house = House(config, {}, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
         self.recipe, self.config, self.port, self.desk = recipe, config, port, desk
         self.evaluator, self._tell = evaluator, tell
-        self.server = Server(house, build_method(recipe.method, house), first_weights(recipe, config))
-        self.scores = Scores(house)
+        self.server: Server
+        self.scores: Scores
+        self.begun = False
+        """Whether there is a server yet: a method is made for the members it begins with."""
         self.finished: str | None = None
         self.paused = False
         self.started_at = time.time()
@@ -119,6 +120,14 @@ class Driver:
         self._stale_evaluation = False
         self._benched: dict[str, str] = {}
         self._bytes: dict[str, int] = {}
+
+    def begin(self, members: Iterable[Member]) -> None:
+        """Make the server for those who are here now. More may come."""
+        recipe, known = self.recipe, {member.name: member for member in members}
+        house = House(self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
+        self.server = Server(house, build_method(recipe.method, house), first_weights(recipe, self.config))
+        self.scores = Scores(house)
+        self.begun = True
 
     @property
     def now(self) -> float:
@@ -170,16 +179,15 @@ class Driver:
     ) -> None:
         """Wait for those who are expected, but not for ever, so that a run begins with the fleet and not with one.
 
-        `begun` is called when it begins.
+        At least one there must be. `begun` is called when it begins.
         """
         deadline = time.monotonic() + seconds
         waiting: dict[str, Ready] = {}
         unfit: list[Remark] = []
-        while not expected <= waiting.keys() and time.monotonic() < deadline and not (self.paused or stopped()):
-            try:
-                happening = self._happenings.get(timeout=0.1)
-            except queue.Empty:
-                continue
+        while not (self.paused or stopped()):
+            if waiting and (expected <= waiting.keys() or time.monotonic() > deadline):
+                break
+            happening = self._next()
             if isinstance(happening, Ready):
                 waiting[happening.client] = happening
             elif isinstance(happening, Remark) and happening.kind == "unfit":
@@ -187,8 +195,7 @@ class Driver:
                 unfit.append(happening)
             elif isinstance(happening, Asked):
                 self.paused = True
-        for client in sorted(waiting):
-            self._welcome(waiting[client])
+        self.begin(member_of(self.recipe, self.config, name, waiting[name].facts) for name in sorted(waiting))
         self.started_at = time.time()
         begun()
         for remark in unfit:
@@ -269,7 +276,7 @@ class Driver:
 
     def _returned(self, client: str) -> None:
         """Heard again after a silence, the same process. With a task in hand it is at work; without, it wants one."""
-        if client not in self.server.coordinator.in_flight():
+        if client in self.server.house.members and client not in self.server.coordinator.in_flight():
             self._join(client)
 
     def _check_anybody_is_left(self) -> None:

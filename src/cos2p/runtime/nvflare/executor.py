@@ -52,7 +52,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         elif event_type in (EventType.ABORT_TASK, EventType.END_RUN):
             self._ended.set()
             if self._training is not None:
-                self._training.stop()
+                self._training.kill()
 
     # ------------------------------------------------------------ joining
 

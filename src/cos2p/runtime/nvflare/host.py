@@ -146,7 +146,7 @@ class Host:
             self.save()
 
     def save(self) -> None:
-        if self.driver is None or self._log is None:
+        if self.driver is None or not self.driver.begun or self._log is None:
             return
         began = time.monotonic()
         values, groups = self.driver.server.state()
@@ -164,10 +164,8 @@ class Host:
         state = checkpoint.values.get("fleet")
         if state is None:
             raise RunError(f"{self.folder} holds the checkpoint of a simulation, not of a fleet")
-        for entry in state["members"]:
-            driver.server.welcome(_member(entry))
+        driver.begin(_member(entry) for entry in state["members"])
         driver.server.load_state(state["server"], checkpoint.groups)
-        driver.scores.meet(driver.server.house)
         driver.scores.load_dict(state["scores"])
         driver.started_at = state["started_at"]
         driver.restored()
@@ -189,7 +187,7 @@ class Host:
         }
         if self.error is not None:
             answer["error"] = {"kind": type(self.error).__name__, "message": str(self.error)}
-        if self.driver is not None:
+        if self.driver is not None and self.driver.begun:
             answer["facts"] = run_facts(self.recipe, self.driver.server.house)
             answer["clients"] = self.clients()
             answer["now"] = self.driver.now

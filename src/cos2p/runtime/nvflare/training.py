@@ -101,6 +101,12 @@ class TrainingProcess:
             return Outcome(False, self._short(answer["out_of_memory"]), True, answer["out_of_memory"])
         return Outcome(False, answer["failed"])
 
+    def kill(self) -> None:
+        """End the child from another thread; whoever waits for it is told."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         if self._process is None:
             return
@@ -151,16 +157,15 @@ class TrainingProcess:
                 self._rest += piece
                 continue
             resident = max(resident, resident_bytes(process.pid))
-            self._watch(resident)
+            self._watch(process, resident)
         line, _, self._rest = self._rest.partition(b"\n")
         return dict(json.loads(line))
 
-    def _watch(self, resident: int) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], resident: int) -> None:
         """Kill a child that is over its cap, or that nobody waits for any more."""
-        assert self._process is not None
         over = self.setup.memory and self.idle and resident > self.idle + self.setup.memory + 2 * SLACK_BYTES
         if over or self._stopped():
-            self._process.send_signal(signal.SIGKILL)
+            process.kill()
             time.sleep(WATCH_SECONDS)
 
 
