@@ -59,9 +59,7 @@ LARGEST_CHANGE = 8.0
 class QuantSettings(LocalSettings):
     bits: int = Field(default=8, ge=2, le=8, description="Of weights and activations; the two ends have 8.")
     wire: Literal["codes", "float32"] = Field(default="codes", description="How the trained weights go back.")
-    residual: bool = Field(
-        default=True, description="Keep what moved within the grid for the next task."
-    )
+    residual: bool = Field(default=True, description="Keep what moved within the grid for the next task.")
     distillation: float = Field(default=0.5, ge=0, le=1, description="λ: weight of the teacher's answers.")
     dgd: float = Field(default=1.0, ge=0, description="β: weight of the distance between the Gram matrices.")
     trust: Literal["accuracy", "full"] = Field(
