@@ -164,6 +164,8 @@ def _dirichlet_mix(
     concentration: NDArray[np.float64], among: NDArray[np.bool_], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     mix = np.zeros(len(concentration))
+    if not among.any():  # nothing is left; a client that asked for nothing still comes by
+        return mix
     mix[among] = rng.dirichlet(concentration[among])
     if not np.isfinite(mix).all() or mix.sum() <= 0:
         # Underflow at a tiny alpha: the limit of the distribution is a single class, chosen by the prior.
