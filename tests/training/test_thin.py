@@ -39,7 +39,7 @@ def test_costs_are_those_of_the_small_model() -> None:
     small = thin_config(VIT, 0.5)
     step = flops(small, SubmodelSpec.full(small), Workload(batch=4, samples=8), "weight")
     assert known.work(VIT, given, 8, 0).training == pytest.approx(2 * 2 * step)
-    assert known.memory(VIT, given, 8).weights == 4 * sum(
+    assert known.memory(VIT, given, 8).weights == 2 * 4 * sum(
         tensor.numel() for tensor in known.sent(random_weights(VIT, 0), VIT, given).values()
     )
     assert known.memory(VIT, given, 8).total < known.memory(VIT, thin_order(1.0), 8).total
