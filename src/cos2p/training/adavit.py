@@ -263,12 +263,12 @@ def _train(
     losses: list[float] = []
     for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
         inputs, labels = shard.train.batch(rows, shard.normalize)
+        stepper.zero_grad(set_to_none=True)
         loss = exits_loss(model(inputs), labels, lambda2=0.0)
         losses.append(loss.item())
         loss = loss + settings.usage_weight * usage_loss(model.used, settings.heads, settings.layers, settings.tokens)
         if not math.isfinite(loss.item()):
             raise TrainingError(f"the loss became {loss.item()}; lower training.lr (now {order.lr:g})")
-        stepper.zero_grad(set_to_none=True)
         loss.backward()
         stepper.step()
     return losses[-max(1, len(losses) // settings.epochs) :]

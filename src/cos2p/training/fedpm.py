@@ -50,7 +50,7 @@ SURE = 0.99
 class ScoreSettings(LocalSettings):
     """`optimizer` and the order's rate are for the dense tensors; the scores have their own."""
 
-    score_lr_factor: float = Field(default=50.0, gt=0, description="Learning rate of the scores, in units of lr.")
+    score_lr_factor: float = Field(default=100.0, gt=0, description="Learning rate of the scores, in units of lr.")
     score_optimizer: OptimizerName = Field(default="adamw", description="Optimiser of the scores.")
     ste: Ste = Field(default="official", description="How the gradient passes the draw: times θ, or as it is.")
     gain: float = Field(default=1.0, gt=0, description="Weights are ±gain/√fan_in.")
@@ -220,14 +220,14 @@ def _train(
     losses: list[float] = []
     for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
         inputs, labels = shard.train.batch(rows, shard.normalize)
+        for stepper in steppers:
+            stepper.zero_grad(set_to_none=True)
         masked = {name: draw(score, frozen[name], rng, settings.ste) for name, score in scores.items()}
         loss = exits_loss(functional_call(model, masked, (inputs,)), labels, lambda2=0.0)
         del masked
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {order.lr:g})")
-        for stepper in steppers:
-            stepper.zero_grad(set_to_none=True)
         loss.backward()
         for stepper in steppers:
             stepper.step()

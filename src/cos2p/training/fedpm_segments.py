@@ -158,13 +158,13 @@ def _train(
     losses: list[float] = []
     for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
         inputs, labels = shard.train.batch(rows, shard.normalize)
+        for stepper in steppers:
+            stepper.zero_grad(set_to_none=True)
         drawn = {name: draw(score, torch.ones_like(score), rng, settings.ste) for name, score in scores.items()}
         loss = exits_loss(model(inputs, gates=_by_block(drawn, model.spec)), labels, lambda2=0.0)
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             raise TrainingError(f"the loss became {losses[-1]}; lower training.lr (now {order.lr:g})")
-        for stepper in steppers:
-            stepper.zero_grad(set_to_none=True)
         loss.backward()
         for stepper in steppers:
             stepper.step()

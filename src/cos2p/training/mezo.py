@@ -138,7 +138,7 @@ def mezo_work(config: ModelConfig, order: Order, samples: int, test_samples: int
 
 
 def mezo_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
-    """The weights, and either one z or the activations of one block; no gradient, no optimiser, no graph."""
+    """The weights twice, and either one z or the activations of one block; no gradient, no optimiser, no graph."""
     settings = MezoSettings.model_validate(order.settings)
     load = workload(settings, samples)
     shape, tokens = Shape.of(config, order.spec), load.length(config)
@@ -152,7 +152,7 @@ def mezo_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     moments.append(residual + 4 * logits)
     z = FLOAT * max(math.prod(shape) for shape in compact_shapes(config, order.spec).values())
     inputs = load.batch * (config.channels * config.image**2 * FLOAT if config.family == "vit" else tokens * 8)
-    weights = FLOAT * trainable_scalars(config, shape)
+    weights = 2 * FLOAT * trainable_scalars(config, shape)  # those received stay, for the difference
     return Ledger("weight", "pass", weights=weights, activations=max(*moments, z), inputs=inputs)
 
 

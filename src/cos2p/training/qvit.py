@@ -289,6 +289,7 @@ def _train(
     losses: list[float] = []
     for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
         inputs, labels = shard.train.batch(rows, shard.normalize)
+        stepper.zero_grad(set_to_none=True)
         logits = model(inputs)[-1]
         loss = F.cross_entropy(logits, labels)
         losses.append(loss.item())
@@ -299,7 +300,6 @@ def _train(
         model.seen = []
         if not math.isfinite(loss.item()):
             raise TrainingError(f"the loss became {loss.item()}; lower training.lr (now {order.lr:g})")
-        stepper.zero_grad(set_to_none=True)
         loss.backward()
         stepper.step()
     return losses[-max(1, len(losses) // settings.epochs) :], 0.0 if teacher is None else teacher.accuracy
