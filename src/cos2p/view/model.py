@@ -1,0 +1,390 @@
+"""The one JSON document behind the page, live or frozen: `View`. The page knows nothing else of a run.
+
+It is compact, because a run of 500 rounds × 64 devices has to open at once: whatever grows with the run is a table in
+columns (`{"round": [...], "client": [...]}`, all of one length), clients are indices into `Run.devices`, times are
+rounded. What is not known is null, never a stand-in. Shares (accuracy, RU, busy) are 0 to 1, sizes are bytes, times are
+seconds of the run (virtual in a simulation, the wall's on a fleet) unless a name says `wall`.
+
+Every string may come from a client: names and reasons are text to show, never markup.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+SCHEMA = 1
+
+PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "dead", "absent")
+"""What a device does; `Lane.phase` has indices into it.
+
+prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
+open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
+left, or benched after failures. A fleet does not tell prefix and masks from training.
+"""
+
+OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
+"""What became of a task; `Lane.outcome` has indices into it.
+
+open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too stale, or
+answered twice. failed: the training came to nothing. lost: the device restarted, left or died with it.
+"""
+
+Status = Literal["waiting", "running", "finished", "stopped", "failed"]
+"""waiting: the folder or its log is not there yet. stopped: neither over nor at work; it can be resumed."""
+
+# ---------------------------------------------------------------- one run
+
+
+class Header(TypedDict):
+    name: str
+    """The run's folder: what tells runs of one recipe apart."""
+    recipe: str
+    method: str
+    title: str
+    """Of the method, for people."""
+    seed: int | None
+    kind: Literal["simulation", "fleet"]
+    status: Status
+    ending: str
+    """Why it ended ("rounds", "max_updates", …); empty while it runs."""
+    round: int
+    """Rounds closed: the version of the server's model."""
+    rounds: int | None
+    """Planned; null if updates or time decide."""
+    updates: int
+    """Merged."""
+    updates_planned: int | None
+    share: float
+    """Done, 0 to 1, by the limit that is nearer."""
+    t: float
+    """Seconds of the run at its last event."""
+    wall: float | None
+    """Seconds on this machine so far."""
+    wall_left: float | None
+    """Estimate to the end; null while there is too little to go by, and when it is over."""
+    ru: float | None
+    """Mean over rounds of (busy seconds of those present) / (as many × the busiest one's)."""
+    bytes_up: int
+    bytes_down: int
+    part: Literal["validation", "test", ""]
+    """The samples behind `last` and `best`; empty before the first evaluation."""
+    last: float | None
+    best: float | None
+    best_round: int | None
+    test: float | None
+    """Top-1 on the test samples at the last evaluation; on all of them when the run is over."""
+    clients: float | None
+    """Top-1 of the clients' own submodels on their own test part, averaged over their samples."""
+    n_star: int | None
+    """The fewest updates that held any segment, over all rounds. 0: some segment stood still in some round."""
+    refused: int
+    failed: int
+    """Tasks that failed or were lost."""
+
+
+class Model(TypedDict):
+    family: str
+    task: str
+    depth: int
+    heads: int
+    """Attention segments of a block that are kept or cut whole (groups, where heads share keys)."""
+    units: int
+    """MLP units of a block."""
+    dim: int
+    parameters: int | None
+    """Scalars of the full model with all exits."""
+
+
+class Device(TypedDict):
+    name: str
+    rate: float | None
+    """R_n: share of the model's parameters it may hold."""
+    memory: int | None
+    """Its budget."""
+    predicted: int | None
+    """Peak memory of its largest task so far, by the ledger."""
+    measured: int | None
+    """Largest peak measured on the device; only fleets have it."""
+    samples: int | None
+    batch: int | None
+    flops: float | None
+    """FLOP/s, as simulated or profiled."""
+    bytes_up: int
+    bytes_down: int
+    tasks: int
+    updates: int
+    """Merged."""
+    refused: int
+    failed: int
+    staleness: float | None
+    """Mean τ of its merged updates."""
+    busy: float
+    """Share of the run in which it had a task."""
+    weight: float | None
+    """Mean γ̃ of its merged updates."""
+    top1: float | None
+    """Its own submodel's, last."""
+
+
+class Rounds(TypedDict):
+    """One row for each aggregation; row i closed round i and made version i + 1 (`version`)."""
+
+    version: list[int]
+    t: list[float]
+    updates: list[int]
+    """Updates merged in it."""
+    clients: list[int]
+    """Different clients among them."""
+    n_star: list[int | None]
+    """The fewest of its updates that held any segment."""
+    loss: list[float | None]
+    """Mean training loss of its updates, as the devices reported it."""
+    mask_loss: list[float | None]
+    client_top1: list[float | None]
+    """Average of the clients' own submodels as known then."""
+    ru: list[float | None]
+    bytes_up: list[int]
+    """In total until then; likewise down."""
+    bytes_down: list[int]
+
+
+class Evaluations(TypedDict):
+    """Scores of the server's model: one entry for each version evaluated. A list is empty if the run has no such part.
+
+    The last entry of a finished run is on all test samples, earlier ones may be on the first few hundred.
+    """
+
+    version: list[int]
+    t: list[float]
+    """When that version was made."""
+    validation: dict[str, list[float | None]]
+    """"top1", "top5", "f1" at the deepest exit."""
+    test: dict[str, list[float | None]]
+    exits: list[int]
+    """Depths, ascending."""
+    exits_part: Literal["validation", "test", ""]
+    exits_top1: list[list[float | None]]
+    """[exit][evaluation]"""
+
+
+class Updates(TypedDict):
+    """One row for each merged update, in order of arrival: windows, weights, staleness."""
+
+    round: list[int]
+    """The round that merged it, from 0; equal to the number of rounds closed if that one is still open."""
+    client: list[int]
+    t: list[float]
+    start: list[int]
+    """First block of its window; `top` is the first block above it."""
+    top: list[int]
+    tau: list[int]
+    weight: list[float | None]
+    """γ̃: its mean share in the segments it held, among the updates of its round that held them; 1 if it was alone.
+
+    The log has γ as its mean over heads and over units, so this is exact for uniform weights and weights by samples,
+    and close for those that differ from segment to segment. Null while its round is open.
+    """
+    loss: list[float | None]
+
+
+class Lane(TypedDict):
+    """One device's time, from 0 to `Lanes.end` without gaps: segment i lasts `length[i]` ticks and follows the last."""
+
+    length: list[int]
+    phase: list[int]
+    """Index into `Lanes.phases`."""
+    task: list[int]
+    """Index into the columns below; −1 where there is no task."""
+    version: list[int]
+    """The version each task was cut from (the round in which it was given)."""
+    tau: list[int | None]
+    """Its staleness when it was merged; null if it was not. For an open task: the staleness it has by now."""
+    outcome: list[int]
+    """Index into `Lanes.outcomes`."""
+
+
+class Lanes(TypedDict):
+    tick: float
+    """Seconds of one tick."""
+    end: int
+    """Ticks of the whole run so far."""
+    phases: list[str]
+    outcomes: list[str]
+    lanes: list[Lane]
+    """In the order of `Run.devices`. Aggregations are at `Rounds.t`."""
+
+
+class Coverage(TypedDict):
+    """Who trained which segment, [block][segment] over the whole run so far."""
+
+    exact: bool
+    """False for logs of older versions, which do not say which units an update held: `units` then has the mean of
+    each block in all its places, and `*_clients` are null."""
+    heads: list[list[int]]
+    """Merged updates that trained it."""
+    units: list[list[float]]
+    heads_clients: list[list[int]] | None
+    """Different clients that trained it; the smallest number here is the N* of the whole run."""
+    units_clients: list[list[int]] | None
+    heads_last: list[list[int]]
+    """Version that trained it last (staleness is `Header.round` minus this); 0: never."""
+    units_last: list[list[int]] | None
+
+
+class Mask(TypedDict):
+    block: int
+    heads: str
+    """Kept segments as a bit string in hex, the lowest bit of the first byte is segment 0. May end early: the rest
+    are not kept."""
+    units: str
+    version: int
+    """The version that the update with it helped to make."""
+
+
+class Masks(TypedDict):
+    kept: list[list[Mask]]
+    """[device]: what it kept of each block it ever trained, at its last visit, blocks ascending."""
+    agreement_heads: list[list[float | None]]
+    """[device][device]: |both| / |either| over the blocks that both have trained; null if there is none."""
+    agreement_units: list[list[float | None]]
+
+
+class Troubles(TypedDict):
+    total: int
+    """There may be more than are listed: the list has the last ones."""
+    t: list[float]
+    kind: list[str]
+    """refused, dropped, failed, lost, died, left, benched, lowered, unfit, unevaluated"""
+    client: list[int]
+    """−1: a client that is not in the table of devices, or none; `name` then has its name."""
+    name: list[str]
+    task: list[str]
+    reason: list[str]
+
+
+class Run(TypedDict):
+    header: Header
+    model: Model | None
+    devices: list[Device]
+    rounds: Rounds
+    evaluations: Evaluations
+    updates: Updates
+    lanes: Lanes
+    coverage: Coverage | None
+    masks: Masks
+    troubles: Troubles
+
+
+# ---------------------------------------------------------------- a study: several runs at equal budget
+
+
+class Figure(TypedDict):
+    mean: float | None
+    half: float | None
+    """Half the width of the mean's 95 % interval over seeds; null for fewer than two seeds."""
+    best: bool
+    """To be set in bold: the best of its column; in a table of differences, an interval that does not hold 0."""
+    seeds: list[float | None]
+    """In the order of `Study.seeds`."""
+
+
+class Column(TypedDict):
+    key: str
+    title: str
+    unit: str
+    scale: float
+    """From the figure to the unit: shares × 100 are per cent."""
+    digits: int
+    better: Literal["more", "less", ""]
+    signed: bool
+    """A difference: written with its sign."""
+
+
+class TableRow(TypedDict):
+    key: str
+    title: str
+    marks: str
+    """Behind the title: * does not keep the budget, † not all seeds."""
+    facts: list[str]
+    """Texts in the order of `Table.facts`."""
+    figures: list[Figure]
+    """In the order of `Table.columns`."""
+    failures: list[str]
+    """Why seeds are missing."""
+
+
+class Table(TypedDict):
+    name: str
+    title: str
+    facts: list[str]
+    columns: list[Column]
+    rows: list[TableRow]
+    notes: list[str]
+
+
+class Band(TypedDict):
+    """Mean over seeds with half its 95 % interval (null for fewer than two seeds), as far as all seeds go."""
+
+    x: list[float]
+    mean: list[float]
+    half: list[float | None]
+
+
+class StudyCurve(TypedDict):
+    key: str
+    """Of the row."""
+    title: str
+    seeds: int
+    """Runs behind it."""
+    top1: dict[str, Band]
+    """Server's test top-1 over "rounds", "updates" and "time" (virtual seconds)."""
+    client_top1: dict[str, Band]
+
+
+class SweepLine(TypedDict):
+    name: str
+    """The second axis's value; empty if there is one axis."""
+    x: list[float | str]
+    mean: list[float]
+    half: list[float | None]
+
+
+class SweepPanel(TypedDict):
+    column: Column
+    """Means are figures, not yet in its unit."""
+    axis: str
+    log: bool
+    """The axis spans so much that it is best drawn to a logarithmic scale."""
+    lines: list[SweepLine]
+
+
+class Study(TypedDict):
+    name: str
+    """Its folder."""
+    kind: str
+    """compare, ablate, sweep; empty for a folder of cells without its study.json."""
+    title: str
+    recipe: str
+    command: str
+    seeds: list[int]
+    updates: int | None
+    """Client updates of every run."""
+    done: int
+    cells: int
+    notes: list[str]
+    versions: list[str]
+    tables: list[Table]
+    curves: list[StudyCurve]
+    sweep: list[SweepPanel]
+    failures: list[tuple[str, str]]
+    """(cell, reason)"""
+
+
+class View(TypedDict):
+    schema: int
+    live: bool
+    version: str
+    """Changes whenever the document does; the live page asks for what is newer: view.json?since=VERSION."""
+    generated_by: str
+    runs: list[Run]
+    studies: list[Study]
