@@ -1,5 +1,6 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
+# make docs   the documentation as a web site in site/
 # make test-fleet   a real fleet of processes on this machine, with its faults (many minutes)
 # All set up .venv themselves; a second call is quick.
 
@@ -7,7 +8,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fleet lint types unit format setup clean
+.PHONY: demo test docs test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run quickstart --out runs/demo --overwrite
@@ -28,6 +29,10 @@ unit: $(READY)
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 format: $(READY)
 	$(BIN)/ruff format .
