@@ -117,6 +117,8 @@ class Method:
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
+    forms: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Other forms in which the method is known, by name: `path.to.field=value`. A tuned comparison tries them too."""
 
     def __init__(self, settings: Settings, house: House) -> None:
         self.settings, self.house = settings, house

@@ -50,6 +50,7 @@ class FedMeZO(FedRolex):
     title: ClassVar[str] = "FedMeZO"
     settings_type: ClassVar[type[Settings]] = FedMeZOSettings
     settings: FedMeZOSettings
+    forms: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, settings: Settings, house: House) -> None:
         super().__init__(settings, house)

@@ -22,7 +22,14 @@ from pydantic import Field
 
 from cos2p.aggregation.memory import Denominator, MemoryMerge
 from cos2p.methods.base import Assignment, Call, Merge
-from cos2p.methods.widths import AveragingMethod, AveragingSettings, WidthMethod, WidthSettings, random_spec
+from cos2p.methods.widths import (
+    WITHOUT_SCALER,
+    AveragingMethod,
+    AveragingSettings,
+    WidthMethod,
+    WidthSettings,
+    random_spec,
+)
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 
@@ -40,6 +47,7 @@ class RaFed(RandomSubmodels, AveragingMethod):
     name: ClassVar[str] = "rafed"
     title: ClassVar[str] = "RA-Fed"
     settings_type: ClassVar[type[Settings]] = AveragingSettings
+    forms = WITHOUT_SCALER
 
 
 class RamFedSettings(WidthSettings):
@@ -56,6 +64,7 @@ class RamFed(RandomSubmodels):
     title: ClassVar[str] = "RAM-Fed"
     settings_type: ClassVar[type[Settings]] = RamFedSettings
     settings: RamFedSettings
+    forms = WITHOUT_SCALER | {"over holders": ("method.denominator=filled",)}
 
     def merge(self) -> Merge:
         config, settings = self.house.config, self.settings

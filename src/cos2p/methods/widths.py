@@ -28,6 +28,9 @@ from cos2p.training.settings import LocalSettings
 
 Kind = Literal["heads", "units"]
 
+WITHOUT_SCALER = {"no scaler": ("method.rescale=false",)}
+"""A form (`Method.forms`) of methods that rescale in training by default."""
+
 
 class WidthSettings(Settings):
     rescale: bool = Field(

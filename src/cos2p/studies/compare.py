@@ -62,7 +62,7 @@ def compare(
         record = tuning_record(plan.search, trials, choices, updates)
         write_tuning(record)
         notes = tuning_notes(choices, plan.search, updates)
-        rows = [replace(tuned(row, choices[row.key].lr), facts={"lr": choices[row.key].words()}) for row in rows]
+        rows = [replace(tuned(row, choices[row.key].best), facts={"lr": choices[row.key].words()}) for row in rows]
         final = make_grid(plan.base, rows, plan.seeds)
     else:
         notes.append("Every method at the recipe's learning rate; --tune searches one for each.")

@@ -1,6 +1,8 @@
 """The learning rate of each row: the same small grid for all, judged on validation data alone, by a seed of its own.
 
 In trials the order of methods turned with the learning rate. A rival at a rate chosen for another method is no rival.
+Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), each
+is tried at every rate.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.errors import ConfigError
+from cos2p.methods import method_class
 from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Outcomes
 
@@ -51,81 +54,116 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a trial tries: a learning rate, and a form of the method."""
+
+    lr: float
+    form: str = ""
+    """A name in `Method.forms`; empty: as the recipe has it."""
+
+    def key(self, row: str) -> str:
+        return f"tune-{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
+
+    def words(self) -> str:
+        return f"lr {self.lr:g}" + (f", {self.form}" if self.form else "")
+
+
+@dataclass(frozen=True)
 class Choice:
     """What the search found for a row."""
 
-    lr: float
-    scores: Mapping[float, float | None]
-    """Validation top-1 by rate; None where the run failed."""
-    failures: Mapping[float, str]
+    best: Setting
+    scores: Mapping[Setting, float | None]
+    """Validation top-1; None where the run failed."""
+    failures: Mapping[Setting, str]
+
+    @property
+    def lr(self) -> float:
+        return self.best.lr
 
     @property
     def found(self) -> bool:
-        return self.scores.get(self.lr) is not None
+        return self.scores.get(self.best) is not None
 
     @property
     def at_edge(self) -> bool:
         """The best rate is the smallest or largest tried: a better one may lie beyond."""
-        return self.found and len(self.scores) > 1 and self.lr in (min(self.scores), max(self.scores))
+        rates = {setting.lr for setting in self.scores}
+        return self.found and len(rates) > 1 and self.lr in (min(rates), max(rates))
 
     def words(self) -> str:
-        return f"{self.lr:g}" + (" (edge)" if self.at_edge else "" if self.found else " (untuned)")
+        edge = " (edge)" if self.at_edge else "" if self.found else " (untuned)"
+        return f"{self.lr:g}{edge}" + (f", {self.best.form}" if self.best.form else "")
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The search's own grid, and which cell tries which rate of which row."""
+    """The search's own grid, and what is tried for which row."""
 
     grid: Grid
-    rates: Mapping[str, Mapping[float, str]]
-    """Row → rate → key of the trial's row."""
+    settings: Mapping[str, Sequence[Setting]]
     recipe_lrs: Mapping[str, float]
 
     def choices(self, outcomes: Outcomes) -> dict[str, Choice]:
-        return {row: self._choice(row, outcomes) for row in self.rates}
+        return {row: self._choice(row, outcomes) for row in self.settings}
+
+    def folder(self, row: str, setting: Setting) -> str:
+        return f"cells/{self.grid.name(setting.key(row), self.grid.seeds[0])}"
 
     def _choice(self, row: str, outcomes: Outcomes) -> Choice:
-        scores: dict[float, float | None] = {}
+        scores: dict[Setting, float | None] = {}
         failures = {}
-        for lr, trial in self.rates[row].items():
-            outcome = outcomes[self.grid.name(trial, self.grid.seeds[0])]
-            scores[lr] = (outcome.result or {}).get("validation_top1")
+        for setting in self.settings[row]:
+            outcome = outcomes[self.grid.name(setting.key(row), self.grid.seeds[0])]
+            scores[setting] = (outcome.result or {}).get("validation_top1")
             if outcome.result is None:
-                failures[lr] = outcome.failure
-        return Choice(best_rate(scores, self.recipe_lrs[row]), scores, failures)
+                failures[setting] = outcome.failure
+        return Choice(best_setting(scores, self.recipe_lrs[row]), scores, failures)
 
 
 def make_trials(base: Base, rows: Sequence[Row], search: Search) -> Trials:
     shorter = replace(base, updates=search.updates or base.updates)
-    trials, rates, recipe_lrs = [], {}, {}
+    trials, settings, recipe_lrs = [], {}, {}
     for row in rows:
-        recipe_lrs[row.key] = base.load(row).training.lr
-        keys = {lr: f"tune-{row.key}-lr{lr:g}" for lr in search.rates(recipe_lrs[row.key])}
-        rates[row.key] = keys
-        for lr, key in keys.items():
-            trials.append(replace(tuned(row, lr), key=key, title=f"{row.title}, lr {lr:g}"))
-    return Trials(make_grid(shorter, trials, (search.seed,)), rates, recipe_lrs)
+        recipe = base.load(row)
+        recipe_lrs[row.key] = recipe.training.lr
+        forms = ["", *method_class(recipe.method["name"]).forms]
+        settings[row.key] = [Setting(lr, form) for form in forms for lr in search.rates(recipe.training.lr)]
+        for setting in settings[row.key]:
+            title = f"{row.title}, {setting.words()}"
+            trials.append(replace(tuned(row, setting), key=setting.key(row.key), title=title))
+    return Trials(make_grid(shorter, trials, (search.seed,)), settings, recipe_lrs)
 
 
-def tuned(row: Row, lr: float) -> Row:
-    return replace(row, changes=(*row.changes, f"training.lr={lr!r}"))
+def tuned(row: Row, setting: Setting) -> Row:
+    form = method_class(row.method).forms[setting.form] if row.method and setting.form else ()
+    return replace(row, changes=(*row.changes, *form, f"training.lr={setting.lr!r}"))
 
 
-def best_rate(scores: Mapping[float, float | None], recipe_lr: float) -> float:
-    """The rate with the best score; of equal ones that nearest to the recipe's. Without any score, the recipe's.
+def best_setting(scores: Mapping[Setting, float | None], recipe_lr: float) -> Setting:
+    """That with the best score. Of equal ones the recipe's own form, and the rate nearest to the recipe's.
 
-    >>> best_rate({0.001: 0.5, 0.002: 0.6, 0.008: 0.6, 0.016: None}, 0.004), best_rate({0.1: None}, 0.004)
-    (0.002, 0.004)
+    Without any score, the recipe as it is.
+
+    >>> half, other = Setting(0.002), Setting(0.002, "other")
+    >>> best_setting({Setting(0.001): 0.5, half: 0.6, other: 0.6, Setting(0.016): None}, 0.004) == half
+    True
+    >>> best_setting({Setting(0.1): None}, 0.004) == Setting(0.004)
+    True
     """
-    known = {lr: score for lr, score in scores.items() if score is not None}
+    known = {setting: score for setting, score in scores.items() if score is not None}
     if not known:
-        return recipe_lr
-    return max(known, key=lambda lr: (known[lr], -abs(round(math.log(lr / recipe_lr), 9)), -lr))
+        return Setting(recipe_lr)
+
+    def rank(setting: Setting) -> tuple[float, bool, float, float]:
+        distance = abs(round(math.log(setting.lr / recipe_lr), 9))
+        return known[setting], not setting.form, -distance, -setting.lr
+
+    return max(known, key=rank)
 
 
 def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
     """For tuning.json."""
-    seed = trials.grid.seeds[0]
     return {
         "judged_by": "validation_top1",
         "seed": search.seed,
@@ -133,17 +171,19 @@ def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice],
         "rows": {
             row: {
                 "lr": choice.lr,
+                "form": choice.best.form,
                 "recipe_lr": trials.recipe_lrs[row],
                 "found": choice.found,
                 "at_edge": choice.at_edge,
                 "tried": [
                     {
-                        "lr": lr,
+                        "lr": setting.lr,
+                        "form": setting.form,
                         "validation_top1": score,
-                        "folder": f"cells/{trials.grid.name(trials.rates[row][lr], seed)}",
-                        "failure": choice.failures.get(lr, ""),
+                        "folder": trials.folder(row, setting),
+                        "failure": choice.failures.get(setting, ""),
                     }
-                    for lr, score in choice.scores.items()
+                    for setting, score in choice.scores.items()
                 ],
             }
             for row, choice in choices.items()
@@ -155,6 +195,9 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     """What the reader of a table with tuned rates must know."""
     length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
     notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each, seed {search.seed}."]
+    forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
+    if forms:
+        notes.append(f"Forms chosen in the same way, where another than the recipe's was better: {'; '.join(forms)}.")
     edge = [row for row, choice in choices.items() if choice.at_edge]
     if edge:
         notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
