@@ -8,9 +8,9 @@ import pytest
 from cos2p.errors import ConfigError
 from cos2p.methods import methods
 from cos2p.studies.compare import Comparison, choose_methods, compare
-from cos2p.studies.grid import Cell
+from cos2p.studies.grid import Cell, Row
 from cos2p.studies.report import Report
-from cos2p.studies.tuning import Search
+from cos2p.studies.tuning import Search, make_trials
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
@@ -128,6 +128,35 @@ def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None
     assert {cell.recipe.training.lr for cell in execute.batches[1][0]} == {0.004}
     assert report.tables[0].lines[0].facts["lr"] == "0.004 (untuned)"
     assert any("No rate of the grid worked for cos2p" in text for _, text in report.provenance())
+
+
+def by_form(cell: Cell) -> dict[str, Any]:
+    """RAM-Fed is best at 0.002 when it divides by the holders; everything else is as good as anything else."""
+    better = cell.recipe.method.get("denominator") == "filled" and cell.recipe.training.lr == 0.002
+    return figures(0.5, validation_top1=0.6 if better else 0.4)
+
+
+def test_other_forms_of_a_method_are_tried_at_every_rate_and_the_best_one_runs(tmp_path: Path) -> None:
+    execute, records = FakeExecute(by_form), []
+    search = Search(lrs=(0.002, 0.004, 0.008))
+    asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
+    report = compare(asked, execute, lambda report: None, records.append)
+    trials, finals = (cells for cells, _ in execute.batches)
+    forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
+    assert forms == {(True, "clients"), (False, "clients"), (True, "filled")}
+    assert len(trials) == 3 * 3 + 3
+    chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
+    assert chosen == {"ramfed": (0.002, "filled"), "cos2p": (0.004, None)}
+    assert [line.facts["lr"] for line in report.tables[0].lines] == ["0.002 (edge), over holders", "0.004"]
+    assert (records[0]["rows"]["ramfed"]["form"], records[0]["rows"]["cos2p"]["form"]) == ("over holders", "")
+    assert any("ramfed: over holders" in text for _, text in report.provenance())
+
+
+def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
+    rows = [Row(name, name, method=name) for name in methods()]
+    trials = make_trials(tiny_base(tmp_path), rows, Search(lrs=(0.001,)))
+    assert {setting.form for setting in trials.settings["fedrolex-official"]} == {"", "no scaler", "step of one"}
+    assert len(trials.grid.cells) == sum(1 + len(method.forms) for method in methods().values())
 
 
 @pytest.mark.parametrize(
