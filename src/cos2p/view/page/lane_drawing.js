@@ -10,8 +10,7 @@
     ["prefix", "frozen prefix", "pale", 6],
     ["training", "training", "full", 0],
     ["upload", "uploading", "low", 2],
-    ["working", "at work", "full", 0],
-    ["waiting", "late: done, not merged yet", "outline", 1],
+    ["late", "late", "outline", 1],
   ];
   const PHASE = new Map(PHASES.map((entry) => [entry[0], entry]));
   const words = (phase) => PHASE.get(phase)?.[1] ?? phase;

@@ -1,0 +1,42 @@
+// The figures of the whole run at a glance.
+(() => {
+  "use strict";
+  const { h, keyed, setText } = cos2p.dom;
+  const { number, percent, duration, bytes, known } = cos2p.format;
+
+  function tiles(run) {
+    const header = run.header;
+    const simulated = header.kind === "simulation";
+    const over = header.status === "finished";
+    const server = header.test ?? header.last;
+    return [
+      ["Server top-1", percent(server), header.best !== null ? `best ${percent(header.best)} on ${header.part}, round ${number(header.best_round)}` : ""],
+      ["Clients top-1", percent(header.clients), "own submodels, own data"],
+      ["Round", number(header.round), header.rounds ? `of ${number(header.rounds)}` : ""],
+      ["Updates merged", number(header.updates), header.updates_planned ? `of ${number(header.updates_planned)}` : ""],
+      [simulated ? "Virtual time" : "Time of the run", duration(header.t), simulated ? "on the simulated fleet" : ""],
+      ["Wall time", duration(header.wall), "on this machine"],
+      over ? ["Ended by", ending(header.ending), ""] : ["Left, estimated", duration(header.wall_left), `${percent(header.share, 0)} done`],
+      ["Fleet used (RU)", percent(header.ru), "of the busiest device's time"],
+      ["Coverage N*", known(header.n_star) ? number(header.n_star) : "–", header.n_star === 0 ? "some segment stood still in a round" : "updates per segment and round, at least"],
+      ["Sent down", bytes(header.bytes_down), "server to devices"],
+      ["Sent up", bytes(header.bytes_up), "devices to server"],
+      ["Refused · failed", `${number(header.refused)} · ${number(header.failed)}`, "updates · tasks"],
+    ];
+  }
+
+  const ending = (reason) => ({ rounds: "rounds", max_updates: "updates", updates: "updates" })[reason] ?? (reason || "–");
+
+  cos2p.overview = () => {
+    const el = h("dl", { class: "tiles", id: "overview", "aria-label": "Where the run is" });
+    return {
+      id: "overview", short: "Overview", el,
+      shown: (view, run) => Boolean(run),
+      update(view, run) {
+        keyed(el, tiles(run), ([name]) => name,
+          ([name]) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}), h("dd", {})),
+          (tile, [, value, more]) => { setText(tile.children[1], value); setText(tile.children[2], more); });
+      },
+    };
+  };
+})();
