@@ -10,7 +10,9 @@ Every string may come from a client: names and reasons are text to show, never m
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal
+
+from typing_extensions import TypedDict  # typing's own is not enough for pydantic before Python 3.12
 
 SCHEMA = 1
 

@@ -1,0 +1,274 @@
+"""A run folder → its part of the document. Keeps what it has read, so that a live page costs only what is new."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import Cos2pError, RunError
+from cos2p.tracking.files import MARKER
+from cos2p.view import model
+from cos2p.view.curves import Evaluations, Rounds, Updates
+from cos2p.view.lanes import Lanes
+from cos2p.view.log import Event, LogReader
+from cos2p.view.masks import MaskBook, no_masks
+from cos2p.view.pace import Pace, at_work, elapsed
+from cos2p.view.roster import Roster
+from cos2p.view.segments import Coverage
+from cos2p.view.troubles import Troubles
+from cos2p.view.usage import Usage
+
+NOBODY_LEFT = "no device is left that could answer"
+"""As `runtime.simulation` says it; importing that takes seconds."""
+
+
+class Story:
+    """Everything the events of one run add up to."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.roster = Roster()
+        self.facts: Event = {}
+        self.version = 0
+        self.merged = 0
+        self.now = 0.0
+        self.ending = ""
+        self.rounds, self.evaluations, self.updates = Rounds(), Evaluations(), Updates()
+        self.lanes, self.usage = Lanes(self.roster, deadline), Usage(self.roster)
+        self.troubles = Troubles(self.roster)
+        self.coverage: Coverage | None = None
+        self.masks: MaskBook | None = None
+
+    def feed(self, event: Event) -> None:
+        kind = event["kind"]
+        self.now = max(self.now, float(event.get("t") or 0.0))
+        for part in (self.roster, self.lanes, self.usage, self.troubles):
+            part.feed(event)
+        if kind == "started":
+            self.facts = event
+            self.coverage = Coverage(event["model"])
+            self.masks = MaskBook(self.coverage.tracks)
+        elif kind == "merged":
+            self._merged(event)
+        elif kind == "aggregated":
+            self._aggregated(event)
+        elif kind == "evaluated":
+            self.evaluations.evaluated(event)
+        elif kind == "finished":
+            self.evaluations.evaluated(event)
+            self.ending = str(event.get("reason") or "done")
+
+    def _merged(self, event: Event) -> None:
+        client = self.roster.index(event["client"])
+        self.merged += 1
+        self.updates.merged(event, client, self.version)
+        self.rounds.merged(event, client)
+        if self.coverage is not None and self.masks is not None:
+            self.coverage.merged(event, client, self.version + 1)
+            self.masks.merged(event, client, self.version + 1)
+
+    def _aggregated(self, event: Event) -> None:
+        self.version = event["version"]
+        ru = self.usage.close_round(event["t"])
+        self.rounds.aggregated(event, ru, self.usage.up.total(), self.usage.down.total())
+        self.evaluations.aggregated(event)
+        if self.coverage is not None:
+            self.usage.weigh(self.updates.weigh(self.coverage.aggregated(event)))
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, by the limit that is nearer."""
+        if self.ending:
+            return 1.0
+        plans = ((self.version, self.facts.get("rounds")), (self.merged, self.facts.get("updates")))
+        return min(1.0, max((done / goal for done, goal in plans if goal), default=0.0))
+
+
+class RunSource:
+    """One run folder, looked at again and again."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._reader = LogReader(self.folder / "events.jsonl")
+        self._story = Story()
+        self._pace = Pace()
+        self._empty = True
+
+    def refresh(self) -> bool:
+        """Read what is new; returns whether anything was. A damaged log is a RunError."""
+        anew, events = self._reader.read()
+        if anew or (self._empty and events):
+            self._story = Story(self._deadline())
+        self._empty = self._empty and not events if not anew else not events
+        for number, event in enumerate(events, start=1):
+            try:
+                self._story.feed(event)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                self._reader = LogReader(self.folder / "events.jsonl")
+                kind = event["kind"]
+                raise RunError(
+                    f"{self.folder / 'events.jsonl'}: event {number} ({kind!r}) is not as cos2p writes it "
+                    f"({type(error).__name__}: {error}); the file was damaged"
+                ) from None
+        if events:
+            self._note_pace()
+        return bool(anew or events)
+
+    def _note_pace(self) -> None:
+        with suppress(OSError):
+            self._pace.note(self._story.share, (self.folder / "events.jsonl").stat().st_mtime)
+
+    def _deadline(self) -> float | None:
+        try:
+            recipe = tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
+            seconds = recipe.get("schedule", {}).get("task_timeout")
+            return float(seconds) if seconds else None
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def document(self) -> model.Run:
+        """The run as read so far."""
+        story, result = self._story, self._result()
+        devices = story.usage.devices(story.now, [story.rounds.own_top1(c) for c in range(len(story.roster))])
+        _fill_from_result(devices, result)
+        return {
+            "header": self._header(result),
+            "model": _model(story.facts.get("model")),
+            "devices": devices,
+            "rounds": story.rounds.rows,
+            "evaluations": story.evaluations.document(),
+            "updates": story.updates.rows,
+            "lanes": story.lanes.document(),
+            "coverage": None if story.coverage is None else story.coverage.document(),
+            "masks": no_masks(len(devices)) if story.masks is None else story.masks.document(len(devices)),
+            "troubles": story.troubles.document(),
+        }
+
+    def _result(self) -> dict[str, Any]:
+        """result.json, if the run is over: the figures as the run itself counted them."""
+        try:
+            found = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def status(self, result: dict[str, Any]) -> model.Status:
+        if self._story.ending == NOBODY_LEFT:
+            return "failed"
+        if self._story.ending or result:
+            return "finished"
+        if at_work(self.folder / "events.jsonl"):
+            return "running"
+        return "waiting" if self._empty else "stopped"
+
+    def _header(self, result: dict[str, Any]) -> model.Header:
+        story, facts = self._story, self._story.facts
+        status = self.status(result)
+        part = story.evaluations.part
+        judged, tested = story.evaluations.top1(part), story.evaluations.top1("test")
+        best = max(judged, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
+        stars = [n for n in story.rounds.rows["n_star"] if n is not None]
+        going_on = status == "running"
+        return {
+            "name": self.folder.resolve().name,
+            "recipe": str(facts.get("recipe") or result.get("recipe") or ""),
+            "method": str(facts.get("method") or result.get("method") or ""),
+            "title": str(facts.get("title") or result.get("title") or ""),
+            "seed": facts.get("seed", result.get("seed")),
+            "kind": "fleet" if (self.folder / "fleet.json").exists() else "simulation",
+            "status": status,
+            "ending": story.ending or str(result.get("finished") or ""),
+            "round": story.version or int(result.get("rounds") or 0),
+            "rounds": facts.get("rounds"),
+            "updates": story.merged or int(result.get("updates") or 0),
+            "updates_planned": facts.get("updates"),
+            "share": 1.0 if status == "finished" else round(story.share, 4),
+            "t": round(story.now or float(result.get("virtual_seconds") or 0.0), 3),
+            "wall": _tenth(result.get("wall_seconds", elapsed(self.folder, going_on))),
+            "wall_left": _tenth(self._pace.left(time.time())) if going_on else None,
+            "ru": result.get("ru", story.usage.ru),
+            "bytes_up": story.usage.up.total() or int(result.get("bytes_up") or 0),
+            "bytes_down": story.usage.down.total() or int(result.get("bytes_down") or 0),
+            "part": part,
+            "last": judged[-1][1] if judged else result.get("validation_top1", result.get("top1")),
+            "best": best[1],
+            "best_round": best[0],
+            "test": tested[-1][1] if tested else result.get("top1"),
+            "clients": result.get("client_top1", story.rounds.client_top1()),
+            "n_star": min(stars) if stars else result.get("n_star"),
+            "refused": story.usage.refused.total() or int(result.get("refused") or 0),
+            "failed": story.usage.failed.total(),
+        }
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (MARKER, "events.jsonl", "result.json"))
+
+
+def _tenth(seconds: Any) -> float | None:
+    return None if seconds is None else round(float(seconds), 1)
+
+
+def _fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> None:
+    """What only result.json knows: of older logs the predicted peak; of a folder without its log, everything."""
+    known = result.get("devices") or {}
+    if not devices:
+        for name, found in known.items():
+            devices.append(_device_of_result(str(name), found, float(result.get("virtual_seconds") or 0.0)))
+    for device in devices:
+        found = known.get(device["name"]) or {}
+        if device["predicted"] is None:
+            device["predicted"] = found.get("peak_memory")
+
+
+def _device_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
+    return {
+        "name": name,
+        "rate": found.get("rate"),
+        "memory": found.get("memory"),
+        "predicted": found.get("peak_memory"),
+        "measured": None,
+        "samples": found.get("samples"),
+        "batch": None,
+        "flops": None,
+        "bytes_up": int(found.get("bytes_up") or 0),
+        "bytes_down": int(found.get("bytes_down") or 0),
+        "tasks": int(found.get("tasks") or 0),
+        "updates": int(found.get("updates") or 0),
+        "refused": 0,
+        "failed": 0,
+        "staleness": None,
+        "busy": round(float(found.get("busy_seconds") or 0.0) / seconds, 4) if seconds else 0.0,
+        "weight": None,
+        "top1": found.get("top1"),
+    }
+
+
+def _model(config: dict[str, Any] | None) -> model.Model | None:
+    if config is None:
+        return None
+    return {
+        "family": str(config.get("family", "")),
+        "task": str(config.get("task", "")),
+        "depth": int(config["depth"]),
+        "heads": int(config.get("kv_heads") or config["heads"]),
+        "units": int(config["mlp"]),
+        "dim": int(config["dim"]),
+        "parameters": _parameters(config),
+    }
+
+
+def _parameters(config: dict[str, Any]) -> int | None:
+    """Null for a model that this version does not know."""
+    import math
+
+    from cos2p.models.config import ModelConfig
+    from cos2p.models.layout import layout
+
+    try:
+        return sum(math.prod(entry.shape) for entry in layout(ModelConfig.from_dict(config)).values())
+    except (Cos2pError, LookupError, TypeError, ValueError, AttributeError):
+        return None

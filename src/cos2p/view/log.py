@@ -1,0 +1,75 @@
+"""Reading a log that is still being written: only what is new, and from the start again when it was cut or replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import RunError
+from cos2p.tracking.files import explained
+
+Event = dict[str, Any]
+
+FINGERPRINT = 512
+"""Bytes before the place read up to. A resumed run cuts its log back and may have grown past that place again by the
+time we look; if these bytes are others, it did."""
+
+
+class LogReader:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offset, self._line, self._before = 0, 0, b""
+        self._inode: int | None = None
+
+    def read(self) -> tuple[bool, list[Event]]:
+        """(whether it begins anew, events since the last call). A line without its end is left for the next call."""
+        try:
+            with self.path.open("rb") as file:
+                fresh = self._is_another(file.fileno())
+                if fresh:
+                    self._forget()
+                self._inode = os.fstat(file.fileno()).st_ino
+                file.seek(self._offset)
+                return fresh, self._parse(file.read())
+        except FileNotFoundError:
+            was_there = self._inode is not None
+            self._forget()
+            return was_there, []
+        except OSError:
+            with explained(self.path):
+                raise
+
+    def _is_another(self, descriptor: int) -> bool:
+        if self._inode is None:
+            return False
+        status = os.fstat(descriptor)
+        if status.st_ino != self._inode or status.st_size < self._offset:
+            return True
+        return os.pread(descriptor, len(self._before), self._offset - len(self._before)) != self._before
+
+    def _parse(self, data: bytes) -> list[Event]:
+        end = data.rfind(b"\n") + 1
+        whole = data[:end]
+        events = []
+        for line in whole.splitlines():
+            self._line += 1
+            try:
+                event = json.loads(line)
+            except ValueError as error:
+                raise self._damaged(f"is not JSON ({error})") from None
+            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+                raise self._damaged("is not an event")
+            events.append(event)
+        self._offset += end
+        self._before = (self._before + whole)[-FINGERPRINT:]
+        return events
+
+    def _damaged(self, how: str) -> RunError:
+        line = self._line
+        self._forget()
+        return RunError(f"{self.path}, line {line} {how}; the file was damaged")

@@ -1,0 +1,143 @@
+"""Which heads and units an update held, as bits; and what adds up from them: coverage and the weights γ̃."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cos2p.view import model
+from cos2p.view.log import Event
+
+KINDS = ("heads", "units")
+Bits = NDArray[np.bool_]
+
+
+@dataclass
+class Held:
+    """What one update of the open round held of one kind of segments."""
+
+    part: slice
+    """Of the flat array over all blocks."""
+    bits: Bits
+    gamma: float
+
+
+@dataclass
+class Track:
+    """One kind of segments, all blocks in one flat array; a block's segments are padded to whole bytes."""
+
+    depth: int
+    size: int
+    """Segments of a block."""
+    clients: int = 0
+    updates: NDArray[np.int64] = field(init=False)
+    last: NDArray[np.int64] = field(init=False)
+    by_client: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stride = 8 * ((self.size + 7) // 8)
+        length = self.depth * self.stride
+        self.updates = np.zeros(length, dtype=np.int64)
+        self.last = np.zeros(length, dtype=np.int64)
+        self.by_client = np.zeros((self.clients, length), dtype=np.bool_)
+
+    def decode(self, texts: list[str]) -> Bits:
+        """Bits of consecutive blocks, each a bit string in hex that may end early."""
+        digits = self.stride // 4
+        joined = "".join(text.ljust(digits, "0")[:digits] for text in texts)
+        return np.unpackbits(np.frombuffer(bytes.fromhex(joined), dtype=np.uint8), bitorder="little").astype(np.bool_)
+
+    def everything(self, blocks: int) -> Bits:
+        bits = np.zeros((blocks, self.stride), dtype=np.bool_)
+        bits[:, : self.size] = True
+        return bits.reshape(-1)
+
+    def window(self, start: int, top: int) -> slice:
+        return slice(start * self.stride, top * self.stride)
+
+    def add(self, client: int, part: slice, bits: Bits, version: int) -> None:
+        if client >= len(self.by_client):
+            more = np.zeros((max(client + 1, 2 * len(self.by_client)), self.by_client.shape[1]), dtype=np.bool_)
+            more[: len(self.by_client)] = self.by_client
+            self.by_client = more
+        self.updates[part] += bits
+        self.last[part][bits] = version
+        self.by_client[client, part] |= bits
+
+    def table(self, flat: NDArray[Any]) -> list[list[Any]]:
+        """[block][segment], without the padding."""
+        return [row[: self.size].tolist() for row in flat.reshape(self.depth, self.stride)]
+
+
+class Coverage:
+    """Counts who trained what, and the weight of each update among those that held the same."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        depth = int(config["depth"])
+        groups = int(config.get("kv_heads") or config["heads"])
+        self.depth = depth
+        self.tracks = {"heads": Track(depth, groups), "units": Track(depth, int(config["mlp"]))}
+        self.exact = True
+        self._round: list[dict[str, Held]] = []
+        self._mean_units = np.zeros(depth)
+        self._old_heads = np.zeros((depth, groups), dtype=np.int64)
+        self._old_last = np.zeros((depth, groups), dtype=np.int64)
+
+    def merged(self, event: Event, client: int, version: int) -> None:
+        """`version` is the one that the open round will make."""
+        start, top = event["window"]
+        kept, gamma = event.get("kept"), event.get("gamma") or {}
+        self.exact = self.exact and kept is not None
+        held = {}
+        for place, (kind, track) in enumerate(self.tracks.items()):
+            bits = track.everything(top - start) if kept is None else track.decode([block[place] for block in kept])
+            part = track.window(start, top)
+            track.add(client, part, bits, version)
+            held[kind] = Held(part, bits, float(gamma.get(kind) or 0.0))
+        self._round.append(held)
+
+    def aggregated(self, event: Event) -> list[float | None]:
+        """Close the round: γ̃ of its updates, in their order."""
+        heads = np.array(event["heads"], dtype=np.int64)
+        self._old_heads += heads
+        self._old_last[heads > 0] = event["version"]
+        self._mean_units += [mean for _, mean in event["units"]]
+        shares: list[list[float]] = [[] for _ in self._round]
+        for kind, track in self.tracks.items():
+            total = np.zeros(self.depth * track.stride)
+            for update in self._round:
+                held = update[kind]
+                total[held.part] += held.gamma * held.bits
+            inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
+            for number, update in enumerate(self._round):
+                held = update[kind]
+                count = int(held.bits.sum())
+                if count:
+                    shares[number].append(float(held.gamma * inverse[held.part][held.bits].sum() / count))
+        self._round = []
+        return [sum(share) / len(share) if share else None for share in shares]
+
+    def document(self) -> model.Coverage:
+        heads, units = self.tracks["heads"], self.tracks["units"]
+        if not self.exact:
+            return {
+                "exact": False,
+                "heads": self._old_heads.tolist(),
+                "units": [[round(float(mean), 2)] * units.size for mean in self._mean_units],
+                "heads_clients": None,
+                "units_clients": None,
+                "heads_last": self._old_last.tolist(),
+                "units_last": None,
+            }
+        return {
+            "exact": True,
+            "heads": heads.table(heads.updates),
+            "units": units.table(units.updates),
+            "heads_clients": heads.table(heads.by_client.sum(axis=0)),
+            "units_clients": units.table(units.by_client.sum(axis=0)),
+            "heads_last": heads.table(heads.last),
+            "units_last": units.table(units.last),
+        }
