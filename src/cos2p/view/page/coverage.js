@@ -1,0 +1,114 @@
+// Which parts of the model were trained: blocks × (heads, units).
+(() => {
+  "use strict";
+  const { h, replace, setText } = cos2p.dom;
+  const { panel, choice, swatch, rampLegend } = cos2p.panel;
+  const { ramp, onRamp, css } = cos2p.color;
+  const { number, short } = cos2p.format;
+  const { bins } = cos2p.runData;
+  const MOST_BINS = 128;
+
+  const MODES = {
+    clients: { word: "clients", pick: (coverage, what) => coverage[`${what}_clients`] },
+    updates: { word: "updates", pick: (coverage, what) => coverage[what] },
+    stale: { word: "rounds ago", pick: (coverage, what, round) => coverage[`${what}_last`]?.map((row) => row.map((last) => (last ? round - last : null))) },
+  };
+
+  /** The values of a block's segments in bins: mean and extremes; null where nothing was ever trained. */
+  function binned(row, parts) {
+    return parts.map(([from, to]) => {
+      const values = row.slice(from, to);
+      const known = values.filter((value) => value !== null);
+      return { from, to, never: values.some((value) => value === null), least: Math.min(...known), most: Math.max(...known),
+        mean: known.length ? known.reduce((a, b) => a + b, 0) / known.length : null };
+    });
+  }
+
+  cos2p.coverage = () => {
+    let run = null;
+    let mode = "clients";
+    const headMap = cos2p.heatMap({ label: "Coverage of attention heads: blocks by heads. Arrow keys move." });
+    const unitMap = cos2p.heatMap({ label: "Coverage of MLP units: blocks by units. Arrow keys move." });
+    const frame = panel({
+      id: "coverage", title: "Coverage",
+      why: "A segment (an attention head or an MLP unit) that no device trains stands still; here is how many devices trained each one, how often, and how long ago.",
+      figures: () => table(),
+    });
+    const pick = choice("What the colour shows", [["clients", "Clients"], ["updates", "Updates"], ["stale", "Staleness"]], mode, (value) => { mode = value; draw(); });
+    const note = h("p", { class: "note" });
+    replace(frame.tools, pick.el);
+    const unitsTitle = h("h3", {}, "MLP units");
+    replace(frame.body, h("div", { class: "pair uneven" }, h("div", {}, h("h3", {}, "Attention heads"), headMap.el), h("div", {}, unitsTitle, unitMap.el)), note);
+
+    function rowsOf(what) {
+      return MODES[mode].pick(run.coverage, what, run.header.round) ?? null;
+    }
+
+    function drawMap(map, what, count, most) {
+      const rows = rowsOf(what);
+      map.el.hidden = !rows;
+      if (!rows) return;
+      const parts = bins(count, MOST_BINS);
+      const depth = rows.length;
+      // The deepest block on top, as one draws a network that grows upwards.
+      const cells = rows.map((row) => binned(row, parts)).reverse();
+      const share = (cell) => (cell.mean === null ? 0 : most ? (mode === "stale" ? 1 - cell.mean / most : cell.mean / most) : 1);
+      const noun = what === "heads" ? "head" : "unit";
+      map.update({
+        rows: cells.map((_, at) => `block ${depth - at}`), columns: parts.length, gutter: 66, cell: { height: depth > 16 ? 16 : 22, most: 46 },
+        color: (row, column) => (cells[row][column].mean === null ? css("--well") : ramp(0.06 + 0.94 * share(cells[row][column]))),
+        empty: (row, column) => (mode === "stale" ? cells[row][column].never : cells[row][column].least === 0),
+        text: (row, column) => (parts.length <= 16 && cells[row][column].mean ? short(Math.round(cells[row][column].mean)) : ""),
+        textColor: (row, column) => onRamp(share(cells[row][column])),
+        columnLabel: (column) => number(parts[column][0] + 1), labelRoom: 34,
+        tell: (row, column) => {
+          const cell = cells[row][column];
+          const span = cell.to - cell.from > 1 ? `${noun}s ${cell.from + 1}–${cell.to}` : `${noun} ${cell.from + 1}`;
+          const range = cell.mean === null ? "never trained" : cell.least === cell.most ? short(cell.mean) : `${short(cell.least)} to ${short(cell.most)}, mean ${short(cell.mean)}`;
+          return { title: `Block ${depth - row}, ${span}`, lines: [[null, MODES[mode].word, range]] };
+        },
+      });
+    }
+
+    function draw() {
+      const coverage = run.coverage;
+      if (!coverage) {
+        headMap.el.hidden = unitMap.el.hidden = true;
+        return setText(note, "No update has been merged yet.");
+      }
+      if (mode === "clients" && !coverage.heads_clients) { mode = "updates"; pick.set(mode); }
+      const all = ["heads", "units"].flatMap((what) => (rowsOf(what) ?? []).flat()).filter((value) => value !== null);
+      const most = all.reduce((a, b) => Math.max(a, b), 0);
+      drawMap(headMap, "heads", run.model?.heads ?? coverage.heads[0].length, most);
+      drawMap(unitMap, "units", run.model?.units ?? coverage.units[0].length, most);
+      frame.legend([
+        mode === "stale" ? rampLegend(`${number(most)} rounds ago`, "just now") : rampLegend("0", `${number(most)} ${MODES[mode].word}`),
+        [swatch(css("--warn"), "crossed"), "a segment here was never trained"],
+      ], `${mode} ${most} ${cos2p.color.theme()}`);
+      setText(note, noteWords(coverage));
+      frame.refresh();
+    }
+
+    function noteWords(coverage) {
+      const whole = coverage.heads_clients && Math.min(...coverage.heads_clients.flat(), ...coverage.units_clients.map((row) => Math.min(...row)));
+      const first = run.header.n_star === null ? "" : `N* = ${number(run.header.n_star)}: in every round each segment was held by at least ${run.header.n_star === 1 ? "one update" : `${number(run.header.n_star)} updates`}${run.header.n_star === 0 ? " – that is, some segment stood still in some round" : ""}. `;
+      const second = whole === null || whole === undefined ? "" : `Over the whole run every segment was trained by at least ${whole === 1 ? "one device" : `${number(whole)} devices`}. `;
+      return first + second + (coverage.exact ? "" : "This log is of an older version: units are means of their block.");
+    }
+
+    function table() {
+      const rows = [];
+      const heads = rowsOf("heads") ?? [];
+      const units = rowsOf("units") ?? [];
+      for (let block = Math.max(heads.length, units.length) - 1; block >= 0; block -= 1) {
+        const of = (row) => { const known = (row ?? []).filter((v) => v !== null); return known.length ? `${short(Math.min(...known))} – ${short(Math.max(...known))}` : "–"; };
+        rows.push([`block ${block + 1}`, of(heads[block]), of(units[block])]);
+      }
+      const word = MODES[mode].word;
+      return { caption: `Coverage, ${word}`, columns: [{ title: "block" }, { title: `heads: ${word}`, right: true }, { title: `units: ${word}`, right: true }], rows };
+    }
+
+    cos2p.color.onTheme(() => { if (run) draw(); });
+    return { id: "coverage", short: "Coverage", el: frame.el, shown: (view, one) => Boolean(one), update(view, one) { run = one; draw(); } };
+  };
+})();
