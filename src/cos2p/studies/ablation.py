@@ -75,12 +75,14 @@ OWN_ROWS = (
     _own("wide-windows", "windows wide and shallow (ratio 4)", "method.window.ratio=4.0"),
     _own("only-depth", "only depth is cut", "method.window.ratio=1e9"),
     _own("only-width", "only width is cut", "method.window.ratio=0.0"),
+    _own("rolling", "windows roll, as in the paper", "method.window.schedule=rolling"),
     _own("dwell", "windows dwell at the ends", "method.window.schedule=dwell"),
     _own("balanced", "windows balance coverage", "method.window.schedule=balanced"),
     _own("at-aggregation", "next task at the aggregation", "schedule.redispatch=at-aggregation"),
+    _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),
 )
-"""Against the recipe as it is. Ratios are R_width / R_depth; a very large one cuts whole blocks only."""
+"""Against the recipe as it is; a row that the recipe has already shares its runs. Ratios are R_width / R_depth; a very large one cuts whole blocks only."""
 
 GROUPS = {"paper": PAPER_ROWS, "ours": OWN_ROWS, "all": (*PAPER_ROWS, *OWN_ROWS)}
 
