@@ -2,4 +2,38 @@
 
 from __future__ import annotations
 
-PAGE_FILES: dict[str, list[str]] = {"css": ["style.css"], "js": ["main.js"]}
+PAGE_FILES: dict[str, list[str]] = {
+    "css": ["style.css"],
+    "js": [
+        # tools
+        "dom.js",
+        "format.js",
+        "color.js",
+        "tip.js",
+        "table.js",
+        "panel.js",
+        "linechart.js",
+        "heatmap.js",
+        "run_data.js",
+        # one file for each panel, the fleet's in four
+        "header.js",
+        "overview.js",
+        "curves.js",
+        "lane_drawing.js",
+        "lane_controls.js",
+        "lanes.js",
+        "fleet.js",
+        "coverage.js",
+        "rolling.js",
+        "masks.js",
+        "weights.js",
+        "devices.js",
+        "troubles.js",
+        "compare_runs.js",
+        "study_parts.js",
+        "studies.js",
+        # the page
+        "live.js",
+        "main.js",
+    ],
+}

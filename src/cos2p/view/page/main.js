@@ -1,0 +1,62 @@
+// Puts the page together: reads the document, makes the panels, shows those that have something to say.
+(() => {
+  "use strict";
+  const { setText, calm } = cos2p.dom;
+  const SCHEMA = 1;
+
+  function start() {
+    const main = document.getElementById("panels");
+    let view = JSON.parse(document.getElementById("view").textContent);
+    if (view.schema !== SCHEMA) {
+      main.textContent = `This page reads documents of schema ${SCHEMA}, but its data has schema ${view.schema}.`;
+      return;
+    }
+    let lost = "";
+    let chosen = chosenAtFirst(view);
+    const header = cos2p.makeHeader(document.getElementById("top"), (at) => { chosen = at; render(true); });
+    const makers = [cos2p.studies, cos2p.compareRuns, cos2p.overview, cos2p.curves, cos2p.fleet, cos2p.coverage, cos2p.rolling,
+      cos2p.masks, cos2p.weights, cos2p.devices, cos2p.traffic, cos2p.troubles];
+    const panels = makers.map((make) => make());
+    for (const panel of panels) main.append(panel.el);
+
+    function render(fresh) {
+      const run = view.runs[chosen] ?? null;
+      header.update(view, chosen, lost);
+      for (const panel of panels) {
+        const shown = panel.shown(view, run);
+        panel.el.hidden = !shown;
+        if (shown) panel.update(view, run, fresh);
+      }
+      header.contents(panels.filter((panel) => !panel.el.hidden));
+      setText(document.getElementById("foot"), view.generated_by);
+      document.documentElement.dataset.version = view.version;
+    }
+
+    render(true);
+    if (view.live) {
+      const following = cos2p.follow(view,
+        (next) => {
+          const name = view.runs[chosen]?.header.name;
+          view = next;
+          const again = view.runs.findIndex((run) => run.header.name === name);
+          const same = again >= 0 || !name;
+          if (again >= 0) chosen = again; else chosen = chosenAtFirst(view);
+          render(!same);
+        },
+        (reason) => { if (reason !== lost) { lost = reason; header.update(view, chosen, lost); } });
+      cos2p.asked = following.asked;
+    }
+    cos2p.page = { view: () => view, panels: Object.fromEntries(panels.map((panel) => [panel.id, panel])), calm };
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      cos2p.ready = performance.now();
+      document.documentElement.dataset.ready = String(Math.round(cos2p.ready));
+    }));
+  }
+
+  /** The run that is at work, else the first. */
+  function chosenAtFirst(view) {
+    return Math.max(0, view.runs.findIndex((run) => run.header.status === "running"));
+  }
+
+  start();
+})();
