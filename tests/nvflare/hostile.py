@@ -1,6 +1,6 @@
 """A device with a valid certificate and bad intentions: loaded into its job process in place of the honest executor.
 
-Before its first task it tries everything that must not work, and notes what it was told; then it does the task.
+At its first task it tries everything that must not work, and notes what it was told; later it sends an update again.
 """
 
 from __future__ import annotations
@@ -76,16 +76,37 @@ _honest = FleetExecutor._do
 
 
 def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
-    notes = Path(self._folder) / "tricks.json"
-    if not notes.exists():
-        tricks = Tricks(self._link, str(order["task"]))
+    """First task: all tricks and half an update. Second: honest. Third: the second's update once more. Then honest."""
+    folder = Path(self._folder)
+    spoilt, replayed, kept = folder / "tricks.json", folder / "replay.json", folder / "kept"
+    task, old = str(order["task"]), folder / "spool" / "update"
+    if not spoilt.exists():
+        tricks = Tricks(self._link, task)
         tricks.all_of_them()
-        notes.write_text(json.dumps(tricks.told))
+        _write(spoilt, tricks.told | {"task": task})
         # and at last an update that ends in the middle, announced as if it were whole
-        half = Notice(str(order["task"]), 1000, digest_of(b"x" * 1000))
+        half = Notice(task, 1000, digest_of(b"x" * 1000))
         tricks.push(half, b"x" * 500)
         return {"sent": half.to_dict(), "numbers": {}}
+    if not kept.exists():
+        answer = _honest(self, order)
+        if "sent" in answer:
+            _write(kept.with_suffix(".task"), {"task": task})
+            old.rename(kept)
+        return answer
+    if not replayed.exists():
+        tricks = Tricks(self._link, task)
+        data, before = kept.read_bytes(), json.loads(kept.with_suffix(".task").read_text())["task"]
+        tricks.attempt("replayed", lambda: tricks.push(Notice(before, len(data), digest_of(data)), data[:CHUNK_BYTES]))
+        _write(replayed, tricks.told | {"task": task})
+        return {"sent": self._send(task, kept).to_dict(), "numbers": {}}  # under the new task's name
     return _honest(self, order)
+
+
+def _write(path: Path, values: dict[str, str]) -> None:
+    """Whole or not at all: the test reads it while we write."""
+    path.with_suffix(".part").write_text(json.dumps(values))
+    path.with_suffix(".part").rename(path)
 
 
 FleetExecutor._do = _do  # type: ignore[method-assign]

@@ -32,15 +32,6 @@ if any("client.worker_process" in argument for argument in sys.orig_argv):
     import tests.nvflare.hostile
 """
 
-_END = """
-import sys
-from cos2p.runtime.nvflare.kits import Kit
-from cos2p.runtime.nvflare.office import Office
-office = Office(Kit.open(sys.argv[1], "admin"))
-office.ask(office.job(sys.argv[2])[0], "end")
-office.close()
-"""
-
 PATIENCE = float(os.environ.get("COS2P_TEST_PATIENCE", "300"))
 """Seconds a test waits for something to happen: far more than it takes, for machines that are busy otherwise."""
 
@@ -124,6 +115,11 @@ class Lab:
         command = [sys.executable, "-c", office + ask, str(self.fleet.admin.folder), folder.name]
         subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True)
         return self.finish()
+
+    def command(self, *arguments: str) -> str:
+        """What another `cos2p` command prints."""
+        command = [str(Path(sys.executable).with_name("cos2p")), *arguments]
+        return subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
 
     @property
     def server_folder(self) -> Path | None:

@@ -78,6 +78,20 @@ def test_the_same_order_of_arrival_gives_the_same_decisions_and_the_same_model(t
     bench.stop()
 
 
+def test_the_model_that_is_judged_is_the_methods_own(tmp_path: Path) -> None:
+    """HeteroFL's is the largest device's, thinner than the server's."""
+    recipe = small_recipe(1, rounds=1, method={"name": "heterofl"}, schedule__evaluate_every=1)
+    bench = make(tmp_path, recipe)
+    bench.join("dev-1")
+    bench.answer("dev-1")
+    bench.wait(lambda: bench.events("finished"))
+    method, weights = bench.driver.server.method, bench.driver.server.weights
+    name = "blocks.0.fc1.weight"
+    assert bench.evaluator.judged[-1][name].shape < weights[name].shape
+    assert same(bench.evaluator.judged[-1], method.evaluated_weights(weights))
+    bench.stop()
+
+
 def decided(event: Mapping[str, Any]) -> dict[str, Any]:
     """What the server decided, without what was measured."""
     names = ("client", "task", "version", "cycle", "window", "exits", "masks", "lr", "staleness", "clients", "updates")
@@ -246,6 +260,7 @@ def test_a_replayed_update_is_refused(bench: Bench) -> None:
     bench.wait(lambda: bench.events("refused"))
     assert bench.driver.server.coordinator.merged == merged
     assert same(bench.driver.server.weights, weights)
+    bench.wait(lambda: bench.events("dispatched", "dev-1")[-1]["task"] != task)  # and it is not waited for
 
 
 def test_an_update_in_the_name_of_another_is_refused(bench: Bench) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import UpdateRefused
 from cos2p.runtime.nvflare.desk import Desk
 from cos2p.runtime.nvflare.spool import Incoming, Notice, Outgoing, clean, digest_of, digest_of_file
+from cos2p.runtime.nvflare.traffic import Traffic
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES, HEAD_BYTES, MESSAGE_BYTES, BadFrame, pack, unpack
 
 
@@ -161,6 +164,31 @@ def test_a_new_task_voids_the_old_one_and_half_its_answer(tmp_path: Path) -> Non
     with pytest.raises(UpdateRefused):
         desk.fetch("a", "a#1", 0)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_traffic_is_counted_by_client_and_tensors_apart_from_the_rest(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    payload = safetensors.torch.save({"x": torch.zeros(250_000)})
+    notice = desk.put("a", "a#0", payload, limit=2 * len(payload))
+    desk.fetch("a", "a#0", 0)
+    desk.push("a", notice, 0, memoryview(payload))
+    desk.take("a", notice)
+    desk.count("a", received=1_010_000, sent=1_020_000)
+    counted = {"tensors_down": 1_000_000, "tensors_up": 1_000_000, "wire_down": 1_020_000, "wire_up": 1_010_000}
+    assert desk.traffic.of("a") == counted
+    assert desk.traffic.of("b") == dict.fromkeys(counted, 0)
+    desk.put("a", "a#1", payload, limit=0)  # never fetched: nothing travelled
+    again = Traffic()
+    again.load_dict(desk.traffic.to_dict())
+    assert again.to_dict() == {"a": counted}
+    desk.close()
+
+
+def test_frames_add_less_than_a_thousandth_to_full_chunks() -> None:
+    """All that travels for a chunk each way, but for NVFlare's own envelope."""
+    task = {"task": "device-12#1234", "offset": 10**9}
+    heads = (task, {}, task | {"size": 10**9, "digest": "0" * 64}, {"received": 10**9})
+    assert sum(len(pack(head)) for head in heads) < 0.001 * CHUNK_BYTES
 
 
 def test_what_an_earlier_process_left_is_cleaned_away(tmp_path: Path) -> None:

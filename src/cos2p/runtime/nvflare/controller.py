@@ -29,6 +29,7 @@ from cos2p.runtime.nvflare.driver import Answered, Driver
 from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.nvflare.host import Host, read_recipe
 from cos2p.runtime.nvflare.link import Answer, serve
+from cos2p.runtime.nvflare.orphans import die_with_parent
 from cos2p.runtime.nvflare.spool import Notice
 from cos2p.runtime.nvflare.wire import Head
 
@@ -49,6 +50,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
     # ------------------------------------------------------------ NVFlare calls
 
     def start_controller(self, fl_ctx: FLContext) -> None:
+        die_with_parent()  # a new server goes on with this run; two must not write into its folder
         # A task that is sent again is listed twice in NVFlare 2.9.0; removing it the second time must not end the
         # thread that watches over all tasks.
         self.communicator._client_task_map = _Tolerant()

@@ -7,11 +7,11 @@ what, and how large an answer may be, was said when the task was given.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from pathlib import Path
 
 from cos2p.errors import UpdateRefused
 from cos2p.runtime.nvflare.spool import Incoming, Notice, Outgoing, clean
+from cos2p.runtime.nvflare.traffic import Traffic, tensor_bytes
 
 
 class Desk:
@@ -21,10 +21,7 @@ class Desk:
         self._outgoing: dict[str, Outgoing] = {}
         self._limits: dict[str, int] = {}
         self._incoming: dict[str, Incoming] = {}
-        self.sent: Counter[str] = Counter()
-        """Bytes of frames sent to each client, and ..."""
-        self.received: Counter[str] = Counter()
-        """... received from it: what the link carries, heads included."""
+        self.traffic = Traffic()
 
     # ------------------------------------------------------------ what the run says
 
@@ -55,14 +52,14 @@ class Desk:
                 incoming.drop()
             raise UpdateRefused("an answer was announced, but its bytes did not come")
         try:
-            return incoming.close().read_bytes()
+            data = incoming.close().read_bytes()
+            self.traffic.add(client, tensors_up=tensor_bytes(data))
+            return data
         finally:
             incoming.drop()
 
     def count(self, client: str, received: int, sent: int) -> None:
-        with self._lock:
-            self.received[client] += received
-            self.sent[client] += sent
+        self.traffic.add(client, wire_up=received, wire_down=sent)
 
     # ------------------------------------------------------------ what clients ask
 
@@ -72,7 +69,10 @@ class Desk:
             outgoing = self._outgoing.get(client)
             if outgoing is None or outgoing.notice.task != task:
                 raise UpdateRefused(f"{task!r} is not a task of {client}")
-            return outgoing.read(offset)
+            chunk = outgoing.read(offset)
+            if offset + len(chunk) == outgoing.notice.size:
+                self.traffic.add(client, tensors_down=outgoing.tensors)
+            return chunk
 
     def push(self, client: str, notice: Notice, offset: int, chunk: memoryview) -> int:
         """A chunk of the client's answer to its own task; returns the bytes that are here."""

@@ -24,6 +24,7 @@ from cos2p.messages import Order
 from cos2p.methods import build_method
 from cos2p.methods.base import House, Member
 from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.nvflare.desk import Desk
@@ -303,6 +304,9 @@ class Driver:
         self.scores.uploaded(client, len(data))
         self._log("arrived", client=client, task=task, bytes=len(data), measured=dict(answer.numbers or {}))
         self._carry_out(self.server.receive(client, data))
+        ticket = self.server.coordinator.in_flight().get(client)
+        if ticket is not None and ticket.task == task:  # its one answer was to another task: it will not give a second
+            self._failed(Answered(client, task, None, "it answered with an update of another task"))
 
     def _failed(self, answer: Answered) -> None:
         numbers = dict(answer.numbers or {})
@@ -354,6 +358,7 @@ class Driver:
             masks=order.quotas is not None,
             lr=order.lr,
             bytes=len(data),
+            peak_memory=self.server.peak_memory[order.client],
         )
         self.port.offer(order.client, notice)
 
@@ -369,7 +374,11 @@ class Driver:
         """The newest version; one at a time, so a slow evaluation skips versions instead of falling behind."""
         if self._evaluation is None and self._stale_evaluation:
             self._stale_evaluation = False
-            self._evaluation = (self.server.versions.current, self.evaluator.evaluate(self.server.weights))
+            self._evaluation = (self.server.versions.current, self.evaluator.evaluate(self._evaluated_weights()))
+
+    def _evaluated_weights(self) -> Weights:
+        """As in the simulation: a method may mask or scale the model before it is judged."""
+        return self.server.method.evaluated_weights(self.server.weights)
 
     def _collect_evaluation(self) -> None:
         if self._evaluation is None or not self._evaluation[1].done():
@@ -395,13 +404,15 @@ class Driver:
             self._evaluation[1].cancel()
         for attempt in range(3):
             try:
-                result = self.evaluator.evaluate(self.server.weights, everything=True).result()
+                result = self.evaluator.evaluate(self._evaluated_weights(), everything=True).result()
                 break
             except BrokenProcessPool:
                 if attempt == 2:
                     raise
                 self.evaluator.restart()
         self.scores.final(version, result, end)
+        for client in self.server.house.members:
+            self._log("traffic", client=client, **self.desk.traffic.of(client))
         self._log("finished", reason=self.finished, version=version, **result)
 
     # ------------------------------------------------------------ small things

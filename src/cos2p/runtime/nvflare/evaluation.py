@@ -37,7 +37,8 @@ class Evaluator:
         self._pool = self._fresh()
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
-        return self._pool.submit(_evaluate, safetensors.torch.save(dict(weights)), self._exits, everything)
+        data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in weights.items()})
+        return self._pool.submit(_evaluate, data, self._exits, everything)
 
     def close(self) -> None:
         processes = list((self._pool._processes or {}).values())

@@ -24,6 +24,7 @@ from cos2p.runtime.nvflare.devicefile import DeviceFile
 from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.runtime.nvflare.link import Link, LinkDown, Refusal
+from cos2p.runtime.nvflare.orphans import die_with_parent
 from cos2p.runtime.nvflare.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.runtime.nvflare.training import TrainingProcess
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
@@ -45,6 +46,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
+            die_with_parent()
             self._folder = Path(fl_ctx.get_workspace().get_root_dir())
             self._link = Link(fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id(), self._ended.is_set)
             # Beside NVFlare's own start: loading the data may take minutes.

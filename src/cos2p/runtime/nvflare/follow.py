@@ -31,6 +31,8 @@ from cos2p.runtime.nvflare.office import Office
 from cos2p.runtime.results import check_same_recipe, recipe_toml
 from cos2p.runtime.run import Interrupted
 from cos2p.runtime.simulation import Listener
+from cos2p.submodel.thin import fitted_config
+from cos2p.tracking.events import mark_in_use
 from cos2p.tracking.files import prepare_folder, write_atomic
 
 LOOK_SECONDS = 0.5
@@ -98,7 +100,8 @@ class Follower:
         self._begin(expected)
         self.office.patience = OUTAGE_SECONDS
         lost = 0.0
-        with self._pause_on_interrupt():
+        with self._log.open("rb") as log, self._pause_on_interrupt():
+            mark_in_use(log.fileno())
             while True:
                 if self._pause_asked:
                     self.office.ask(self._job, "pause")
@@ -175,7 +178,9 @@ class Follower:
                 write_atomic(self.folder / name, self._fetch(name, size))
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
-        save_pretrained(self.folder / "model", self._config(report), weights)
+        config = fitted_config(self._config(report), weights)
+        if config.heads * config.head_dim == config.dim:  # of other thin models Hugging Face knows no form
+            save_pretrained(self.folder / "model", config, weights)
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
         self.office.ask(self._job, "fetched")
         return dict(result)

@@ -155,6 +155,7 @@ class Host:
             "members": [_member_dict(member) for member in self.driver.server.house.members.values()],
             "scores": self.driver.scores.to_dict(),
             "started_at": self.driver.started_at,
+            "traffic": self.driver.desk.traffic.to_dict(),
         }
         Checkpoint({"fleet": state, "log": self._log.offset()}, groups).write(self.folder / "checkpoint.safetensors")
         self._saved = time.monotonic()
@@ -168,6 +169,7 @@ class Host:
         driver.server.load_state(state["server"], checkpoint.groups)
         driver.scores.load_dict(state["scores"])
         driver.started_at = state["started_at"]
+        driver.desk.traffic.load_dict(state["traffic"])
         driver.restored()
         self._version = driver.server.versions.current
 
@@ -208,8 +210,7 @@ class Host:
                 "task": in_flight[name].task if name in in_flight else "",
                 "silent": round(ages.get(name, 0.0), 1),
                 "updates": driver.scores.merged[name],
-                "wire_down": driver.desk.sent[name],
-                "wire_up": driver.desk.received[name],
+                **driver.desk.traffic.of(name),
             }
             for name, member in driver.server.house.members.items()
         }
@@ -233,6 +234,8 @@ class Host:
         with path.open("rb") as file:
             file.seek(start)
             page = file.read(PAGE_BYTES)
+            if b"\n" not in page:  # one long line
+                page += file.readline()
         whole = page[: page.rfind(b"\n") + 1]
         return whole.decode("ascii"), start + len(whole)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cos2p.errors import UpdateRefused
+from cos2p.runtime.nvflare.traffic import tensor_bytes
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
 
 
@@ -51,6 +52,7 @@ class Outgoing:
         path.write_bytes(data)
         self.path = path
         self.notice = Notice(task, len(data), digest_of(data))
+        self.tensors = tensor_bytes(data)
 
     def read(self, offset: int) -> bytes:
         """The chunk that begins at `offset`; UpdateRefused if there is none."""

@@ -44,7 +44,9 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
     head = f"server {found['server']}"
     if found["run"]:
         head += f" · {found['run']}: {found['state']}, version {found['version']}, {found['merged']} updates"
-    devices = Table("device", "connected", "rate", "memory", "task", "heard", "updates", "down", "up", title=head)
+    devices = Table(
+        "device", "connected", "rate", "memory", "task", "heard", "updates", "down", "up", "beyond tensors", title=head
+    )
     for name in sorted({*found["connected"], *found["clients"]}):
         own = found["clients"].get(name, {})
         devices.add_row(
@@ -57,8 +59,15 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
             str(own.get("updates", "")),
             format_bytes(own["wire_down"]) if own else "",
             format_bytes(own["wire_up"]) if own else "",
+            _overhead(own),
         )
     runs = Table("run", "status")
     for run in found["runs"]:
         runs.add_row(str(run["run"]), str(run["status"]))
     return [devices, runs] if found["runs"] else [devices]
+
+
+def _overhead(own: dict[str, Any]) -> str:
+    """What the link carried beyond the tensors, as a share of them."""
+    tensors = own.get("tensors_down", 0) + own.get("tensors_up", 0)
+    return f"{(own['wire_down'] + own['wire_up']) / tensors - 1:.1%}" if tensors else ""

@@ -12,7 +12,6 @@ import json
 import os
 import resource
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +29,7 @@ from cos2p.models.sizes import model
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare.cap import bytes_asked, data_bytes, forget_peak, is_out_of_memory, peak_bytes, set_cap
 from cos2p.runtime.nvflare.jobs import Job, Setup
+from cos2p.runtime.nvflare.orphans import die_with_parent
 from cos2p.runtime.nvflare.payload import read_task
 from cos2p.runtime.nvflare.shards import dealt_shard, own_shard
 from cos2p.runtime.workers import pack_memory, unpack_memory
@@ -46,7 +46,7 @@ from cos2p.training.trainers import run_task
 
 def main() -> None:
     answers = _claim_stdout()
-    _die_with_parent()
+    die_with_parent()
     leave_compiler_out()
     requests = _requests()
     device = _Device(Setup(**next(requests)))
@@ -155,18 +155,6 @@ def _claim_stdout() -> TextIO:
 def _requests() -> Iterator[dict[str, Any]]:
     for line in sys.stdin:
         yield json.loads(line)
-
-
-def _die_with_parent() -> None:
-    """A killed executor leaves nothing behind: whoever is adopted by another process ends."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(3)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":
