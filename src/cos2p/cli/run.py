@@ -45,6 +45,13 @@ def run(
         Path | None,
         typer.Option(help="Admin kit of a real fleet to train on, instead of the simulated one.", show_default=False),
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write curves for TensorBoard into the run folder.")
+    ] = False,
+    mlflow: Annotated[
+        str,
+        typer.Option(metavar="URI", help="Write curves to MLflow: a server, or sqlite:///FILE.", show_default=False),
+    ] = "",
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
@@ -53,13 +60,18 @@ def run(
 
     cos2p run quickstart --set schedule.rounds=2
     """
+    from cos2p.tracking.loggers import logging_metrics
+
     voice = Voice.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
     chosen = _load(recipe, out, [*(changes or ()), *_as_changes(seed, workers)], method)
     folder = out or default_folder(chosen, method)
-    with following_run(folder, voice, _again(folder, fleet)) as listener:
-        result = _train(chosen, folder, resume, overwrite, fleet, listener)
+    with (
+        following_run(folder, voice, _again(folder, fleet)) as listener,
+        logging_metrics(folder, tensorboard, mlflow) as feed,
+    ):
+        result = _train(chosen, folder, resume, overwrite, fleet, _both(listener, feed))
     finish(result, folder, voice)
 
 
@@ -98,6 +110,17 @@ def _train(
     from cos2p.runtime.nvflare.follow import run_on_fleet
 
     return run_on_fleet(recipe, folder, fleet, resume=resume, overwrite=overwrite, listener=listener)
+
+
+def _both(listener: Listener | None, feed: Listener | None) -> Listener | None:
+    if listener is None or feed is None:
+        return listener or feed
+
+    def tell(kind: str, fields: Mapping[str, Any]) -> None:
+        listener(kind, fields)
+        feed(kind, fields)
+
+    return tell
 
 
 def _again(folder: Path, fleet: Path | None) -> str:
