@@ -271,6 +271,7 @@ class Server:
                 "version": action.version,
                 "staleness": action.staleness,
                 "window": [update.spec.frozen, update.spec.top],
+                "kept": update.spec.to_dict()["window"],
                 "size": size,
                 "gamma": gamma,
                 "report": {

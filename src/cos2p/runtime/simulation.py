@@ -175,6 +175,7 @@ class Simulation:
             masks=order.quotas is not None,
             lr=order.lr,
             bytes=len(data),
+            peak_memory=self.server.peak_memory[order.client],
             seconds=phases.to_dict(),
         )
         lost = lost_after(member.device, order, phases.total)

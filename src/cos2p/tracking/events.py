@@ -7,10 +7,12 @@ readers skip it, `resume` removes it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -86,6 +88,7 @@ class EventLog:
         # Unbuffered: a line is with the operating system, and survives kill -9, when `write` returns.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | extra_flag
         self._descriptor = os.open(path, flags, 0o666)
+        mark_in_use(self._descriptor)
 
     def _cut(self, offset: int) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -101,6 +104,12 @@ class EventLog:
             )
         os.ftruncate(self._descriptor, offset)
         self._size = offset
+
+
+def mark_in_use(descriptor: int) -> None:
+    """Show whoever looks at the log that its run is at work. The lock keeps nobody out, and dies with the process."""
+    with suppress(OSError):  # not every file system has locks
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def event_line(kind: str, fields: Mapping[str, Any]) -> str:
