@@ -17,6 +17,8 @@ from cos2p.methods import method_class
 from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Outcomes
 
+VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
+"""Changes to a trial's recipe: nothing but its last validation score is asked for. (A data set must have a test set.)"""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 TUNING_SEED = 1000
 
@@ -131,7 +133,8 @@ def make_trials(base: Base, rows: Sequence[Row], search: Search) -> Trials:
         settings[row.key] = [Setting(lr, form) for form in forms for lr in search.rates(recipe.training.lr)]
         for setting in settings[row.key]:
             title = f"{row.title}, {setting.words()}"
-            trials.append(replace(tuned(row, setting), key=setting.key(row.key), title=title))
+            trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE)), setting)
+            trials.append(replace(trial, key=setting.key(row.key), title=title))
     return Trials(make_grid(shorter, trials, (search.seed,)), settings, recipe_lrs)
 
 
