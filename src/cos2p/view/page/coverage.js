@@ -4,7 +4,7 @@
   const { h, replace, setText } = cos2p.dom;
   const { panel, choice, swatch, rampLegend } = cos2p.panel;
   const { ramp, onRamp, css } = cos2p.color;
-  const { number, short } = cos2p.format;
+  const { number, short, plural } = cos2p.format;
   const { bins } = cos2p.runData;
   const MOST_BINS = 128;
 
@@ -91,8 +91,13 @@
 
     function noteWords(coverage) {
       const whole = coverage.heads_clients && Math.min(...coverage.heads_clients.flat(), ...coverage.units_clients.map((row) => Math.min(...row)));
-      const first = run.header.n_star === null ? "" : `N* = ${number(run.header.n_star)}: in every round each segment was held by at least ${run.header.n_star === 1 ? "one update" : `${number(run.header.n_star)} updates`}${run.header.n_star === 0 ? " – that is, some segment stood still in some round" : ""}. `;
-      const second = whole === null || whole === undefined ? "" : `Over the whole run every segment was trained by at least ${whole === 1 ? "one device" : `${number(whole)} devices`}. `;
+      const star = run.header.n_star;
+      const first = star === null ? "" : star === 0
+        ? "N* = 0: in some round, some segment was held by no update and stood still. "
+        : `N* = ${number(star)}: in every round, every segment was held by at least ${plural(star, "update")}. `;
+      const second = whole === null || whole === undefined ? "" : whole === 0
+        ? "Over the whole run, some segment was trained by no device at all. "
+        : `Over the whole run, every segment was trained by at least ${plural(whole, "device")}. `;
       return first + second + (coverage.exact ? "" : "This log is of an older version: units are means of their block.");
     }
 

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const { series, ramp, theme } = cos2p.color;
-  const { percent, short, number, clock, duration } = cos2p.format;
+  const { percent, number, clock, duration } = cos2p.format;
   const { panel, choice, nothing } = cos2p.panel;
   const { pairs } = cos2p.runData;
   const { h, replace } = cos2p.dom;
@@ -75,7 +75,7 @@
       empty.hidden = lines.length > 0;
       accuracy.el.hidden = !lines.length;
       accuracy.update({ series: lines, x: X[over], y: { low: 0, ...PERCENT } });
-      loss.update({ series: lossLines(run, over), x: X[over], y: { format: short } });
+      loss.update({ series: lossLines(run, over), x: X[over], y: { say: (y) => number(y, 3) } });
       frame.refresh();
     }
     cos2p.color.onTheme(() => { if (run) draw(); });

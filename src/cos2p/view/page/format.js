@@ -4,10 +4,19 @@
   const DASH = "–";
   const known = (value) => typeof value === "number" && Number.isFinite(value);
 
-  const number = (value, digits = 0) =>
-    known(value) ? minus(value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })) : DASH;
+  function number(value, digits = 0) {
+    if (!known(value)) return DASH;
+    const text = value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return minus(/[1-9]/.test(text) ? text : text.replace("-", "")); // no minus before a zero
+  }
 
   const minus = (text) => text.replace("-", "−");
+
+  /** A figure on an axis: as many digits as its step needs. */
+  function onAxis(value, step) {
+    if (!step || Math.abs(value) >= 1e7) return short(value);
+    return number(value, Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9))));
+  }
 
   /** About three significant figures, as an axis or a tooltip wants them. */
   function short(value) {
@@ -87,5 +96,5 @@
     return `${text.slice(0, room - 1 - tail)}…${text.slice(text.length - tail)}`;
   }
 
-  cos2p.format = { DASH, known, number, short, percent, bytes, duration, clock, plural, niceStep, ticks, shorten };
+  cos2p.format = { DASH, known, number, short, onAxis, percent, bytes, duration, clock, plural, niceStep, ticks, shorten };
 })();

@@ -52,26 +52,28 @@
 
     function drawRows(pen) {
       const { gutter, top, tall, wide } = box;
-      const gap = wide > 5 ? 1 : 0;
+      const gap = wide >= 9 ? 1 : 0;
       const ink = css("--ink-soft");
       data.rows.forEach((name, row) => {
         pen.fillStyle = ink;
         pen.textAlign = "right";
         pen.fillText(shorten(String(name), Math.floor((gutter - 10) / 6.4)), gutter - 8, top + (row + 0.5) * tall);
         for (let column = 0; column < data.columns; column += 1) {
-          const x = gutter + column * wide;
+          // Whole pixels: neighbours meet without a seam.
+          const x = Math.round(gutter + column * wide);
           const y = top + row * tall;
+          const width = Math.max(1, Math.round(gutter + (column + 1) * wide) - x - gap);
           const color = data.color(row, column);
           if (color) {
             pen.fillStyle = color;
-            pen.fillRect(x, y, Math.max(0.5, wide - gap), tall - 1);
+            pen.fillRect(x, y, width, tall - 1);
           }
-          if (data.empty?.(row, column)) cross(pen, x, y, wide - gap, tall - 1);
+          if (data.empty?.(row, column)) cross(pen, x, y, width, tall - 1);
           const text = wide > 19 && data.text?.(row, column);
           if (text) {
             pen.fillStyle = data.textColor?.(row, column) ?? ink;
             pen.textAlign = "center";
-            pen.fillText(text, x + (wide - gap) / 2, y + tall / 2);
+            pen.fillText(text, x + width / 2, y + tall / 2);
           }
         }
       });

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const { h, s, replace, onResize, keyed } = cos2p.dom;
-  const { ticks, short, DASH } = cos2p.format;
+  const { ticks, short, onAxis, DASH } = cos2p.format;
   const MARGIN = { top: 12, right: 14, bottom: 34, left: 50 };
   const FEW = 45; // points; with fewer, each one gets a dot
 
@@ -90,7 +90,7 @@
       return s("g", { class: "grid" },
         across.found.map((y) => [
           s("line", { x1: MARGIN.left, x2: right, y1: py(y), y2: py(y) }),
-          s("text", { x: MARGIN.left - 8, y: py(y) + 4, "text-anchor": "end" }, (data.y.format ?? short)(y, across.step)),
+          s("text", { x: MARGIN.left - 8, y: py(y) + 4, "text-anchor": "end" }, (data.y.format ?? onAxis)(y, across.step)),
         ]),
         xs.map((x) => s("text", { x: px(x), y: bottom + 17, "text-anchor": "middle" }, (data.x.format ?? short)(x, down.step))),
         s("text", { class: "axis", x: right, y: height - 3, "text-anchor": "end" }, data.x.label ?? ""));

@@ -4,6 +4,35 @@
   const EVERY = 1000; // ms between two questions while all is well
   const SLOWEST = 15000;
   const PATIENCE = 10000; // ms for an answer
+  const FORBIDDEN = "The server does not accept this page's token. Open the address that cos2p watch printed.";
+
+  /** Where the document is: beside the page, with the page's own token. */
+  function address(since) {
+    const place = new URL("view.json", location.href);
+    place.search = location.search;
+    if (since) place.searchParams.set("since", since);
+    return place;
+  }
+
+  const ask = (since) => fetch(address(since), { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  const pause = (ms) => new Promise((resume) => setTimeout(resume, ms));
+
+  /** The first document of a live page, however long the server takes to have one. */
+  async function firstDocument(main) {
+    for (;;) {
+      try {
+        const answer = await ask("");
+        if (answer.status === 200) {
+          main.replaceChildren();
+          return await answer.json();
+        }
+        main.textContent = answer.status === 401 || answer.status === 403 ? FORBIDDEN : `Waiting for the run… (the server answered ${answer.status})`;
+      } catch (error) {
+        main.textContent = `No connection to cos2p watch; trying again. (${error.message})`;
+      }
+      await pause(2 * EVERY);
+    }
+  }
 
   /** `changed(view)` gets a new document, `lost(reason)` why there is none; an empty reason means all is well again. */
   function follow(view, changed, lost) {
@@ -11,15 +40,12 @@
     let wait = EVERY;
     let asked = 0;
 
-    async function ask() {
+    async function look() {
       try {
-        const place = new URL("view.json", location.href);
-        place.search = location.search; // the page's own token goes along
-        place.searchParams.set("since", version);
-        const answer = await fetch(place, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+        const answer = await ask(version);
         asked += 1;
         if (answer.status === 401 || answer.status === 403) {
-          return lost("The server does not accept this page's token any more. Open the address that `cos2p watch` printed.");
+          return lost(FORBIDDEN);
         }
         if (!answer.ok && answer.status !== 304) throw new Error(`the server answered ${answer.status}`);
         wait = EVERY;
@@ -42,13 +68,14 @@
     let timer = null;
     function schedule() {
       clearTimeout(timer);
-      timer = setTimeout(ask, document.hidden ? Math.max(wait, 5000) : wait);
+      timer = setTimeout(look, document.hidden ? Math.max(wait, 5000) : wait);
     }
-    document.addEventListener("visibilitychange", () => { if (!document.hidden) { clearTimeout(timer); ask(); } });
-    addEventListener("online", () => { clearTimeout(timer); ask(); });
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) { clearTimeout(timer); look(); } });
+    addEventListener("online", () => { clearTimeout(timer); look(); });
     schedule();
     return { asked: () => asked };
   }
 
   cos2p.follow = follow;
+  cos2p.firstDocument = firstDocument;
 })();

@@ -4,9 +4,9 @@
   const { setText, calm } = cos2p.dom;
   const SCHEMA = 1;
 
-  function start() {
+  function start(first) {
     const main = document.getElementById("panels");
-    let view = JSON.parse(document.getElementById("view").textContent);
+    let view = first;
     if (view.schema !== SCHEMA) {
       main.textContent = `This page reads documents of schema ${SCHEMA}, but its data has schema ${view.schema}.`;
       return;
@@ -58,5 +58,8 @@
     return Math.max(0, view.runs.findIndex((run) => run.header.status === "running"));
   }
 
-  start();
+  /** A frozen page carries its document; a live one asks for it. */
+  const carried = JSON.parse(document.getElementById("view").textContent);
+  if (carried) start(carried);
+  else cos2p.firstDocument(document.getElementById("panels")).then(start);
 })();

@@ -82,8 +82,8 @@
       slider.setAttribute("aria-valuetext", text);
       const most = Math.max(1, ...sums);
       map.update({
-        rows: [...run.devices.map((device) => device.name), "devices here"], columns: depth, gutter: 160,
-        cell: { height: count > 24 ? 14 : 20, most: 80 },
+        rows: [...run.devices.map((device) => device.name), "updates here"], columns: depth, gutter: 160,
+        cell: { height: count > 24 ? 14 : 20, most: 112 },
         color: (row, column) => (row === count ? cos2p.color.ramp(sums[column] / most) : held[row][column] === null ? css("--well") : stale(held[row][column])),
         empty: (row, column) => row === count && sums[column] === 0,
         text: (row, column) => (row === count ? String(sums[column]) : held[row][column] === null ? "" : `τ ${held[row][column]}`),

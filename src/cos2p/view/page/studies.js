@@ -42,7 +42,7 @@
     let data = part;
     function draw() {
       const { lines, back, whole } = sweepLines(data);
-      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, whole }, y: { format: (y) => number(y, data.column.digits) } });
+      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, whole }, y: { say: (y) => number(y, data.column.digits) } });
     }
     cos2p.color.onTheme(draw);
     return { el: h("div", {}, h("h3", {}, heading(part.column)), chart.el), update(next) { data = next; draw(); } };
