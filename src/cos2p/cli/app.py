@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cos2p.cli import ablate, compare, coverage, fleet, profile, recipes, run, sweep
+from cos2p.cli import ablate, compare, coverage, fleet, profile, recipes, report, run, sweep, watch
 from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain
 from cos2p.errors import Cos2pError
 
@@ -67,6 +67,8 @@ app.command("run", epilog=EXIT_CODES)(run.run)
 app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
+app.command("watch", epilog=EXIT_CODES)(watch.watch)
+app.command("report", epilog=EXIT_CODES)(report.report)
 app.command("profile", epilog=EXIT_CODES)(profile.profile)
 app.command("coverage", epilog=EXIT_CODES)(coverage.coverage)
 app.add_typer(recipes.app, name="recipes")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.tracking.files import MARKER
 from cos2p.view import model
+from cos2p.view.bands import Series
 from cos2p.view.curves import Evaluations, Rounds, Updates
 from cos2p.view.lanes import Lanes
 from cos2p.view.log import Event, LogReader
@@ -96,18 +97,19 @@ class RunSource:
         self._story = Story()
         self._pace = Pace()
         self._empty = True
+        self._state: tuple[object, ...] = ()
 
     def refresh(self) -> bool:
-        """Read what is new; returns whether anything was. A damaged log is a RunError."""
+        """Read what is new; returns whether anything is. A damaged log is a RunError."""
         anew, events = self._reader.read()
         if anew or (self._empty and events):
             self._story = Story(self._deadline())
-        self._empty = self._empty and not events if not anew else not events
+            self._empty = not events
         for number, event in enumerate(events, start=1):
             try:
                 self._story.feed(event)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                self._reader = LogReader(self.folder / "events.jsonl")
+                self._reader, self._empty = LogReader(self.folder / "events.jsonl"), True
                 kind = event["kind"]
                 raise RunError(
                     f"{self.folder / 'events.jsonl'}: event {number} ({kind!r}) is not as cos2p writes it "
@@ -115,7 +117,13 @@ class RunSource:
                 ) from None
         if events:
             self._note_pace()
-        return bool(anew or events)
+        before, self._state = self._state, self._outside()
+        return bool(anew or events or self._state != before)
+
+    def _outside(self) -> tuple[object, ...]:
+        """What the document tells beside the log."""
+        result = self.folder / "result.json"
+        return self.status(self._result()), result.stat().st_mtime_ns if result.exists() else 0
 
     def _note_pace(self) -> None:
         with suppress(OSError):
@@ -146,6 +154,17 @@ class RunSource:
             "masks": no_masks(len(devices)) if story.masks is None else story.masks.document(len(devices)),
             "troubles": story.troubles.document(),
         }
+
+    def series(self) -> Series:
+        """The curves that a study averages: server's top-1 on the test samples, and the clients' own."""
+        rounds = self._story.rounds.rows
+        made = {0: (0, 0.0)} | {
+            version: (updates, t)
+            for version, updates, t in zip(rounds["version"], accumulate(rounds["updates"]), rounds["t"], strict=True)
+        }
+        top1 = [(v, *made[v], value) for v, value in self._story.evaluations.top1("test") if v in made]
+        own = zip(rounds["version"], rounds["client_top1"], strict=True)
+        return Series(tuple(top1), tuple((v, *made[v], value) for v, value in own if value is not None))
 
     def _result(self) -> dict[str, Any]:
         """result.json, if the run is over: the figures as the run itself counted them."""
@@ -187,8 +206,8 @@ class RunSource:
             "updates_planned": facts.get("updates"),
             "share": 1.0 if status == "finished" else round(story.share, 4),
             "t": round(story.now or float(result.get("virtual_seconds") or 0.0), 3),
-            "wall": _tenth(result.get("wall_seconds", elapsed(self.folder, going_on))),
-            "wall_left": _tenth(self._pace.left(time.time())) if going_on else None,
+            "wall": _tenth(result.get("wall_seconds", elapsed(self.folder))),
+            "wall_left": _tenth(self._pace.left()) if going_on else None,
             "ru": result.get("ru", story.usage.ru),
             "bytes_up": story.usage.up.total() or int(result.get("bytes_up") or 0),
             "bytes_down": story.usage.down.total() or int(result.get("bytes_down") or 0),

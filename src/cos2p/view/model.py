@@ -61,9 +61,9 @@ class Header(TypedDict):
     t: float
     """Seconds of the run at its last event."""
     wall: float | None
-    """Seconds on this machine so far."""
+    """Seconds on this machine from its last start to its last event."""
     wall_left: float | None
-    """Estimate to the end; null while there is too little to go by, and when it is over."""
+    """Estimate from the last event to the end; null while there is too little to go by, and when it is over."""
     ru: float | None
     """Mean over rounds of (busy seconds of those present) / (as many × the busiest one's)."""
     bytes_up: int

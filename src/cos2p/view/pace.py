@@ -27,14 +27,13 @@ def at_work(log: Path) -> bool:
     return False
 
 
-def elapsed(folder: Path, going_on: bool) -> float | None:
-    """Wall seconds since the run was last started: its recipe is the first thing written."""
+def elapsed(folder: Path) -> float | None:
+    """Wall seconds from the last start of the run, when its recipe was written, to its last event."""
     try:
-        began = (folder / "recipe.toml").stat().st_mtime
-        now = time.time() if going_on else (folder / "events.jsonl").stat().st_mtime
+        began, last = ((folder / name).stat().st_mtime for name in ("recipe.toml", "events.jsonl"))
     except OSError:
         return None
-    return max(0.0, now - began)
+    return max(0.0, last - began)
 
 
 class Pace:
@@ -50,10 +49,11 @@ class Pace:
         if not self._seen or (share > self._seen[-1][0] and at > self._seen[-1][1]):
             self._seen.append((share, at))
 
-    def left(self, now: float) -> float | None:
+    def left(self) -> float | None:
+        """As of the last progress seen; a document changes only when the run does."""
         if len(self._seen) < 3 or self._seen[-1][0] >= 1.0:
             return None
         (first, _), (share, at) = self._seen[0], self._seen[-1]
         middle = bisect_left(self._seen, (first + (share - first) / 2, 0.0))
         then_share, then = self._seen[min(middle, len(self._seen) - 2)]
-        return max(0.0, (1 - share) * (at - then) / (share - then_share) - (now - at))
+        return max(0.0, (1 - share) * (at - then) / (share - then_share))

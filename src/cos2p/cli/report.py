@@ -1,0 +1,39 @@
+"""`cos2p report`: runs and studies frozen into one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cos2p.cli.voice import Json, Quiet, Verbose, Voice, print_json
+
+
+def report(
+    ctx: typer.Context,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, study folders, also of a fleet.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; an earlier one is replaced.")] = Path(
+        "report.html"
+    ),
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Freeze runs and studies into a single HTML file to keep or to mail.
+
+    cos2p report runs/quickstart-0 -o report.html
+    """
+    from cos2p.cli.waiting import reading
+
+    voice = Voice.of(ctx, quiet, verbose, json)
+    with reading(voice) as told:
+        from cos2p.view.frozen import write_report
+
+        size = write_report(runs, out, told)
+    if voice.json:
+        print_json({"kind": "report", "out": str(out), "bytes": size, "runs": [str(run) for run in runs]})
+        return
+    from cos2p.units import format_bytes
+
+    typer.echo(f"{out} ({format_bytes(size)})")

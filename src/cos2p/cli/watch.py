@@ -1,0 +1,75 @@
+"""`cos2p watch`: the live page of a run, simulated or on a fleet, while it goes on and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain, print_json
+
+
+def watch(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run or study folders; a run's may still be to come.")
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page.", show_default="0, which takes a free one")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any but this machine's own asks for the token it prints.")
+    ] = "127.0.0.1",
+    open_it: Annotated[
+        bool | None,
+        typer.Option("--open/--no-browser", help="Open the page in a browser.", show_default="if at a terminal"),
+    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Show what happens inside a run, live, in a browser. Ends with Ctrl-C; the run does not notice.
+
+    cos2p watch runs/quickstart-0
+    """
+    from cos2p.cli.waiting import reading
+
+    voice = Voice.of(ctx, quiet, verbose, json)
+    with reading(voice) as told:
+        from cos2p.view.live import LiveServer
+
+        server = LiveServer(runs, host, port, told)
+    if voice.json:
+        print_json({"kind": "watching", "url": server.url, "runs": [str(run) for run in runs]})
+    else:
+        typer.echo(server.url)
+        if not voice.quiet:
+            complain("the page updates by itself; Ctrl-C ends it, not the run", label="")
+    _serve(server, _wants_browser(open_it))
+
+
+def _wants_browser(asked: bool | None) -> bool:
+    import sys
+
+    return sys.stdout.isatty() and sys.stdin.isatty() if asked is None else asked
+
+
+def _serve(server: object, browser: bool) -> None:
+    import signal
+    import threading
+    import webbrowser
+
+    from cos2p.view.live import LiveServer
+
+    assert isinstance(server, LiveServer)
+    if browser:
+        threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+    if threading.current_thread() is threading.main_thread():  # `kill` ends it as Ctrl-C does
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass  # the way to end it, and no failure
+    finally:
+        server.server_close()

@@ -1,0 +1,93 @@
+"""Folders → the whole document, and the document → JSON that can stand in a page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cos2p import __version__
+from cos2p.errors import RunError
+from cos2p.view import model
+from cos2p.view.build import RunSource, is_run
+from cos2p.view.study import StudySource, is_study
+
+Source = RunSource | StudySource
+Told = Callable[[int, int, str], None]
+"""(done, all, what is being read)"""
+
+
+def source(folder: Path, may_come: bool = False) -> Source:
+    """What the folder holds. With `may_come`, a folder that is not there yet is taken for a run's."""
+    if is_study(folder):
+        return StudySource(folder)
+    if is_run(folder):
+        return RunSource(folder)
+    if may_come and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return RunSource(folder)
+    if not folder.exists():
+        raise RunError(f"{folder}: there is no such folder; name one that `cos2p run` or a study wrote")
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file; name the run's folder")
+    raise RunError(f"{folder} is neither a run (no events.jsonl) nor a study (no study.json); check the path")
+
+
+class Desk:
+    """Several folders as one document."""
+
+    def __init__(self, folders: Sequence[Path], live: bool = False) -> None:
+        self.folders, self.live = tuple(folders), live
+        self._sources: dict[Path, Source] = {}
+
+    def refresh(self, told: Told = lambda done, total, name: None) -> bool:
+        """Read what is new; returns whether anything was."""
+        changed = False
+        for number, folder in enumerate(self.folders):
+            told(number, len(self.folders), folder.name)
+            found = self._sources.get(folder)
+            if found is None or (self.live and isinstance(found, RunSource) and is_study(folder)):
+                found = self._sources[folder] = source(folder, may_come=self.live)
+                changed = True
+            changed = found.refresh() or changed
+        told(len(self.folders), len(self.folders), "")
+        return changed
+
+    def document(self) -> model.View:
+        sources = [self._sources[folder] for folder in self.folders]
+        runs = [found.document() for found in sources if isinstance(found, RunSource)]
+        _tell_apart(runs, [found.folder for found in sources if isinstance(found, RunSource)])
+        return {
+            "schema": model.SCHEMA,
+            "live": self.live,
+            "version": "",
+            "generated_by": f"cos2p {__version__}",
+            "runs": runs,
+            "studies": [found.document() for found in sources if isinstance(found, StudySource)],
+        }
+
+
+def _tell_apart(runs: list[model.Run], folders: list[Path]) -> None:
+    """Runs in folders of one name are called by their parents' too."""
+    names = [run["header"]["name"] for run in runs]
+    for run, folder, name in zip(runs, folders, names, strict=True):
+        if names.count(name) > 1:
+            run["header"]["name"] = f"{folder.resolve().parent.name}/{name}"
+
+
+def to_json(view: model.View) -> str:
+    """The document with its version, which is the digest of everything else. Pure ASCII."""
+    text = json.dumps(view, separators=(",", ":"), allow_nan=False)
+    empty = '"version":""'
+    assert view["version"] == ""
+    return text.replace(empty, f'"version":"{hashlib.sha256(text.encode()).hexdigest()[:16]}"', 1)
+
+
+def for_html(text: str) -> str:
+    """JSON that can stand inside <script type="application/json">: nothing in it ends the script or begins a tag.
+
+    >>> for_html('{"name":"</script><b>&"}')
+    '{"name":"\\\\u003c/script\\\\u003e\\\\u003cb\\\\u003e\\\\u0026"}'
+    """
+    escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+    return text.translate({ord(character): escape for character, escape in escapes.items()})
