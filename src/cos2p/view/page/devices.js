@@ -4,7 +4,7 @@
   const { h, replace } = cos2p.dom;
   const { panel, swatch } = cos2p.panel;
   const { series, css } = cos2p.color;
-  const { number, percent, bytes, short, known } = cos2p.format;
+  const { number, percent, bytes, bytesOnAxis, known } = cos2p.format;
   const { X, PERCENT } = cos2p.curveParts;
   const { pairs } = cos2p.runData;
 
@@ -41,7 +41,7 @@
         const scrolled = [frame.body.firstChild?.scrollTop ?? 0, frame.body.firstChild?.scrollLeft ?? 0];
         const focused = frame.body.contains(document.activeElement);
         replace(frame.body, cos2p.table("Devices", columns, run.devices.map((device) => [
-          device.name, device.rate === null ? "–" : short(device.rate), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
+          device.name, device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
           meter(device.bytes_down, down, bytes(device.bytes_down)), meter(device.bytes_up, up, bytes(device.bytes_up)),
           number(device.updates), number(device.staleness ?? NaN, 2), percent(device.weight, 0), percent(device.top1),
           `${number(device.refused)} · ${number(device.failed)}`,
@@ -72,7 +72,7 @@
     replace(frame.body, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Bytes in total"), sent.el), h("div", {}, h("h3", {}, "RU of each round"), used.el)));
     function draw() {
       const { sent: bytesLines, used: ruLines } = lines();
-      sent.update({ series: bytesLines, x: X.rounds, y: { low: 0, format: bytes } });
+      sent.update({ series: bytesLines, x: X.rounds, y: { low: 0, format: bytesOnAxis, say: bytes } });
       used.update({ series: ruLines, x: X.rounds, y: { low: 0, high: 1, ...PERCENT } });
       frame.refresh();
     }

@@ -96,5 +96,13 @@
     return `${text.slice(0, room - 1 - tail)}…${text.slice(text.length - tail)}`;
   }
 
-  cos2p.format = { DASH, known, number, short, onAxis, percent, bytes, duration, clock, plural, niceStep, ticks, shorten };
+  /** The name as it fits into `room` pixels of the pen's font. */
+  function fitted(pen, text, room) {
+    const width = pen.measureText(text).width;
+    return width <= room ? text : shorten(text, Math.max(3, Math.floor((text.length * room) / width)));
+  }
+
+  const bytesOnAxis = (count) => bytes(count).replace(".0 ", " ");
+
+  cos2p.format = { DASH, known, number, short, onAxis, percent, bytes, duration, clock, plural, niceStep, ticks, shorten, fitted, bytesOnAxis };
 })();

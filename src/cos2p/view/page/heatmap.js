@@ -3,7 +3,7 @@
   "use strict";
   const { h, onResize, perFrame } = cos2p.dom;
   const { css } = cos2p.color;
-  const { shorten } = cos2p.format;
+  const { fitted } = cos2p.format;
 
   /**
    * update({rows: [name], columns: count, color(row, column), tell(row, column) → {title, lines},
@@ -57,7 +57,7 @@
       data.rows.forEach((name, row) => {
         pen.fillStyle = ink;
         pen.textAlign = "right";
-        pen.fillText(shorten(String(name), Math.floor((gutter - 10) / 6.4)), gutter - 8, top + (row + 0.5) * tall);
+        pen.fillText(fitted(pen, String(name), gutter - 10), gutter - 8, top + (row + 0.5) * tall);
         for (let column = 0; column < data.columns; column += 1) {
           // Whole pixels: neighbours meet without a seam.
           const x = Math.round(gutter + column * wide);
@@ -104,7 +104,9 @@
       pen.textAlign = "center";
       for (let column = 0; column < data.columns; column += every) {
         const text = data.columnLabel(column);
-        if (text !== null) pen.fillText(text, gutter + (column + 0.5) * wide, data.groups ? under : 8);
+        if (text === null) continue;
+        const half = pen.measureText(text).width / 2;
+        pen.fillText(text, Math.min(gutter + data.columns * wide - half, gutter + (column + 0.5) * wide), data.groups ? under : 8);
       }
     }
 

@@ -3,7 +3,7 @@
   "use strict";
   const { h, onResize, perFrame } = cos2p.dom;
   const { css } = cos2p.color;
-  const { clock, ticks, shorten } = cos2p.format;
+  const { clock, ticks, fitted } = cos2p.format;
   const { makeBrush } = cos2p.laneDrawing;
   const AXIS = 26;
   const OVERVIEW = 30;
@@ -147,7 +147,7 @@
       pen.textAlign = "right";
       pen.fillStyle = selected?.lane === lane ? css("--ink") : css("--ink-soft");
       pen.font = `${selected?.lane === lane ? "600 " : ""}${size.tall < 18 ? 11 : 12}px ${css("--font")}`;
-      pen.fillText(shorten(data.lanes[lane].name, Math.floor((left() - 12) / 6.3)), left() - 9, y + size.tall / 2);
+      pen.fillText(fitted(pen, data.lanes[lane].name, left() - 14), left() - 9, y + size.tall / 2);
     }
 
     function drawAxis() {

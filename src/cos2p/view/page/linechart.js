@@ -85,7 +85,7 @@
 
     function grid(px, py, x0, x1, y0, y1, right, bottom) {
       const across = ticks(y0, y1, 5);
-      const down = ticks(x0, x1, Math.max(2, Math.floor((right - MARGIN.left) / 90)), data.x.time);
+      const down = ticks(x0, x1, Math.max(2, Math.floor((right - MARGIN.left) / 72)), data.x.time);
       const xs = data.x.whole ? down.found.filter(Number.isInteger) : down.found;
       return s("g", { class: "grid" },
         across.found.map((y) => [
