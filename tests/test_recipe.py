@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from cos2p.errors import ConfigError, RecipeError
+from cos2p.methods import methods
 from cos2p.recipe import Recipe, apply_change, recipe_problems, recipe_values, switch_method
 from cos2p.recipes import recipe_text, shipped_recipes
-from cos2p.runtime.run import recipe_toml
+from cos2p.runtime.results import recipe_toml
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_the_least_recipe_is_complete(values: dict[str, Any]) -> None:
     assert recipe.schedule.updates is None
 
 
-@pytest.mark.parametrize("method", ["cos2p", "cos2p-sync", "fedavg"])
+@pytest.mark.parametrize("method", sorted(methods()))
 def test_toml_out_and_in_again_is_the_same(values: dict[str, Any], method: str) -> None:
     recipe = Recipe.parse({**values, "method": {"name": method}})
     assert Recipe.parse(tomllib.loads(recipe_toml(recipe))) == recipe

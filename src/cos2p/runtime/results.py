@@ -75,7 +75,14 @@ def write_results(
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+    """TOML knows no empty value: such fields are left out, and their default is empty."""
+    return tomli_w.dumps(_without_empty(recipe.model_dump(mode="json")))
+
+
+def _without_empty(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _without_empty(value) for name, value in values.items() if value is not None}
+    return [_without_empty(value) for value in values] if isinstance(values, list) else values
 
 
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
