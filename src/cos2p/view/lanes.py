@@ -142,7 +142,8 @@ class Lanes:
             lane.between = PHASE["dead" if event.get("reason") else "absent"]
 
     def _on_benched(self, lane: _Lane, event: Event) -> None:
-        lane.add(self._now, lane.between)
+        if lane.open is None:
+            lane.add(self._now, lane.between)
         lane.between = PHASE["absent"]
 
     # ------------------------------------------------------------ tasks
@@ -213,15 +214,16 @@ class Lanes:
         ends = np.rint(np.array([*lane.end, *(part[0] for part in tail)], dtype=np.float64) / tick).astype(np.int64)
         phases = np.array([*lane.phase, *(part[1] for part in tail)], dtype=np.int64)
         tasks = np.array([*lane.task, *(part[2] for part in tail)], dtype=np.int64)
-        lengths = np.diff(ends, prepend=0)
-        seen = lengths > 0
+        seen = np.diff(ends, prepend=0) > 0
+        ends, phases, tasks = ends[seen], phases[seen], tasks[seen]
+        last = np.append((np.diff(phases) != 0) | (np.diff(tasks) != 0), True)[: len(ends)]  # of equal ones in a row
         tau = list(lane.tau)
         if lane.open is not None:
             tau[lane.open.number] = self._version - lane.version[lane.open.number]
         return {
-            "length": lengths[seen].tolist(),
-            "phase": phases[seen].tolist(),
-            "task": tasks[seen].tolist(),
+            "length": np.diff(ends[last], prepend=0).tolist(),
+            "phase": phases[last].tolist(),
+            "task": tasks[last].tolist(),
             "version": list(lane.version),
             "tau": tau,
             "outcome": list(lane.outcome),
