@@ -36,8 +36,10 @@
       setText(where, header ? whereWords(header) : "");
       bar.style.width = header && header.status !== "finished" ? `${100 * header.share}%` : "0";
       document.title = `${header ? `${STATES[header.status]} · ${header.name}` : view.studies[0]?.title ?? "report"} · cos2p`;
-      banner.hidden = !lost;
-      setText(banner, lost);
+      const news = lost || (view.live && header ? ended(header) : "");
+      banner.hidden = !news;
+      banner.classList.toggle("good", !lost && header?.status === "finished");
+      setText(banner, news);
     }
 
     function contents(panels) {
@@ -45,6 +47,13 @@
     }
 
     return { update, contents };
+  }
+
+  /** What a live page says when nothing more will come. */
+  function ended(header) {
+    if (header.status === "finished") return `The run has ended after ${number(header.round)} rounds and ${number(header.updates)} updates. This is its final state.`;
+    if (header.status === "failed") return `The run has failed: ${header.ending || "see the log"}.`;
+    return header.status === "stopped" ? "Nobody is at work on this run; go on with it by cos2p run … --resume." : "";
   }
 
   function whereWords(header) {
