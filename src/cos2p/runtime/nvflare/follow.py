@@ -106,10 +106,8 @@ class Follower:
                 if self._pause_asked:
                     self.office.ask(self._job, "pause")
                 report = self.office.ask(self._job, "report", life=self._life, offset=self._log.stat().st_size)
-                if report is None:
-                    lost = self._look_for_the_job(lost)
-                else:
-                    lost = 0.0
+                lost = self._look_for_the_job(lost) if report is None else 0.0
+                if report is not None and report["state"] != "starting":
                     self._copy(report)
                     if report["end"] == self._log.stat().st_size and not report["lines"]:
                         if report["state"] == "finished":

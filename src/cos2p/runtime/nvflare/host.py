@@ -176,7 +176,9 @@ class Host:
     # ------------------------------------------------------------ what the user asks
 
     def report(self, life: str, offset: int) -> dict[str, Any]:
-        """How it goes, and the log from `offset` on."""
+        """How it goes, and the log from `offset` on; the state alone while the log is not cut back yet."""
+        if self.state == "starting":
+            return {"state": self.state}
         start = offset if life == self.life else min(offset, self.base)
         lines, end = self._page(start)
         answer: dict[str, Any] = {

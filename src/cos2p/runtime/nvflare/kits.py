@@ -64,7 +64,8 @@ class Kit:
         if found is None:
             raise ConfigError(f"{folder} is not a kit; make kits with: cos2p fleet provision fleet.toml -o kits/")
         if found != role:
-            raise ConfigError(f"{folder} is the kit of a{'n' if found == 'admin' else ''} {found}, not of a {role}")
+            articled = {"server": "a server", "admin": "an admin", "device": "a device"}
+            raise ConfigError(f"{folder} is the kit of {articled[found]}, not of {articled[role]}")
         name = found if found != "device" else _read(path / "startup" / "fed_client.json")["client"]["fqsn"]
         return cls(path, found, name)
 

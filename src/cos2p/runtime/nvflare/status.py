@@ -43,7 +43,9 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
 
     head = f"server {found['server']}"
     if found["run"]:
-        head += f" · {found['run']}: {found['state']}, version {found['version']}, {found['merged']} updates"
+        head += f" · {found['run']}: {found['state'] or 'starting'}"
+        if found["version"] is not None:
+            head += f", version {found['version']}, {found['merged']} updates"
     devices = Table(
         "device", "connected", "rate", "memory", "task", "heard", "updates", "down", "up", "beyond tensors", title=head
     )
