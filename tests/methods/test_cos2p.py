@@ -38,7 +38,7 @@ def assign(to: Cos2p, client: str = "pi-0", version: int = 0, cycle: int = 0, at
     return to.assign(Call(to.house.members[client], version, cycle, attempt, {}))
 
 
-def answered(to: Cos2p, client: str, assignment: Assignment) -> SubmodelSpec:
+def answered(to: Cos2p, client: str, assignment: Assignment, version: int = 0) -> SubmodelSpec:
     """The server learns which mask the client chose: the last candidates that its quotas allow."""
     spec = assignment.spec
     if assignment.quotas is not None:
@@ -47,7 +47,7 @@ def answered(to: Cos2p, client: str, assignment: Assignment) -> SubmodelSpec:
             for keep, q in zip(spec.window, assignment.quotas, strict=True)
         )
         spec = replace(spec, window=window)
-    order = Order(client, f"{client}#0", 0, 0, 0, 0, "submodel", {}, 0.1, assignment.spec, assignment.quotas)
+    order = Order(client, f"{client}#0", version, 0, 0, 0, "submodel", {}, 0.1, assignment.spec, assignment.quotas)
     to.accepted(order, Update(client, order.task, 0, spec, {}, 1))
     return spec
 
@@ -171,6 +171,21 @@ def test_the_mask_phase_is_due_in_the_first_rounds_and_at_first_visits() -> None
     assert first_visit.spec.window == (kept.window[1], full)
     kept = answered(to, "pi-0", first_visit)
     assert assign(to, version=2, cycle=1).quotas is None
+
+
+def test_masks_wait_for_the_weights_they_judge_by() -> None:
+    to = method(house(rates=(0.25,)), masks={"rounds": 1, "warmup": 2})
+    fixed = method(house(rates=(0.25,)), masks={"heads": "fixed", "units": "fixed"})
+    for version in (0, 1):
+        early = assign(to, version=version)
+        assert early.quotas is None
+        assert early.spec == assign(fixed, version=version).spec
+        answered(to, "pi-0", early, version=version)
+    assert assign(to, version=2).quotas is not None
+    first_visit = assign(to, version=3)  # what was fixed for it was not the client's choice
+    assert first_visit.quotas is not None
+    answered(to, "pi-0", first_visit, version=3)
+    assert assign(to, version=3).quotas is None
 
 
 def test_after_the_mask_phase_less_is_sent() -> None:

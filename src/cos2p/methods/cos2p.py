@@ -43,6 +43,9 @@ class MaskSettings(Settings):
     )
     units: MaskKind = Field(default="trainable", description="Likewise for the MLP units.")
     rounds: int = Field(default=20, ge=0, description="Q̂: rounds in which masks train; later only at first visits.")
+    warmup: int = Field(
+        default=0, ge=0, description="Rounds with fixed masks before they train: the weights they judge by come first."
+    )
     epochs: int = Field(default=5, ge=0, description="Ê: passes over the local data for the masks.")
     lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances.")
     lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width.")
@@ -179,7 +182,10 @@ class Cos2p(Method):
 
     def _undecided(self, member: Member, block: int, version: int) -> bool:
         """Whether a client may still choose what it keeps of a block: in the first rounds, and at its first visit."""
-        return version < self.settings.masks.rounds or block not in self.masks[member.name]
+        masks = self.settings.masks
+        if version < masks.warmup:
+            return False
+        return version < masks.warmup + masks.rounds or block not in self.masks[member.name]
 
     def _with_candidates(
         self, call: Call, spec: SubmodelSpec, local: LocalSettings
@@ -244,6 +250,8 @@ class Cos2p(Method):
     # ------------------------------------------------------------ what the server remembers
 
     def accepted(self, order: Order, update: Update) -> None:
+        if order.version < self.settings.masks.warmup:
+            return  # not the client's choice yet
         for block in range(update.spec.frozen, update.spec.top):
             self.masks[update.client][block] = update.spec.keep(block)
 

@@ -68,6 +68,7 @@ OWN_ROWS = (
     _own("momentum", "server momentum 0.6", "method.weighting.momentum=0.6"),
     _own("sampled-mask", "final mask drawn, not the top", "method.masks.final=sampled"),
     _own("random-masks", "masks drawn anew every task", "method.masks.heads=random", "method.masks.units=random"),
+    _own("mask-warmup", "masks train after 10 rounds", "method.masks.warmup=10"),
     _own("prefix-cut", "prefix cut by the masks", "method.prefix.width=cut"),
     _own("prefix-float32", "prefix in 32 bits", "method.prefix.precision=float32"),
     _own("prefix-int8", "prefix in 8 bits", "method.prefix.precision=int8"),
