@@ -97,11 +97,13 @@ class RunSource:
         self._story = Story()
         self._pace = Pace()
         self._empty = True
+        self._damaged = False
+        """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
     def refresh(self) -> bool:
         """Read what is new; returns whether anything is. A damaged log is a RunError."""
-        anew, events = self._reader.read()
+        anew, events = self._read()
         if anew or (self._empty and events):
             self._story = Story(self._deadline())
             self._empty = not events
@@ -109,7 +111,7 @@ class RunSource:
             try:
                 self._story.feed(event)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                self._reader, self._empty = LogReader(self.folder / "events.jsonl"), True
+                self._reader, self._damaged = LogReader(self.folder / "events.jsonl"), True
                 kind = event["kind"]
                 raise RunError(
                     f"{self.folder / 'events.jsonl'}: event {number} ({kind!r}) is not as cos2p writes it "
@@ -119,6 +121,12 @@ class RunSource:
             self._note_pace()
         before, self._state = self._state, self._outside()
         return bool(anew or events or self._state != before)
+
+    def _read(self) -> tuple[bool, list[Event]]:
+        was_damaged, self._damaged = self._damaged, True
+        anew, events = self._reader.read()
+        self._damaged = False
+        return anew or was_damaged, events
 
     def _outside(self) -> tuple[object, ...]:
         """What the document tells beside the log."""

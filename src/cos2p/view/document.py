@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cos2p import __version__
@@ -49,7 +50,11 @@ class Desk:
             if found is None or (self.live and isinstance(found, RunSource) and is_study(folder)):
                 found = self._sources[folder] = source(folder, may_come=self.live)
                 changed = True
-            changed = found.refresh() or changed
+            if isinstance(found, StudySource):
+                new = found.refresh(partial(_tell_cell, told, number, len(self.folders), folder.name))
+            else:
+                new = found.refresh()
+            changed = changed or new
         told(len(self.folders), len(self.folders), "")
         return changed
 
@@ -65,6 +70,10 @@ class Desk:
             "runs": runs,
             "studies": [found.document() for found in sources if isinstance(found, StudySource)],
         }
+
+
+def _tell_cell(told: Told, number: int, total: int, study: str, cell: str) -> None:
+    told(number, total, f"{study}/{cell}")
 
 
 def _tell_apart(runs: list[model.Run], folders: list[Path]) -> None:

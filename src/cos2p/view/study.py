@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,12 @@ class StudySource:
         self._runs: dict[str, RunSource] = {}
         self._stamp: tuple[Any, ...] = ()
 
-    def refresh(self) -> bool:
-        changed = [run.refresh() for run in self._cells().values()]
+    def refresh(self, told: Callable[[str], None] = lambda cell: None) -> bool:
+        """Read what is new, telling of each cell; returns whether anything is."""
+        changed = []
+        for name, run in self._cells().items():
+            told(name)
+            changed.append(run.refresh())
         stamp = self._stamps()
         anew, self._stamp = stamp != self._stamp, stamp
         return anew or any(changed)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from cos2p.errors import RunError
+from cos2p.view.document import Desk, for_html, to_json
+from cos2p.view.model import View
+from tests.view.diary import Diary, two_rounds
+from tests.view.test_study import write_study
+
+
+def test_the_sample_is_as_the_types_say() -> None:
+    sample = json.loads((Path(__file__).parent / "sample.json").read_text())
+    TypeAdapter(View).validate_python(sample)
+    assert sample["runs"]
+    assert sample["studies"]
+
+
+def test_runs_and_studies_in_one_document(tmp_path: Path) -> None:
+    folders = [two_rounds().write(tmp_path / "x" / "out"), two_rounds().write(tmp_path / "y" / "out")]
+    desk = Desk([*folders, write_study(tmp_path / "study", {"a": {}})])
+    seen: list[str] = []
+    assert desk.refresh(lambda done, total, name: seen.append(f"{done}/{total} {name}"))
+    view = TypeAdapter(View).validate_python(desk.document())
+    assert [run["header"]["name"] for run in view["runs"]] == ["x/out", "y/out"]  # folders of one name are told apart
+    assert [study["name"] for study in view["studies"]] == ["study"]
+    assert seen == ["0/3 out", "1/3 out", "2/3 study", "3/3 "]
+    assert not desk.refresh()
+
+
+def test_the_version_changes_with_the_document_and_only_then(tmp_path: Path) -> None:
+    folder = Diary().started("a").joined(0, "a").write(tmp_path / "run")
+    desk = Desk([folder], live=True)
+    desk.refresh()
+    first = json.loads(to_json(desk.document()))
+    assert json.loads(to_json(desk.document())) == first
+    Diary().task(0, "a#0").write(folder, "a")
+    desk.refresh()
+    assert json.loads(to_json(desk.document()))["version"] != first["version"]
+    assert first["live"]
+    assert first["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "there is no such folder"),
+        (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: (path.mkdir(), (path / "notes.txt").touch()), "neither a run"),
+        (lambda path: path.mkdir(), "neither a run"),
+    ],
+)
+def test_what_is_no_run_is_said(tmp_path: Path, make: object, message: str) -> None:
+    make(tmp_path / "x")  # type: ignore[operator]
+    with pytest.raises(RunError, match=message):
+        Desk([tmp_path / "x"]).refresh()
+
+
+def test_live_waits_for_a_folder_but_not_for_somebody_elses(tmp_path: Path) -> None:
+    Desk([tmp_path / "later"], live=True).refresh()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(RunError, match="neither a run"):
+        Desk([tmp_path / "other"], live=True).refresh()
+
+
+@given(st.text() | st.just("</script><!--<script>&\u2028\u2029"))
+def test_in_html_no_string_can_end_the_script(text: str) -> None:
+    written = for_html(json.dumps({"name": text}, ensure_ascii=False))
+    assert not set(written) & set("<>&\u2028\u2029")
+    assert json.loads(written) == {"name": text}
