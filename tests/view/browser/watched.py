@@ -54,9 +54,10 @@ class Watched:
             assert self.complaints == []
 
 
-def sample() -> dict[str, Any]:
-    """A real small run as a document."""
-    return dict(json.loads(SAMPLE.read_text(encoding="utf-8")))
+def sample(studies: bool = False) -> dict[str, Any]:
+    """A real small run as a document; with studies, if asked for."""
+    view = dict(json.loads(SAMPLE.read_text(encoding="utf-8")))
+    return view if studies else {**view, "runs": view["runs"][:1], "studies": []}
 
 
 def page_of(view: dict[str, Any], folder: Path) -> str:
