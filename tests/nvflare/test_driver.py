@@ -238,6 +238,36 @@ def test_a_device_with_more_data_or_memory_than_the_recipe_says_is_taken_as_it_i
     bench.stop()
 
 
+def test_a_device_too_weak_for_any_submodel_is_told_and_the_others_go_on(bench: Bench) -> None:
+    bench.join("dev-1")
+    bench.join("dev-2", memory=10_000)
+    unfit = bench.wait(lambda: bench.events("unfit"))
+    assert unfit[0]["client"] == "dev-2"
+    assert "has 10.0 kB" in unfit[0]["reason"]
+    bench.answer("dev-1")
+    bench.wait(lambda: bench.events("merged", "dev-1"))
+    assert not bench.events("joined", "dev-2")
+
+
+def test_a_run_begins_with_those_who_can_take_part(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small_recipe(2, rounds=1))
+    bench.driver.unfit("dev-2", "its data are nowhere")
+    bench.join("dev-1")
+    begun: list[bool] = []
+    bench.driver.gather({"dev-1", "dev-2"}, 600.0, lambda: begun.append(True), lambda: False)
+    assert begun
+    assert list(bench.driver.server.house.members) == ["dev-1"]
+    assert [kind for kind in bench.kinds() if kind in ("unfit", "joined")] == ["unfit", "joined"]
+
+
+def test_a_run_nobody_can_take_part_in_ends_with_the_reasons(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small_recipe(2, rounds=1))
+    bench.driver.unfit("dev-2", "its data are nowhere")
+    bench.join("dev-1", memory=10_000)
+    with pytest.raises(TrainingError, match=r"no device is able to take part; dev-2: its data .*; dev-1: dev-1 has 10"):
+        bench.driver.gather({"dev-1", "dev-2"}, 600.0, lambda: None, lambda: False)
+
+
 # ---------------------------------------------------------------- what is not let in
 
 

@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from cos2p.errors import TrainingError, UpdateRefused
+from cos2p.errors import BudgetError, TrainingError, UpdateRefused
 from cos2p.messages import Order
 from cos2p.methods import build_method
 from cos2p.methods.base import House, Member
@@ -180,26 +180,33 @@ class Driver:
     ) -> None:
         """Wait for those who are expected, but not for ever, so that a run begins with the fleet and not with one.
 
-        At least one there must be. `begun` is called when it begins.
+        At least one there must be; TrainingError if none of those who are expected can take part. `begun` is called
+        when it begins.
         """
         deadline = time.monotonic() + seconds
-        waiting: dict[str, Ready] = {}
-        unfit: list[Remark] = []
+        waiting: dict[str, Member] = {}
+        unfit: dict[str, Remark] = {}
         while not (self.paused or stopped()):
-            if waiting and (expected <= waiting.keys() or time.monotonic() > deadline):
+            if waiting and (expected <= {*waiting, *unfit} or time.monotonic() > deadline):
                 break
+            if unfit and expected <= unfit.keys():
+                reasons = "; ".join(f"{client}: {remark.fields['reason']}" for client, remark in unfit.items())
+                raise TrainingError(f"no device is able to take part; {reasons}")
             happening = self._next()
             if isinstance(happening, Ready):
-                waiting[happening.client] = happening
-            elif isinstance(happening, Remark) and happening.kind == "unfit":
-                expected = expected - {happening.fields["client"]}
-                unfit.append(happening)
+                known = self._member(happening)
+                if isinstance(known, Member):
+                    waiting[happening.client] = known
+                else:
+                    happening = known
+            if isinstance(happening, Remark) and happening.kind == "unfit":
+                unfit[happening.fields["client"]] = happening
             elif isinstance(happening, Asked):
                 self.paused = True
-        self.begin(member_of(self.recipe, self.config, name, waiting[name].facts) for name in sorted(waiting))
+        self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
         begun()
-        for remark in unfit:
+        for remark in unfit.values():
             self._happen(remark)
         for client in sorted(waiting):
             self._join(client)
@@ -231,8 +238,14 @@ class Driver:
 
     def _happen(self, happening: Happening) -> None:
         if isinstance(happening, Ready):
-            self._welcome(happening)
-            self._join(happening.client)
+            member = self._member(happening)
+            if isinstance(member, Remark):
+                self._happen(member)
+                if happening.client in self.server.house.members:  # its process is another now, and has no task
+                    self._carry_out(self.server.handle(Left(happening.client)))
+            else:
+                self._welcome(member)
+                self._join(happening.client)
         elif isinstance(happening, Answered):
             self._answer(happening)
         elif isinstance(happening, Remark):
@@ -251,9 +264,15 @@ class Driver:
 
     # ------------------------------------------------------------ who is here
 
-    def _welcome(self, ready: Ready) -> None:
-        member = member_of(self.recipe, self.config, ready.client, ready.facts)
-        known = self.server.house.members.get(ready.client)
+    def _member(self, ready: Ready) -> Member | Remark:
+        """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
+        try:
+            return member_of(self.recipe, self.config, ready.client, ready.facts)
+        except BudgetError as error:
+            return Remark("unfit", {"client": ready.client, "reason": str(error)})
+
+    def _welcome(self, member: Member) -> None:
+        known = self.server.house.members.get(member.name)
         if known is not None and known.rate < member.rate and known.device.memory >= member.device.memory:
             member = known  # lowered after it ran out of memory: a restart does not give it more
         self.server.welcome(member)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -42,7 +43,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"},
+                env=_surroundings(),
                 start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
                 preexec_fn=_die_with_parent,
             )
@@ -88,6 +89,13 @@ class Machine:
         with suppress(OSError):
             return "\n".join(self.kit.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
+
+
+def _surroundings() -> dict[str, str]:
+    """The environment of a kit's processes. They run in the kit's folder; a recipe's relative path to its data is
+    meant from where the command was given."""
+    found = {"COS2P_DATA": str(Path.cwd())} | os.environ
+    return found | {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
 
 
 def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
