@@ -1,0 +1,43 @@
+"""The reference says what the code says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from cos2p.methods import methods
+from cos2p.recipe import Recipe
+from tools.reference import FOLDER, nested_model, stale
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    assert stale() == [], "write them anew by  python -m tools.reference"
+
+
+def settings(model: type[BaseModel]) -> list[type[BaseModel]]:
+    inner = [nested for field in model.model_fields.values() if (nested := nested_model(field.annotation)[0])]
+    return [model, *(deeper for nested in inner for deeper in settings(nested))]
+
+
+@pytest.mark.parametrize("top", [Recipe, *{m.settings_type for m in methods().values()}], ids=lambda m: m.__name__)
+def test_every_field_is_explained(top: type[BaseModel]) -> None:
+    for model in settings(top):
+        for name, field in model.model_fields.items():
+            assert field.description or nested_model(field.annotation)[0], f"{model.__name__}.{name} has no description"
+
+
+def test_every_recipe_table_and_command_has_its_heading() -> None:
+    recipe = (FOLDER / "recipe.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
+        "model",
+        "data",
+        "partition",
+        "fleet",
+        "fleet.devices",
+        "training",
+        "schedule",
+        "run",
+        "method",
+    }
