@@ -30,7 +30,7 @@ def test_runs_and_studies_in_one_document(tmp_path: Path) -> None:
     view = TypeAdapter(View).validate_python(desk.document())
     assert [run["header"]["name"] for run in view["runs"]] == ["x/out", "y/out"]  # folders of one name are told apart
     assert [study["name"] for study in view["studies"]] == ["study"]
-    assert seen == ["0/3 out", "1/3 out", "2/3 study", "3/3 "]
+    assert seen == ["0/3 out", "1/3 out", "2/3 study"]
     assert not desk.refresh()
 
 
@@ -68,6 +68,16 @@ def test_live_waits_for_a_folder_but_not_for_somebody_elses(tmp_path: Path) -> N
     (tmp_path / "other" / "notes.txt").touch()
     with pytest.raises(RunError, match="neither a run"):
         Desk([tmp_path / "other"], live=True).refresh()
+
+
+def test_one_run_in_disorder_does_not_stop_the_others(tmp_path: Path) -> None:
+    one, other = Diary().started("a").write(tmp_path / "one"), Diary().started("b").write(tmp_path / "other")
+    desk = Desk([one, other], live=True)
+    desk.refresh()
+    (one / "events.jsonl").write_text("nonsense\n")
+    Diary().joined(0, "b").task(0, "b#0").write(other, "a")
+    assert desk.refresh()
+    assert [run["devices"][0]["tasks"] for run in desk.document()["runs"]] == [0, 1]
 
 
 @given(st.text() | st.just("</script><!--<script>&\u2028\u2029"))

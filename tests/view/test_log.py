@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import RunError
+from cos2p.view import log
 from cos2p.view.log import LogReader
 
 
@@ -53,6 +54,19 @@ def test_a_replaced_and_a_deleted_log(path: Path) -> None:
     assert kinds(reader.read()) == (False, [])
     path.write_text('{"kind":"b"}\n')
     assert kinds(reader.read()) == (False, ["b"])
+
+
+def test_a_long_log_comes_in_pieces_of_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "PIECE", 40)
+    path.write_text("".join(f'{{"kind":"e{number}"}}\n' for number in range(10)) + '{"kind":"half')
+    reader, seen, shares = LogReader(path), [], []
+    for _ in range(10):
+        seen += kinds(reader.read())[1]
+        shares.append(reader.read_share)
+    assert seen == [f"e{number}" for number in range(10)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5
+    assert shares[-1] == 1.0
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", '{"t":1}', '{"kind":3}'])

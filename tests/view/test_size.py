@@ -16,12 +16,12 @@ MEGABYTE = 1_000_000
 
 @pytest.mark.slow
 def test_500_rounds_of_64_devices_stay_small(tmp_path: Path) -> None:
-    """5 MB and 8 s of processor time here; both with a margin for other machines, the size well below 10 MB."""
+    """3.6 MB and 5 s of processor time when this was written, most of it to read a log of 40 MB."""
     folder = large_run(500, 64).write(tmp_path / "run")
     began = time.process_time()
     size = write_report([folder], tmp_path / "report.html")
-    assert size < 7 * MEGABYTE
-    assert time.process_time() - began < 40
+    assert size < 5 * MEGABYTE  # 10 is the promise
+    assert time.process_time() - began < 30
 
 
 def test_a_live_look_costs_only_what_is_new(tmp_path: Path) -> None:

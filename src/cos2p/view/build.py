@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -101,8 +102,19 @@ class RunSource:
         """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
-    def refresh(self) -> bool:
-        """Read what is new; returns whether anything is. A damaged log is a RunError."""
+    def refresh(self, told: Callable[[float], None] = lambda share: None) -> bool:
+        """Read what is new, telling how much of the log is read; returns whether anything is new.
+
+        A damaged log is a RunError.
+        """
+        changed = self._read_piece()
+        while self._reader.read_share < 1.0:
+            told(self._reader.read_share)
+            changed = self._read_piece() or changed
+        before, self._state = self._state, self._outside()
+        return changed or self._state != before
+
+    def _read_piece(self) -> bool:
         anew, events = self._read()
         if anew or (self._empty and events):
             self._story = Story(self._deadline())
@@ -119,8 +131,7 @@ class RunSource:
                 ) from None
         if events:
             self._note_pace()
-        before, self._state = self._state, self._outside()
-        return bool(anew or events or self._state != before)
+        return bool(anew or events)
 
     def _read(self) -> tuple[bool, list[Event]]:
         was_damaged, self._damaged = self._damaged, True

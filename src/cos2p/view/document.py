@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cos2p import __version__
-from cos2p.errors import RunError
+from cos2p.errors import Cos2pError, RunError
 from cos2p.view import model
 from cos2p.view.build import RunSource, is_run
 from cos2p.view.study import StudySource, is_study
@@ -22,7 +22,7 @@ Told = Callable[[int, int, str], None]
 def source(folder: Path, may_come: bool = False) -> Source:
     """What the folder holds. With `may_come`, a folder that is not there yet is taken for a run's."""
     if is_study(folder):
-        return StudySource(folder)
+        return StudySource(folder, may_come)
     if is_run(folder):
         return RunSource(folder)
     if may_come and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
@@ -40,6 +40,7 @@ class Desk:
     def __init__(self, folders: Sequence[Path], live: bool = False) -> None:
         self.folders, self.live = tuple(folders), live
         self._sources: dict[Path, Source] = {}
+        self._looked = False
 
     def refresh(self, told: Told = lambda done, total, name: None) -> bool:
         """Read what is new; returns whether anything was."""
@@ -50,13 +51,20 @@ class Desk:
             if found is None or (self.live and isinstance(found, RunSource) and is_study(folder)):
                 found = self._sources[folder] = source(folder, may_come=self.live)
                 changed = True
-            if isinstance(found, StudySource):
-                new = found.refresh(partial(_tell_cell, told, number, len(self.folders), folder.name))
-            else:
-                new = found.refresh()
-            changed = changed or new
-        told(len(self.folders), len(self.folders), "")
+            changed = self._refresh(found, partial(told, number, len(self.folders))) or changed
+        self._looked = True
         return changed
+
+    def _refresh(self, found: Source, told: Callable[[str], None]) -> bool:
+        name = found.folder.name
+        try:
+            if isinstance(found, StudySource):
+                return found.refresh(lambda cell: told(f"{name}/{cell}"))
+            return found.refresh(lambda share: told(f"{name}, {100 * share:.0f} %"))
+        except Cos2pError:
+            if not (self.live and self._looked):
+                raise
+            return False  # one folder in disorder does not stop the others; it stays as it was
 
     def document(self) -> model.View:
         sources = [self._sources[folder] for folder in self.folders]
@@ -70,10 +78,6 @@ class Desk:
             "runs": runs,
             "studies": [found.document() for found in sources if isinstance(found, StudySource)],
         }
-
-
-def _tell_cell(told: Told, number: int, total: int, study: str, cell: str) -> None:
-    told(number, total, f"{study}/{cell}")
 
 
 def _tell_apart(runs: list[model.Run], folders: list[Path]) -> None:

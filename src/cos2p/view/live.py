@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -226,6 +227,7 @@ class Handler(BaseHTTPRequestHandler):
         """The terminal belongs to whoever watches; and a request's line would show the token."""
 
 
+@cache
 def _headers() -> dict[str, str]:
     policy = content_policy(page_style(), page_script(), live=True)
     return {

@@ -17,25 +17,37 @@ FINGERPRINT = 512
 time we look; if these bytes are others, it did."""
 
 
+PIECE = 4_000_000
+"""Bytes read at a time, so that a long log can be read with progress and without holding it whole."""
+
+
 class LogReader:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._forget()
 
     def _forget(self) -> None:
+        self.read_share = 1.0
+        """How much of the file has been read; less than all of it after a `read` that met its limit."""
         self._offset, self._line, self._before = 0, 0, b""
         self._inode: int | None = None
 
     def read(self) -> tuple[bool, list[Event]]:
-        """(whether it begins anew, events since the last call). A line without its end is left for the next call."""
+        """(whether it begins anew, events since the last call), of a long file only a piece at a time.
+
+        A line without its end is left for the next call.
+        """
         try:
             with self.path.open("rb") as file:
                 fresh = self._is_another(file.fileno())
                 if fresh:
                     self._forget()
-                self._inode = os.fstat(file.fileno()).st_ino
+                status = os.fstat(file.fileno())
+                self._inode = status.st_ino
                 file.seek(self._offset)
-                return fresh, self._parse(file.read())
+                events = self._parse(file.read(PIECE) + file.readline())
+                self.read_share = self._offset / status.st_size if file.tell() < status.st_size else 1.0
+                return fresh, events
         except FileNotFoundError:
             was_there = self._inode is not None
             self._forget()

@@ -47,8 +47,8 @@ def read_study(folder: Path) -> dict[str, Any]:
 class StudySource:
     """One study folder, looked at again and again; the logs of its cells are read only as far as they are new."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, may_be_empty: bool = False) -> None:
+        self.folder, self._may_be_empty = Path(folder), may_be_empty
         self._runs: dict[str, RunSource] = {}
         self._stamp: tuple[Any, ...] = ()
 
@@ -75,6 +75,10 @@ class StudySource:
 
     def document(self) -> model.Study:
         found = read_study(self.folder)
+        if not found["tables"] and not self._may_be_empty:
+            raise RunError(
+                f"{self.folder} has no study.json and no cell that is done; wait, or name the runs in cells/"
+            )
         try:
             return self._written(found)
         except (LookupError, TypeError, AttributeError) as error:
@@ -227,7 +231,7 @@ def _from_cells(folder: Path) -> dict[str, Any]:
         except ValueError as error:
             raise RunError(f"{path / 'result.json'} is not a run's result ({error})") from None
     if not results:
-        raise RunError(f"{folder} has no study.json and no cell that is done; wait for the study, or name its runs")
+        return {"title": folder.resolve().name, "seeds": [], "cells": [], "rows": [], "tables": []}
     seeds = sorted({seed for cells in results.values() for seed in cells})
     first = next(iter(next(iter(results.values())).values()))
     return {
