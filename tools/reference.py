@@ -12,13 +12,13 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.main import get_command
-from typing_extensions import NotRequired, get_type_hints
+from typing_extensions import get_type_hints
 
 import cos2p.errors
 from cos2p.cli.app import EXIT_CODES, app
@@ -282,8 +282,8 @@ def default_of(parameter: Any) -> str:
 def events_page() -> str:
     parts = [
         "# Events\n",
-        "`events.jsonl` in the run folder, one JSON object per line, appended as things happen. Every object has `kind` "
-        "and `t`, the seconds since the run began: virtual in a simulation, the wall's on a real fleet. "
+        "`events.jsonl` in the run folder, one JSON object per line, appended as things happen. Every object has "
+        "`kind` and `t`, the seconds since the run began: virtual in a simulation, the wall's on a real fleet. "
         "`cos2p run --json` prints the same lines, with two more kinds: `resumed` (first line of a run that goes on; "
         "fields as in `started`) and `waiting` (nobody has joined yet).\n",
         "After a resume the file is cut back to the checkpoint, so what happened is told once.\n",
