@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from tests.docs.blocks import REPOSITORY
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(config), "-d", str(site)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +42,16 @@ def test_nothing_is_loaded_from_the_network(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*[\"']?https?://", style.read_text(encoding="utf-8")), style.name
 
 
-@pytest.mark.parametrize("link", ["[gone](tutorial/gone.md)", "[anchor](tutorial/first-run.md#nowhere)"])
-def test_a_broken_link_is_found(link: str, tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("cells", "images"))
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs")
+    shutil.copytree(REPOSITORY / "tools", tmp_path / "tools")
     shutil.copy(REPOSITORY / "mkdocs.yml", tmp_path)
     with (tmp_path / "docs" / "index.md").open("a", encoding="utf-8") as index:
-        index.write(f"\n{link}\n")
+        index.write("\n[page](tutorial/gone.md) and [anchor](tutorial/first-run.md#nowhere)\n")
     done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert done.returncode != 0
-    assert "tutorial/" in done.stderr
+    assert "tutorial/gone.md" in done.stderr
+    assert "#nowhere" in done.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
