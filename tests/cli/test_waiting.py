@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from cos2p.cli import waiting
+from cos2p.cli.voice import Voice
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_nothing_before_two_seconds_then_a_line_every_two(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with waiting.reading(Voice()) as tell:
+        for _ in range(9):
+            tell(0, 2, "a\x1b run")
+            clock[0] += 0.5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == 2 * "reading a? run (1 of 2)\n"
+
+
+@pytest.mark.parametrize("voice", [Voice(quiet=True), Voice(json=True)])
+def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture[str], voice: Voice) -> None:
+    with waiting.reading(voice) as tell:
+        tell(0, 1, "a")
+        clock[0] += 60
+        tell(0, 1, "a")
+    assert capsys.readouterr() == ("", "")
