@@ -15,7 +15,7 @@ from tests.docs.blocks import REPOSITORY
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(config), "-d", str(site)]
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env=environment)
 
