@@ -20,6 +20,16 @@ pytestmark = pytest.mark.browser
 Visit = Callable[..., Watched]
 
 TASKS = "Number(document.querySelector('#fleet .lanes').dataset.tasks)"
+TINY = """
+name = "tiny"
+model = { size = "vit-nano", depth = 2 }
+data = { source = "digits", train_samples = 120, test_samples = 50, validation_fraction = 0.2 }
+fleet.devices = [{ preset = "laptop", count = 2, rate = 0.25, batch = 16, flops = 1e7 }]
+training = { epochs = 1 }
+schedule = { updates = 12, t_clk = 1.0 }
+method = { name = "cos2p", masks = { rounds = 1, epochs = 1 } }
+run = { workers = 1 }
+"""
 FLEET = "cos2p.page.panels.fleet.chart.state()"
 
 
@@ -48,7 +58,7 @@ def split(diary: Diary, at: int) -> tuple[Diary, Diary]:
 
 
 def test_the_page_follows_the_run_and_says_when_it_is_alone(
-    visit: Visit, watch: Callable[[Path], tuple[str, Any]], tmp_path: Path
+    watch: Callable[[Path], tuple[str, Any]], visit: Visit, tmp_path: Path
 ) -> None:
     """The log grows under its eyes: two tasks of a run at first, then the rest."""
     run = tmp_path / "run"
@@ -89,17 +99,15 @@ def test_the_page_follows_the_run_and_says_when_it_is_alone(
 
 
 def test_a_real_run_is_seen_while_it_goes_on(
-    visit: Visit, watch: Callable[[Path], tuple[str, Any]], tmp_path: Path
+    watch: Callable[[Path], tuple[str, Any]], visit: Visit, tmp_path: Path
 ) -> None:
     """`cos2p run` writes, `cos2p watch` shows: rounds close on the page before the run is over."""
     run = tmp_path / "run"
     url, _ = watch(run)  # before there is any run
     seen = visit(url)
     assert seen.page.locator(".pill").text_content() == "Waiting to start"
-    smaller = ["schedule.rounds=2", "data.train=120", "data.test=40", "training.epochs=1", "method.masks.epochs=1"]
-    command = [sys.executable, "-m", "cos2p", "run", "quickstart", "--out", str(run), "-q"]
-    for change in smaller:
-        command += ["--set", change]
+    (tmp_path / "tiny.toml").write_text(TINY)
+    command = [sys.executable, "-m", "cos2p", "run", str(tmp_path / "tiny.toml"), "--out", str(run), "-q"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     try:

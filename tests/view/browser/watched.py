@@ -35,7 +35,7 @@ class Watched:
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(url)
-        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=15_000)
+        self.page.wait_for_selector("html[data-complete]", state="attached", timeout=15_000)
 
     def ask(self, script: str, *values: Any) -> Any:
         return self.page.evaluate(script, *values)

@@ -34,8 +34,13 @@
     return `rgb(${a.map((value, i) => Math.round(value + (b[i] - value) * (place - left))).join(",")})`;
   }
 
+  let steps = null; // the ramp in 256 steps, made once per theme: heat maps ask thousands of times
+
   /** The sequential ramp at a share in [0, 1]. */
-  const ramp = (share) => between(RAMP[theme()], share);
+  function ramp(share) {
+    steps = steps ?? Array.from({ length: 256 }, (_, at) => between(RAMP[theme()], at / 255));
+    return steps[Math.max(0, Math.min(255, Math.round(255 * share)))];
+  }
 
   const STALE_STEPS = STALE.light.length;
 
@@ -65,6 +70,7 @@
 
   function themeChanged() {
     cache = new Map();
+    steps = null;
     for (const listener of listeners) listener();
   }
 

@@ -40,7 +40,15 @@
   function makeBrush(pen, colorBy) {
     const patterns = new Map();
     const pattern = (color) => patterns.get(color) ?? patterns.set(color, hatch(pen, color)).get(color);
-    const colorOf = (task, phase) => (colorBy === "phase" ? series(PHASE.get(phase)?.[3] ?? 6) : stale(task.tau));
+    const byTau = new Map();
+    const byPhase = new Map(PHASES.map(([phase, , , index]) => [phase, series(index)]));
+    const unknown = series(6);
+    const card = css("--card");
+    function colorOf(task, phase) {
+      if (colorBy === "phase") return byPhase.get(phase) ?? unknown;
+      if (!byTau.has(task.tau)) byTau.set(task.tau, stale(task.tau));
+      return byTau.get(task.tau);
+    }
 
     function bar(form, color, x, y, width, tall) {
       if (form === "low") {
@@ -76,7 +84,7 @@
           const b = Math.min(right + 2, px(to));
           if (b > a) bar(PHASE.get(phase)?.[2] ?? "full", colorOf(one, phase), a, y, Math.max(0.75, b - a), tall);
         }
-        pen.fillStyle = css("--card");
+        pen.fillStyle = card;
         pen.fillRect(x1 - 0.75, y, 1, tall);
       }
       if (one.lost && x1 - x0 > 1) mark(Math.min(x1, right) - 6, y + tall / 2, tall);

@@ -3,6 +3,7 @@
   "use strict";
   const { setText, calm } = cos2p.dom;
   const SCHEMA = 1;
+  const SLICE = 30; // ms of work before the browser may paint and listen again
 
   function start(first) {
     const main = document.getElementById("panels");
@@ -19,17 +20,38 @@
     const panels = makers.map((make) => make());
     for (const panel of panels) main.append(panel.el);
 
+    let waiting = []; // panels to bring up to date, those in sight first
+    const late = new Set(); // of them, those that still have to hear of another run
+
     function render(fresh) {
       const run = view.runs[chosen] ?? null;
       header.update(view, chosen, lost);
-      for (const panel of panels) {
-        const shown = panel.shown(view, run);
-        panel.el.hidden = !shown;
-        if (shown) panel.update(view, run, fresh);
-      }
-      header.contents(panels.filter((panel) => !panel.el.hidden));
+      for (const panel of panels) panel.el.hidden = !panel.shown(view, run);
+      const shown = panels.filter((panel) => !panel.el.hidden);
+      header.contents(shown);
       setText(document.getElementById("foot"), view.generated_by);
+      if (fresh) for (const panel of shown) late.add(panel);
+      const idle = !waiting.length;
+      waiting = shown;
+      if (idle) next();
+    }
+
+    /** One panel after the other, the page staying responsive between them. */
+    function next() {
+      const began = performance.now();
+      do {
+        const inSight = waiting.findIndex((panel) => near(panel.el));
+        const [panel] = waiting.splice(Math.max(0, inSight), 1);
+        if (panel) panel.update(view, view.runs[chosen] ?? null, late.delete(panel));
+      } while (waiting.length && performance.now() - began < SLICE);
+      if (waiting.length) return setTimeout(next, 0);
       document.documentElement.dataset.version = view.version;
+      document.documentElement.dataset.complete = String(Math.round(performance.now()));
+    }
+
+    function near(element) {
+      const box = element.getBoundingClientRect();
+      return box.bottom > 0 && box.top < innerHeight;
     }
 
     render(true);
