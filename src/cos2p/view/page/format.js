@@ -98,8 +98,12 @@
 
   /** The name as it fits into `room` pixels of the pen's font. */
   function fitted(pen, text, room) {
-    const width = pen.measureText(text).width;
-    return width <= room ? text : shorten(text, Math.max(3, Math.floor((text.length * room) / width)));
+    let shown = text;
+    for (let count = text.length; count > 3 && pen.measureText(shown).width > room; ) {
+      count = Math.min(count - 1, Math.floor((count * room) / pen.measureText(shown).width));
+      shown = shorten(text, Math.max(3, count));
+    }
+    return shown;
   }
 
   const bytesOnAxis = (count) => bytes(count).replace(".0 ", " ");

@@ -7,7 +7,7 @@
   const FEW = 45; // points; with fewer, each one gets a dot
 
   /**
-   * update({series, x: {label, format, time}, y: {label, format, low, high}}), a series being
+   * update({series, x: {label, format, time, whole, places}, y: {label, format, low, high}}), a series being
    * {key, name, color, dash, width, points: [[x, y], …], band: [[x, low, high], …]}; a y of null is a gap.
    */
   function lineChart({ label, height = 260 }) {
@@ -85,8 +85,8 @@
 
     function grid(px, py, x0, x1, y0, y1, right, bottom) {
       const across = ticks(y0, y1, 5);
-      const down = ticks(x0, x1, Math.max(2, Math.floor((right - MARGIN.left) / 72)), data.x.time);
-      const xs = data.x.whole ? down.found.filter(Number.isInteger) : down.found;
+      const down = ticks(x0, x1, Math.max(3, Math.floor((right - MARGIN.left) / (data.x.time ? 72 : 52))), data.x.time);
+      const xs = data.x.places ?? (data.x.whole ? down.found.filter(Number.isInteger) : down.found);
       return s("g", { class: "grid" },
         across.found.map((y) => [
           s("line", { x1: MARGIN.left, x2: right, y1: py(y), y2: py(y) }),

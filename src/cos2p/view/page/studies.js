@@ -17,8 +17,9 @@
   function facts(study) {
     const entries = [["Recipe", study.recipe], ["Seeds", study.seeds.join(", ")], ["Client updates", study.updates === null ? "" : number(study.updates)],
       ["Runs", study.done === study.cells ? number(study.cells) : `${number(study.done)} of ${number(study.cells)} so far`],
-      ["Made with", study.versions.join("; ")], ["Command", study.command]];
-    return h("dl", { class: "facts" }, entries.filter(([, text]) => text).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+      ["Made with", study.versions.join("; ")]];
+    return h("dl", { class: "facts" }, entries.filter(([, text]) => text).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))),
+      study.command ? h("div", { class: "command" }, h("dt", {}, "Command"), h("dd", {}, h("code", {}, study.command))) : null);
   }
 
   function curvesOf(study) {
@@ -41,8 +42,8 @@
     const chart = cos2p.lineChart({ label: `${heading(part.column)} over ${part.axis}`, height: 260 });
     let data = part;
     function draw() {
-      const { lines, back, whole } = sweepLines(data);
-      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, whole }, y: { say: (y) => number(y, data.column.digits) } });
+      const { lines, back, places } = sweepLines(data);
+      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, places }, y: { say: (y) => number(y, data.column.digits) } });
     }
     cos2p.color.onTheme(draw);
     return { el: h("div", {}, h("h3", {}, heading(part.column)), chart.el), update(next) { data = next; draw(); } };
@@ -67,7 +68,7 @@
       dotsTitle.hidden = dots.el.hidden = !first?.columns.length || !first.rows.some((row) => row.figures[place].mean !== null);
       if (!dots.el.hidden) {
         dotsTitle.textContent = `${heading(first.columns[place])} of each row`;
-        dots.update({ column: first.columns[place], rows: first.rows.map((row) => ({ title: row.title, figure: row.figures[place] })) });
+        dots.update({ column: first.columns[place], rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
       }
       replace(factsBox, facts(next));
       replace(tables, next.tables.map(studyTable));

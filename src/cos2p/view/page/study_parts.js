@@ -94,7 +94,7 @@
         band: order.flatMap((i) => (line.half[i] === null ? [] : [[place(line.x[i]), (line.mean[i] - line.half[i]) * part.column.scale, (line.mean[i] + line.half[i]) * part.column.scale]])),
       };
     });
-    return { lines, back, whole: !numeric };
+    return { lines, back, places: values.map(place) };
   }
 
   cos2p.studyParts = { write, heading, studyTable, dotPlot, bandLines, sweepLines };
