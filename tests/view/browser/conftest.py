@@ -33,7 +33,9 @@ def find_browser() -> str:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
     program = find_browser()
     if not program:
         pytest.skip("no chromium, and it could not be installed: apt-get install chromium, or set COS2P_CHROMIUM")

@@ -97,7 +97,9 @@ def test_a_run_without_any_event_yet(visit: Visit, tmp_path: Path) -> None:
     assert seen.page.locator(".pill").text_content() in ("Waiting to start", "Stopped")
 
 
-@pytest.mark.parametrize(("name", "width", "scheme"), [("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 360, "light")])
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("light", 1280, "light"), ("dark", 1280, "dark"), ("phone", 360, "light")]
+)
 def test_pictures_are_kept(visit: Visit, tmp_path: Path, pictures: Path, name: str, width: int, scheme: str) -> None:
     seen = visit(page_of(sample(), tmp_path), width=width, height=800, scheme=scheme)
     assert seen.ask("document.documentElement.dataset.theme") == ("dark" if scheme == "dark" else "light")

@@ -19,7 +19,19 @@ EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.ha
 def poison(value: Any) -> Any:
     """The document with markup in every text that may come from a run or its study."""
     if isinstance(value, dict):
-        kept = ("kind", "status", "part", "exits_part", "heads", "units", "phases", "outcomes", "version", "unit", "better")
+        kept = (
+            "kind",
+            "status",
+            "part",
+            "exits_part",
+            "heads",
+            "units",
+            "phases",
+            "outcomes",
+            "version",
+            "unit",
+            "better",
+        )
         return {key: item if key in kept else poison(item) for key, item in value.items()}
     if isinstance(value, list):
         return [poison(item) for item in value]
@@ -45,7 +57,9 @@ def test_markup_in_names_and_reasons_stays_text(visit: Visit, tmp_path: Path) ->
     assert "onerror" in (seen.page.locator(".tip").text_content() or "")
     assert EVIL in (seen.page.locator("#troubles table").text_content() or "")
     assert seen.ask("window.hacked") is None
-    assert seen.ask("document.querySelectorAll('main img, main script, header img, header script, main b b').length") == 0
+    assert (
+        seen.ask("document.querySelectorAll('main img, main script, header img, header script, main b b').length") == 0
+    )
     assert set(seen.requests) <= {url, "data:,"}
 
 

@@ -58,8 +58,8 @@
   cos2p.curves = () => {
     let over = "rounds";
     let run = null;
-    const accuracy = cos2p.lineChart({ label: "Accuracy", height: 320 });
-    const loss = cos2p.lineChart({ label: "Loss", height: 200 });
+    const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
+    const loss = cos2p.lineChart({ label: "Loss", height: 300 });
     const empty = nothing("The first evaluation has not been made yet.");
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
@@ -68,7 +68,8 @@
     });
     const pick = choice("Horizontal axis", [["rounds", "Rounds"], ["time", "Time"]], over, (value) => { over = value; draw(); });
     replace(frame.tools, pick.el);
-    replace(frame.body, empty, accuracy.el, h("h3", {}, "Loss, as the devices report it"), loss.el);
+    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, h("h3", {}, "Top-1"), empty, accuracy.el),
+      h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
 
     function draw() {
       const lines = accuracyLines(run, over);

@@ -153,7 +153,7 @@
     function drawAxis() {
       const pen = fit(axis, AXIS);
       const [a, b] = view();
-      const { found, step } = ticks(a, b, Math.max(2, Math.floor((size.width - left()) / 90)), true);
+      const { found, step } = ticks(a, b, Math.max(3, Math.floor((size.width - left()) / 90)), true);
       pen.fillStyle = css("--ink-faint");
       pen.textAlign = "center";
       for (const t of found) {
