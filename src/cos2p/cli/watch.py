@@ -65,8 +65,9 @@ def _serve(server: object, browser: bool) -> None:
     assert isinstance(server, LiveServer)
     if browser:
         threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-    if threading.current_thread() is threading.main_thread():  # `kill` ends it as Ctrl-C does
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if threading.current_thread() is threading.main_thread():
+        for ending in (signal.SIGINT, signal.SIGTERM):  # also where a script's shell began it deaf to Ctrl-C
+            signal.signal(ending, signal.default_int_handler)
     try:
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
