@@ -108,6 +108,10 @@ class Merge(Protocol):
     def load_state(self, state: Mapping[str, Weights]) -> None: ...
 
 
+Forms = Mapping[str, tuple[str, ...]]
+"""Forms of a method by name, each as changes to a recipe: `path.to.field=value`."""
+
+
 class Method:
     """Base of all methods: synchronous rounds and nothing to remember."""
 
@@ -117,8 +121,8 @@ class Method:
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
-    forms: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Other forms in which the method is known, by name: `path.to.field=value`. A tuned comparison tries them too."""
+    forms: ClassVar[Forms] = {}
+    """Others in which the method is known; a tuned comparison tries them too."""
 
     def __init__(self, settings: Settings, house: House) -> None:
         self.settings, self.house = settings, house

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, House, Merge
+from cos2p.methods.base import Assignment, Call, Forms, House, Merge
 from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
@@ -50,7 +50,7 @@ class FedMeZO(FedRolex):
     title: ClassVar[str] = "FedMeZO"
     settings_type: ClassVar[type[Settings]] = FedMeZOSettings
     settings: FedMeZOSettings
-    forms: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    forms: ClassVar[Forms] = {}
 
     def __init__(self, settings: Settings, house: House) -> None:
         super().__init__(settings, house)

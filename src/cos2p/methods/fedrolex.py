@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cos2p.methods.base import Assignment, Call
+from cos2p.methods.base import Assignment, Call, Forms
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingMethod, AveragingSettings, rolling, width_spec
 from cos2p.settings import Settings
 from cos2p.submodel.rates import spread
@@ -42,7 +42,7 @@ class FedRolex(AveragingMethod):
     title: ClassVar[str] = "FedRolex"
     settings_type: ClassVar[type[Settings]] = FedRolexSettings
     settings: FedRolexSettings
-    forms = WITHOUT_SCALER
+    forms: ClassVar[Forms] = WITHOUT_SCALER
 
     def assign(self, call: Call) -> Assignment:
         return Assignment(self.spec(call.member.name, call.version), self.local(call.member))

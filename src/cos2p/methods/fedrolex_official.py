@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.aggregation.thin import ThinMerge
-from cos2p.methods.base import Assignment, Call, House, Merge, Method
+from cos2p.methods.base import Assignment, Call, Forms, House, Merge, Method
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings, expected_tasks
 from cos2p.settings import Settings
 from cos2p.submodel.spec import SubmodelSpec
@@ -41,7 +41,7 @@ class ThinMethod(Method):
 
     settings_type: ClassVar[type[Settings]] = AveragingSettings
     settings: AveragingSettings
-    forms = WITHOUT_SCALER
+    forms: ClassVar[Forms] = WITHOUT_SCALER
 
     def __init__(self, settings: Settings, house: House) -> None:
         super().__init__(settings, house)
@@ -75,7 +75,7 @@ class FedRolexOfficial(ThinMethod):
     title: ClassVar[str] = "FedRolex (official slices)"
     settings_type: ClassVar[type[Settings]] = FedRolexOfficialSettings
     settings: FedRolexOfficialSettings
-    forms = WITHOUT_SCALER | {"step of one": ("method.step=official",)}
+    forms: ClassVar[Forms] = {**WITHOUT_SCALER, "step of one": ("method.step=official",)}
 
     def shift(self, round: int) -> Shift:
         config = self.house.config

@@ -21,7 +21,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from cos2p.aggregation.memory import Denominator, MemoryMerge
-from cos2p.methods.base import Assignment, Call, Merge
+from cos2p.methods.base import Assignment, Call, Forms, Merge
 from cos2p.methods.widths import (
     WITHOUT_SCALER,
     AveragingMethod,
@@ -47,7 +47,7 @@ class RaFed(RandomSubmodels, AveragingMethod):
     name: ClassVar[str] = "rafed"
     title: ClassVar[str] = "RA-Fed"
     settings_type: ClassVar[type[Settings]] = AveragingSettings
-    forms = WITHOUT_SCALER
+    forms: ClassVar[Forms] = WITHOUT_SCALER
 
 
 class RamFedSettings(WidthSettings):
@@ -64,7 +64,7 @@ class RamFed(RandomSubmodels):
     title: ClassVar[str] = "RAM-Fed"
     settings_type: ClassVar[type[Settings]] = RamFedSettings
     settings: RamFedSettings
-    forms = WITHOUT_SCALER | {"over holders": ("method.denominator=filled",)}
+    forms: ClassVar[Forms] = {**WITHOUT_SCALER, "over holders": ("method.denominator=filled",)}
 
     def merge(self) -> Merge:
         config, settings = self.house.config, self.settings

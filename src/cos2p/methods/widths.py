@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import SegmentMerge
 from cos2p.messages import Update
-from cos2p.methods.base import House, Member, Merge, Method
+from cos2p.methods.base import Forms, House, Member, Merge, Method
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.submodel.rates import Cut, cut
@@ -28,7 +28,7 @@ from cos2p.training.settings import LocalSettings
 
 Kind = Literal["heads", "units"]
 
-WITHOUT_SCALER = {"no scaler": ("method.rescale=false",)}
+WITHOUT_SCALER: Forms = {"no scaler": ("method.rescale=false",)}
 """A form (`Method.forms`) of methods that rescale in training by default."""
 
 
