@@ -1,4 +1,4 @@
-"""The page in a real browser: Debian's chromium, driven by Playwright. Without them these tests are skipped, and say why."""
+"""The page in a real browser: Debian's chromium, driven by Playwright. Without them tests are skipped, and say why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find_browser() -> str:
-    """A chromium on this machine, installed by apt-get if there is none and we may. An empty text if there is no way."""
+    """A chromium on this machine, installed by apt-get if there is none and we may. Empty if there is no way."""
     named = os.environ.get("COS2P_CHROMIUM")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None and shutil.which("apt-get") and os.geteuid() == 0:

@@ -84,9 +84,8 @@ def test_every_chart_has_its_figures_as_a_table(visit: Visit, tmp_path: Path) ->
     buttons = seen.page.get_by_role("button", name="Table of")
     for at in range(buttons.count()):
         buttons.nth(at).click()
-    tables = seen.ask(
-        "[...document.querySelectorAll('section.panel:not([hidden])')].map(s => [s.id, s.querySelectorAll('tbody tr').length])"
-    )
+    panels = "[...document.querySelectorAll('section.panel:not([hidden])')]"
+    tables = seen.ask(f"{panels}.map(s => [s.id, s.querySelectorAll('tbody tr').length])")
     assert {name for name, rows in tables if rows == 0} <= {"troubles"}  # none happened in this run
 
 

@@ -131,6 +131,6 @@ CONTRAST = """theme => {
   const ratio = (a, b) => (Math.max(of(a), of(b)) + 0.05) / (Math.min(of(a), of(b)) + 0.05);
   const pairs = ['--ink', '--ink-soft', '--ink-faint', '--accent', '--warn', '--good']
     .flatMap(ink => ['--ground', '--card', '--well'].map(ground => [ink, ground]))
-    .concat([['--accent', '--accent-soft'], ['--warn', '--warn-soft'], ['--good', '--good-soft'], ['--ink', '--pressed']]);
+    .concat(['--accent', '--warn', '--good'].map(ink => [ink, `${ink}-soft`]), [['--ink', '--pressed']]);
   return pairs.filter(([a, b]) => ratio(a, b) < 4.5).map(([a, b]) => `${a} on ${b}: ${ratio(a, b).toFixed(2)}`);
 }"""

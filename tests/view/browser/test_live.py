@@ -111,8 +111,8 @@ def test_a_real_run_is_seen_while_it_goes_on(
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     try:
-        seen.until("document.querySelector('.pill').textContent === 'Running'", seconds=45)
-        seen.until("document.querySelector('.pill').textContent === 'Finished'", seconds=45)
+        seen.until("document.querySelector('.pill').textContent === 'Running'", seconds=120)
+        seen.until("document.querySelector('.pill').textContent === 'Finished'", seconds=120)
     finally:
         said, _ = running.communicate(timeout=60)
     assert running.returncode == 0, said

@@ -38,17 +38,12 @@
       update(view, run) {
         const most = (key) => run.devices.reduce((top, device) => Math.max(top, device[key]), 0);
         const [down, up] = [most("bytes_down"), most("bytes_up")];
-        const scrolled = [frame.body.firstChild?.scrollTop ?? 0, frame.body.firstChild?.scrollLeft ?? 0];
-        const focused = frame.body.contains(document.activeElement);
-        replace(frame.body, cos2p.table("Devices", columns, run.devices.map((device) => [
+        cos2p.keepPlace(frame.body, () => replace(frame.body, cos2p.table("Devices", columns, run.devices.map((device) => [
           device.name, device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
           meter(device.bytes_down, down, bytes(device.bytes_down)), meter(device.bytes_up, up, bytes(device.bytes_up)),
           number(device.updates), number(device.staleness ?? NaN, 2), percent(device.weight, 0), percent(device.top1),
           `${number(device.refused)} · ${number(device.failed)}`,
-        ])));
-        const box = frame.body.firstChild;
-        [box.scrollTop, box.scrollLeft] = scrolled;
-        if (focused) box.focus({ preventScroll: true });
+        ]))));
       },
     };
   };

@@ -31,10 +31,8 @@
 
     function fillTable() {
       if (place.hidden) return replace(place);
-      const scrolled = place.firstChild?.scrollTop ?? 0;
       const { caption, columns, rows } = figures();
-      replace(place, cos2p.table(caption ?? title, columns, rows));
-      place.firstChild.scrollTop = scrolled;
+      cos2p.keepPlace(place, () => replace(place, cos2p.table(caption ?? title, columns, rows)));
     }
 
     let legendKey = null;

@@ -71,7 +71,7 @@
         dots.update({ column: first.columns[place], rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
       }
       replace(factsBox, facts(next));
-      replace(tables, next.tables.map(studyTable));
+      cos2p.keepPlace(tables, () => replace(tables, next.tables.map(studyTable)));
       keyed(sweepBox, next.sweep, (part) => part.column.key, (part) => { sweeps.set(part.column.key, sweepOf(part)); return sweeps.get(part.column.key).el; },
         (_, part) => sweeps.get(part.column.key).update(part));
       curves.update(next);

@@ -20,5 +20,17 @@
       rest > 0 ? h("p", { class: "note" }, `The first ${number(MOST)} of ${number(rows.length)} rows.`) : null);
   }
 
+  /** Build the content of `box` anew; its tables stay scrolled as they were, and the focus where it was. */
+  function keepPlace(box, rebuild) {
+    const before = [...box.querySelectorAll(".scroller")].map((one) => [one.scrollTop, one.scrollLeft, one === document.activeElement]);
+    rebuild();
+    box.querySelectorAll(".scroller").forEach((one, at) => {
+      const [top, left, focused] = before[at] ?? [0, 0, false];
+      [one.scrollTop, one.scrollLeft] = [top, left];
+      if (focused) one.focus({ preventScroll: true });
+    });
+  }
+
   cos2p.table = table;
+  cos2p.keepPlace = keepPlace;
 })();

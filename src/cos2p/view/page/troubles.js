@@ -19,17 +19,15 @@
       shown: (view, run) => Boolean(run),
       update(view, run) {
         const { troubles } = run;
-        const scrolled = frame.body.firstChild?.scrollTop ?? 0;
         const rows = troubles.t.map((t, at) => [
           duration(t), KINDS[troubles.kind[at]] ?? troubles.kind[at], run.devices[troubles.client[at]]?.name ?? troubles.name[at],
           troubles.task[at], troubles.reason[at],
         ]).reverse();
         const more = troubles.total - rows.length;
-        replace(frame.body, rows.length
+        cos2p.keepPlace(frame.body, () => replace(frame.body, rows.length
           ? cos2p.table("Trouble, newest first", [{ title: "at" }, { title: "what" }, { title: "device" }, { title: "task" }, { title: "reason" }], rows)
           : nothing("None so far: every update passed the checks and no task came to nothing."),
-        more > 0 ? nothing(`and ${number(more)} earlier ones`) : null);
-        if (rows.length) frame.body.firstChild.scrollTop = scrolled;
+        more > 0 ? nothing(`and ${number(more)} earlier ones`) : null));
       },
     };
   };
