@@ -75,15 +75,15 @@ def invocations(line: str) -> list[list[str]]:
     >>> invocations("COS2P_DATA=<folder with a/> cos2p run x --set a=1  # why")
     [['cos2p', 'run', 'x', '--set', 'a=1']]
     """
-    line = re.sub(r"<[^>]*>", "placeholder", line)
-    found = []
-    for part in re.split(r"&&|\|\||[;|&]|\bdo\b|\buntil\b", line):
-        words = shlex.split(part, comments=True)
-        while words and re.match(r"\w+=", words[0]):
-            words.pop(0)
-        if words and words[0] in ("cos2p", "make"):
-            found.append(words)
-    return found
+    tokens = shlex.shlex(re.sub(r"<[^>]*>", "placeholder", line), posix=True, punctuation_chars=";|&")
+    tokens.whitespace_split = True
+    found: list[list[str]] = [[]]
+    for word in tokens:
+        if word in ("do", "until") or set(word) <= set(";|&"):
+            found.append([])
+        elif found[-1] or not re.match(r"\w+=", word):  # what stands before a command sets its environment
+            found[-1].append(word)
+    return [words for words in found if words and words[0] in ("cos2p", "make")]
 
 
 def check(words: list[str], place: str) -> None:

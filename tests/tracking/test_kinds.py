@@ -22,6 +22,7 @@ TROUBLE = (
     "training.epochs=1",
     "method.masks.epochs=1",
     "model.depth=2",
+    "data.train_samples=300",
     "schedule.max_staleness=0",
     "fleet.heartbeat_seconds=5.0",
     "fleet.devices.1.drop_rate=0.3",

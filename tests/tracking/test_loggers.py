@@ -256,7 +256,7 @@ def test_a_missing_package_is_named(
 def logged(tmp_path_factory: pytest.TempPathFactory, uri: str) -> tuple[Path, str]:
     base = tmp_path_factory.mktemp("logged")
     words = ["run", "quickstart", "--out", str(base / "run"), "--workers", "1", "--tensorboard", "--mlflow", uri, "-q"]
-    for change in ("schedule.rounds=2", "training.epochs=1", "method.masks.epochs=1", "model.depth=2"):
+    for change in ("schedule.rounds=2", "training.epochs=1", "data.train_samples=300", "model.depth=2"):
         words += ["--set", change]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.stderr
