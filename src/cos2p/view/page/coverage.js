@@ -38,7 +38,8 @@
     const note = h("p", { class: "note" });
     replace(frame.tools, pick.el);
     const unitsTitle = h("h3", {}, "MLP units");
-    replace(frame.body, h("div", { class: "pair uneven" }, h("div", {}, h("h3", {}, "Attention heads"), headMap.el), h("div", {}, unitsTitle, unitMap.el)), note);
+    const pair = h("div", { class: "pair uneven" }, h("div", {}, h("h3", {}, "Attention heads"), headMap.el), h("div", {}, unitsTitle, unitMap.el));
+    replace(frame.body, pair, note);
 
     function rowsOf(what) {
       return MODES[mode].pick(run.coverage, what, run.header.round) ?? null;
@@ -52,7 +53,7 @@
       const depth = rows.length;
       // The deepest block on top, as one draws a network that grows upwards.
       const cells = rows.map((row) => binned(row, parts)).reverse();
-      const share = (cell) => (cell.mean === null ? 0 : most ? (mode === "stale" ? 1 - cell.mean / most : cell.mean / most) : 1);
+      const share = (cell) => (cell.mean === null ? 0 : most ? (mode === "stale" ? 1 - cell.mean / most : cell.mean / most) : mode === "stale" ? 1 : 0);
       const noun = what === "heads" ? "head" : "unit";
       map.update({
         rows: cells.map((_, at) => `block ${depth - at}`), columns: parts.length, gutter: 66, cell: { height: depth > 16 ? 16 : 22, most: 46 },
@@ -72,8 +73,9 @@
 
     function draw() {
       const coverage = run.coverage;
-      if (!coverage) {
-        headMap.el.hidden = unitMap.el.hidden = true;
+      pair.hidden = !coverage || !run.header.updates;
+      if (pair.hidden) {
+        frame.legend([]);
         return setText(note, "No update has been merged yet.");
       }
       if (mode === "clients" && !coverage.heads_clients) { mode = "updates"; pick.set(mode); }

@@ -3,7 +3,7 @@
   "use strict";
   const { series, ramp, theme } = cos2p.color;
   const { percent, number, clock, duration } = cos2p.format;
-  const { panel, choice, nothing } = cos2p.panel;
+  const { panel, choice } = cos2p.panel;
   const { pairs } = cos2p.runData;
   const { h, replace } = cos2p.dom;
 
@@ -60,7 +60,6 @@
     let run = null;
     const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
     const loss = cos2p.lineChart({ label: "Loss", height: 300 });
-    const empty = nothing("The first evaluation has not been made yet.");
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
       why: "How often the server's model is right on samples it never saw, how often the devices' own smaller models are, and what the devices still get wrong while training.",
@@ -68,13 +67,11 @@
     });
     const pick = choice("Horizontal axis", [["rounds", "Rounds"], ["time", "Time"]], over, (value) => { over = value; draw(); });
     replace(frame.tools, pick.el);
-    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, h("h3", {}, "Top-1"), empty, accuracy.el),
+    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, h("h3", {}, "Top-1"), accuracy.el),
       h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
 
     function draw() {
       const lines = accuracyLines(run, over);
-      empty.hidden = lines.length > 0;
-      accuracy.el.hidden = !lines.length;
       accuracy.update({ series: lines, x: X[over], y: { low: 0, ...PERCENT } });
       loss.update({ series: lossLines(run, over), x: X[over], y: { say: (y) => number(y, 3) } });
       frame.refresh();

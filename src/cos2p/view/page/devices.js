@@ -62,7 +62,11 @@
     const frame = panel({
       id: "traffic", title: "Traffic and use of the fleet",
       why: "How many bytes have crossed the network so far, and in each round how busy the devices were on average against the busiest of them (RU).",
-      figures: () => ({ caption: "Traffic and RU", ...cos2p.curveParts.asTable([...lines().sent], X.rounds, bytes) }),
+      figures: () => ({
+        caption: "Traffic and RU",
+        columns: [{ title: "round" }, { title: "down in total", right: true }, { title: "up in total", right: true }, { title: "RU", right: true }],
+        rows: run.rounds.version.map((version, at) => [number(version), bytes(run.rounds.bytes_down[at]), bytes(run.rounds.bytes_up[at]), percent(run.rounds.ru[at])]),
+      }),
     });
     replace(frame.body, h("div", { class: "pair" }, h("div", {}, h("h3", {}, "Bytes in total"), sent.el), h("div", {}, h("h3", {}, "RU of each round"), used.el)));
     function draw() {

@@ -105,6 +105,7 @@
         if (fresh) { chart.all(); hint(); }
         const lanes = cos2p.runData.lanes(one);
         empty.hidden = lanes.some((lane) => lane.tasks.length);
+        chart.el.hidden = details.hidden = !empty.hidden;
         chart.update({ lanes, aggregations: one.rounds.t.map((t, at) => ({ t, round: at })), end: Math.max(one.lanes.end * one.lanes.tick, 1e-9) });
         frame.legend(legendItems(chart.options.colorBy, true));
         frame.refresh();

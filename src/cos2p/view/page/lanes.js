@@ -53,7 +53,6 @@
       Object.assign(el.dataset, { lanes: data.lanes.length, tasks, aggregations: data.aggregations.length });
       if (selected && !data.lanes[selected.lane]?.tasks[selected.task]) selected = null;
       if (selected) chosen(data.lanes[selected.lane], data.lanes[selected.lane].tasks[selected.task], false);
-      measure();
       later();
     }
 
@@ -81,6 +80,7 @@
     }
 
     function draw() {
+      measure(); // here, once per frame: it makes the browser lay out the page
       if (size.width < 10) return;
       const started = performance.now();
       const pen = fit(canvas, size.height);
@@ -252,7 +252,7 @@
       },
     });
 
-    onResize(el, () => { measure(); draw(); });
+    onResize(el, draw);
     cos2p.color.onTheme(later);
     return {
       el, update, zoom, pan, options,

@@ -4,6 +4,7 @@
   const { h, s, replace, onResize, keyed } = cos2p.dom;
   const { ticks, short, onAxis, DASH } = cos2p.format;
   const MARGIN = { top: 12, right: 14, bottom: 34, left: 50 };
+  const EMPTY = 48; // px of a chart without a point
   const FEW = 45; // points; with fewer, each one gets a dot
 
   /**
@@ -72,6 +73,12 @@
       const width = el.clientWidth;
       if (!width) return;
       svg.setAttribute("width", width);
+      const empty = !data.series.some((one) => one.points.some(([, y]) => y !== null));
+      svg.setAttribute("height", empty ? EMPTY : height);
+      if (empty) {
+        scale = null;
+        return replace(svg, s("text", { x: 0, y: EMPTY / 2 }, "Nothing to draw yet."));
+      }
       const { x0, x1, y0, y1 } = extent();
       const right = width - MARGIN.right;
       const bottom = height - MARGIN.bottom;
@@ -176,7 +183,7 @@
     svg.addEventListener("pointerleave", forget);
     svg.addEventListener("blur", forget);
     svg.addEventListener("keydown", (event) => {
-      const all = places();
+      const all = scale ? places() : [];
       const here = cursor === null ? -1 : all.findIndex((x) => x >= cursor - 1e-9);
       const jump = event.shiftKey ? 10 : 1;
       const to = { ArrowRight: here + jump, ArrowLeft: here < 0 ? all.length - 1 : here - jump, Home: 0, End: all.length - 1 }[event.key];

@@ -86,7 +86,7 @@
         cell: { height: count > 24 ? 14 : 20, most: 112 },
         color: (row, column) => (row === count ? cos2p.color.ramp(sums[column] / most) : held[row][column] === null ? css("--well") : stale(held[row][column])),
         empty: (row, column) => row === count && sums[column] === 0,
-        text: (row, column) => (row === count ? String(sums[column]) : held[row][column] === null ? "" : `τ ${held[row][column]}`),
+        text: (row, column) => (row === count ? String(sums[column] || "") : held[row][column] === null ? "" : `τ ${held[row][column]}`),
         textColor: (row, column) => (row === count ? cos2p.color.onRamp(sums[column] / most) : "#10151c"),
         columnLabel: (column) => number(column + 1),
         tell: (row, column) => row === count
