@@ -16,7 +16,7 @@
       [swatch(stale(tau)), tau === 0 ? "fresh (τ = 0)" : tau === STALE_STEPS - 1 ? `τ ≥ ${tau}` : `τ = ${tau}`]);
     return [
       ...taus, ...phases, [swatch(css("--line-strong"), "thin"), "idle"],
-      [swatch(css("--warn"), "dashed-rule"), "dead or away"], [swatch(css("--warn"), "crossed"), "came to nothing"],
+      [swatch(css("--warn"), "dashes"), "dead or away"], [swatch(css("--warn"), "crossed"), "came to nothing"],
       aggregations ? [swatch(grey, "rule"), "aggregation"] : null,
     ].filter(Boolean);
   }
