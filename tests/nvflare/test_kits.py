@@ -147,8 +147,8 @@ def test_a_lowered_rate_is_what_the_ledger_says_fits() -> None:
     recipe = small_recipe(1, model__dim=128, model__mlp=512)
     config = build_world(recipe).config
     poor = fleet_devices(recipe)[0][0].model_copy(update={"memory": 10_000_000})
-    load = Workload(batch=16, samples=40, distill=True, rescale=True)
-    limit = largest_rate(config, 10_000_000, load)
+    load = Workload(batch=16, samples=40, distill=True, rescale=True, keep_start=True)
+    limit = largest_rate(config, 10_000_000, load, tier_blocks=tuple(range(1, config.depth + 1)))
     assert 0.0625 < limit < 0.5
     lower = lowered_rate(config, Member("dev-1", poor, 1.0, 16, 40), recipe)
     assert lower == max(rate for rate in LADDER if rate <= limit)  # straight there, not rung by rung

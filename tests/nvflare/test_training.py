@@ -130,7 +130,7 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         assert not outcome.done
         assert outcome.out_of_memory
         assert outcome.numbers["memory"] == cap
-        assert 0 < outcome.numbers["peak"] < cap + SLACK_BYTES
+        assert 0 < outcome.numbers["peak"] < cap + 1.25 * SLACK_BYTES
         assert "out of memory: the cap is" in outcome.reason
         assert not (tmp_path / "update").exists()
         rate = next(
@@ -142,6 +142,25 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         outcome = desk.process.train(smaller)
         assert outcome.done, outcome.reason
         assert outcome.numbers["peak"] <= submodel_memory(world.config, order, 12).total + SLACK_BYTES
+    finally:
+        desk.process.stop()
+
+
+def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
+    """Windows at every height, in one process: what a task leaves behind must not count against the next."""
+    recipe = wide_recipe()
+    orders = [make_task(build_world(recipe), 0.375, start).order for start in (0, 1, 2)]
+    cap = max(submodel_memory(build_world(recipe).config, order, 12).total for order in orders)
+    desk = Desk(tmp_path, recipe, memory=cap)
+    try:
+        desk.process.start()
+        pid = desk.process.pid
+        for start in (0, 1, 2, 0, 1, 2):
+            job, _ = desk.job(0.375, start)
+            outcome = desk.process.train(job)
+            assert outcome.done, outcome.reason
+            assert outcome.numbers["peak"] <= cap + SLACK_BYTES // 2
+        assert desk.process.pid == pid
     finally:
         desk.process.stop()
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cos2p.errors import BudgetError
-from cos2p.fleet.rates import LADDER
+from cos2p.fleet.rates import LADDER, cautious_workload, rate_limit
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import DeviceGroup, Recipe
 from cos2p.runtime.nvflare.facts import Facts
 from cos2p.runtime.world import fleet_devices
-from cos2p.submodel.budget import largest_rate
-from cos2p.submodel.workload import Workload
 from cos2p.units import format_bytes
 
 
@@ -60,14 +58,6 @@ def lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
 
 
 def _limit(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """The largest rate by the ledger, with everything switched on that can cost memory."""
-    training = recipe.training
-    load = Workload(
-        batch=member.batch,
-        samples=member.samples,
-        epochs=training.epochs,
-        optimizer=training.optimizer,
-        distill=True,
-        rescale=True,
-    )
-    return largest_rate(config, member.device.memory, load)
+    """The largest rate by the ledger."""
+    load = cautious_workload(recipe.training, member.batch, member.samples)
+    return rate_limit(config, member.device.memory, load)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import DataError
-from cos2p.runtime.nvflare.cap import SLACK_BYTES, resident_bytes
+from cos2p.runtime.nvflare.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
 from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.submodel.child_env import CHILD_ENV
 from cos2p.units import format_bytes
@@ -71,7 +71,7 @@ class TrainingProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | CHILD_ENV,
+                env=os.environ | CHILD_ENV | CAPPED_ENV,
             )
         self._rest = b""
         try:
@@ -156,7 +156,7 @@ class TrainingProcess:
                     raise Gone(process.wait(), resident)
                 self._rest += piece
                 continue
-            resident = max(resident, resident_bytes(process.pid))
+            resident = max(resident, own_bytes(process.pid))
             self._watch(process, resident)
         line, _, self._rest = self._rest.partition(b"\n")
         return dict(json.loads(line))

@@ -27,7 +27,16 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.recipe import Recipe
-from cos2p.runtime.nvflare.cap import bytes_asked, data_bytes, forget_peak, is_out_of_memory, peak_bytes, set_cap
+from cos2p.runtime.nvflare.cap import (
+    bytes_asked,
+    data_bytes,
+    forget_peak,
+    is_out_of_memory,
+    mapped_bytes,
+    own_bytes,
+    peak_bytes,
+    set_cap,
+)
 from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.runtime.nvflare.orphans import die_with_parent
 from cos2p.runtime.nvflare.payload import read_task
@@ -63,6 +72,10 @@ class _Device:
         self.config = ModelConfig.from_dict(setup.config)
         self.shard: Shard
         self.idle = 0
+        self.mapped = 0
+        """Bytes of files in memory when the last task was done, and ..."""
+        self.mapped_before = 0
+        """... when it began."""
 
     def prepare(self) -> dict[str, Any]:
         """Load the data, warm up, and only then set the cap: it counts over the idle state, as the ledger does."""
@@ -83,12 +96,13 @@ class _Device:
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
-            "idle": self.idle,
+            "idle": own_bytes(os.getpid()),
             "limit": limit,
         }
 
     def work(self, job: Job) -> dict[str, Any]:
         forget_peak()
+        self.mapped = self.mapped_before = mapped_bytes()
         began, cpu = time.monotonic(), time.process_time()
         try:
             self._train(job)
@@ -101,21 +115,28 @@ class _Device:
         wall, used = time.monotonic() - began, time.process_time() - cpu
         pause = max(0.0, self.setup.slowdown * used - wall) if self.setup.slowdown > 1 else 0.0
         time.sleep(pause)
-        return {"done": {"seconds": wall + pause, "cpu_seconds": used, "peak": max(0, peak_bytes() - self.idle)}}
+        return {"done": {"seconds": wall + pause, "cpu_seconds": used, "peak": self._peak()}}
+
+    def _peak(self) -> int:
+        """Bytes over the idle state, without the pages of the task's file: they are the system's to take back."""
+        return max(0, peak_bytes() - self.idle - max(0, self.mapped - self.mapped_before))
 
     def _train(self, job: Job) -> None:
         remembered = Path(job.remembered)
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
-        update, memory = run_task(self.config, read_task(Path(job.task)), self.shard, memory)
+        task = read_task(Path(job.task))
+        update, memory = run_task(self.config, task, self.shard, memory)
+        self.mapped = mapped_bytes()  # now, while the task is still there
         Path(job.update).write_bytes(update.to_bytes())
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))
 
     def _shortage(self, error: BaseException) -> dict[str, Any]:
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        self.mapped = mapped_bytes()  # what the error was raised in still holds the task
         return {
             "memory": self.setup.memory,
-            "peak": max(0, peak_bytes() - self.idle),
+            "peak": self._peak(),
             "asked": bytes_asked(error),
             "left": max(0, limit - data_bytes()) if limit != resource.RLIM_INFINITY else None,
         }
