@@ -10,6 +10,9 @@ from cos2p import model
 from cos2p.errors import BudgetError
 from cos2p.fleet.devices import device
 from cos2p.fleet.rates import LADDER, choose_rate, task_seconds
+from cos2p.runtime.events import Joined
+from cos2p.runtime.server import Send, Server
+from cos2p.runtime.world import build_world, first_weights
 from cos2p.submodel.budget import largest_rate
 from cos2p.submodel.workload import Workload
 from tests.runtime.small import VALUES, small
@@ -32,12 +35,24 @@ def test_more_memory_never_means_a_smaller_rate() -> None:
 
 def test_the_rate_fits_and_the_next_one_does_not() -> None:
     rate = chosen("400MB")
-    workload = Workload(batch=8, samples=64, epochs=VALUES["training"]["epochs"])
-    limit = largest_rate(CONFIG, "400MB", workload)
+    workload = Workload(
+        batch=8, samples=64, epochs=VALUES["training"]["epochs"], keep_start=True, distill=True, rescale=True
+    )
+    limit = largest_rate(CONFIG, "400MB", workload, tier_blocks=tuple(range(1, CONFIG.depth + 1)))
     assert rate <= limit
     bigger = [step for step in LADDER if step > rate]
     assert bigger, "pick a memory that does not fit the whole model"
     assert min(bigger) > limit
+
+
+@pytest.mark.parametrize("memory", ["6MB", "9MB", "12MB", "16MB"])
+def test_what_was_chosen_is_not_refused_when_the_run_begins(memory: str) -> None:
+    group = {"preset": "raspberry-pi-4", "count": 3, "batch": 16, "memory": memory}
+    strong = {"preset": "laptop", "count": 2, "rate": 0.5625, "batch": 32}
+    world = build_world(small(fleet={"devices": [group, strong]}, model={"size": "vit-nano"}))
+    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
+    effects = [effect for name in world.house.members for effect in server.handle(Joined(name))]
+    assert sum(isinstance(effect, Send) for effect in effects) == 5
 
 
 def test_a_wanted_time_takes_what_memory_would_allow() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from cos2p.errors import BudgetError
 from cos2p.fleet.devices import Device
 from cos2p.models.config import ModelConfig
-from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.recipe import DeviceGroup, Recipe, TrainingSettings
 from cos2p.submodel.budget import largest_rate
 from cos2p.submodel.flops import shape_flops
+from cos2p.submodel.rates import cut
 from cos2p.submodel.shape import Shape
 from cos2p.submodel.workload import Workload
 from cos2p.units import format_bytes
@@ -18,11 +19,8 @@ LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0
 
 def choose_rate(config: ModelConfig, device: Device, group: DeviceGroup, recipe: Recipe, samples: int) -> float:
     """The largest rate of the ladder that fits the device's memory and, if one is wanted, the time per task."""
-    training = recipe.training
-    workload = Workload(
-        batch=min(group.batch, samples), samples=samples, epochs=training.epochs, optimizer=training.optimizer
-    )
-    limit = largest_rate(config, device.memory, workload)
+    workload = cautious_workload(recipe.training, min(group.batch, samples), samples)
+    limit = rate_limit(config, device.memory, workload)
     target = recipe.fleet.target_seconds
     for rate in LADDER:
         if rate <= limit and (target == 0 or task_seconds(config, device, rate, workload) <= target):
@@ -32,6 +30,25 @@ def choose_rate(config: ModelConfig, device: Device, group: DeviceGroup, recipe:
         + (f" and {target:g} s per task" if target else "")
         + "; give it a smaller batch, more memory or more time"
     )
+
+
+def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> Workload:
+    """Local training with everything that a method may add: what fits with it fits without."""
+    return Workload(
+        batch=batch,
+        samples=samples,
+        epochs=training.epochs,
+        optimizer=training.optimizer,
+        keep_start=True,
+        distill=True,
+        rescale=True,
+    )
+
+
+def rate_limit(config: ModelConfig, memory: int, workload: Workload) -> float:
+    """The largest rate that fits, wherever the fleet's other tiers put their exits; 0.0 if none does."""
+    tiers = tuple(sorted({cut(config, rate).blocks for rate in LADDER}))
+    return largest_rate(config, memory, workload, tier_blocks=tiers)
 
 
 def task_seconds(config: ModelConfig, device: Device, rate: float, workload: Workload) -> float:

@@ -16,6 +16,7 @@ from cos2p.aggregation.door import check_update
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.versions import Versions
 from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.fleet.rates import cautious_workload, rate_limit
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Call, House, Member, Method
 from cos2p.models.layout import Weights
@@ -35,9 +36,7 @@ from cos2p.runtime.events import (
     Ticket,
 )
 from cos2p.runtime.rules import Rules
-from cos2p.submodel.budget import largest_rate
 from cos2p.submodel.slicing import extract_prefix
-from cos2p.submodel.workload import Workload
 from cos2p.training.optimizers import learning_rate
 from cos2p.training.prefix import encode
 from cos2p.training.trainers import trainer
@@ -239,12 +238,11 @@ class Server:
         )
 
     def _advice(self, member: Member) -> str:
-        training = self.house.training
-        load = Workload(member.batch, member.samples, training.epochs, optimizer=training.optimizer)
-        rate = largest_rate(self.house.config, member.device.memory, load)
+        load = cautious_workload(self.house.training, member.batch, member.samples)
+        rate = rate_limit(self.house.config, member.device.memory, load)
         if rate == 0.0:
             return "no submodel of this model fits it: give it a smaller batch"
-        return f"the largest rate that fits is {rate:.4f} (now {member.rate:g}), or give it a smaller batch"
+        return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
 
     def _merge(self, action: Merge, update: Update, size: float) -> Note:
         order = self.orders[action.task]

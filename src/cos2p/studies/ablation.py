@@ -83,7 +83,8 @@ OWN_ROWS = (
     _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),
 )
-"""Against the recipe as it is; a row that the recipe has already shares its runs. Ratios are R_width / R_depth; a very large one cuts whole blocks only."""
+"""Against the recipe as it is; a row that the recipe has already shares its runs. Ratios are R_width / R_depth; a very
+large one cuts whole blocks only."""
 
 GROUPS = {"paper": PAPER_ROWS, "ours": OWN_ROWS, "all": (*PAPER_ROWS, *OWN_ROWS)}
 

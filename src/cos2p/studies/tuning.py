@@ -18,7 +18,7 @@ from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Outcomes
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
-"""Changes to a trial's recipe: nothing but its last validation score is asked for. (A data set must have a test set.)"""
+"""Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 TUNING_SEED = 1000
 
