@@ -1,7 +1,7 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
 # make docs   the documentation as a web site in site/
-# make test-fleet   a real fleet of processes on this machine, with its faults (many minutes)
+# make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores
 # All set up .venv themselves; a second call is quick.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -22,10 +22,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards.
+# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards, and so does
+# the fleet of real processes (its quick part, two minutes).
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not fleet"
 	$(BIN)/python -m pytest -m memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet
