@@ -1,0 +1,79 @@
+"""The fleet's commands as far as they go without a fleet: kits, mistakes, the missing extra, the profile's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cos2p.cli.app import app
+from cos2p.cli.profile import _advice, _table
+from cos2p.fleet.profile import Profile, Sample
+
+PLAN = '[server]\nport = 8102\n[[devices]]\nname = "pi-1"\n'
+
+
+def cli(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    pytest.importorskip("nvflare")
+    plan = tmp_path / "fleet.toml"
+    plan.write_text(PLAN, encoding="utf-8")
+    code, out, err = cli("fleet", "provision", plan, "-o", tmp_path / "kits", "--json")
+    assert code == 0, err
+    assert [kit["name"] for kit in json.loads(out)] == ["server", "admin", "pi-1"]
+    return tmp_path / "kits"
+
+
+def test_provisioning_again_says_that_there_is_nothing_to_do(kits: Path) -> None:
+    code, out, _ = cli("fleet", "provision", kits.parent / "fleet.toml", "-o", kits)
+    assert code == 0
+    assert "has its kit in" in out
+
+
+def test_mistakes_are_one_line_that_says_what_is_right(kits: Path) -> None:
+    for arguments, words in (
+        (("serve", kits / "pi-1"), "is the kit of a device, not of a server"),
+        (("status", kits / "server"), "is the kit of a server, not of an admin"),
+        (("join", kits), "is not a kit; make kits with: cos2p fleet provision"),
+        (("join", kits / "pi-1", "--data", kits / "none"), "there is no such file or folder"),
+        (("join", kits / "pi-1", "--memory", "1Gx"), "write it like 600MB, 2GiB"),
+        (("join", kits / "pi-1", "--device", kits / "none.toml"), "cannot read"),
+        (("provision", kits / "none.toml"), "cannot read the fleet plan"),
+    ):
+        code, _, err = cli("fleet", *arguments)
+        assert code == 2, arguments
+        assert words in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["fleet provision PLAN", "fleet serve K", "fleet join K", "fleet status K", "fleet local quickstart",
+     "run quickstart --fleet K"],
+)  # fmt: skip
+def test_without_the_extra_every_command_says_what_to_install(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PLAN").write_text(PLAN, encoding="utf-8")
+    monkeypatch.setattr("cos2p.runtime.nvflare.find_spec", lambda name: None)
+    code, _, err = cli(*arguments.split())
+    assert code == 10
+    assert "pip install 'cos2p[nvflare]'" in err
+
+
+def test_the_profile_recommends_in_words() -> None:
+    sample = Sample(0.25, 0.2, 0.0, 200_000_000, 210_000_000, 1e9)
+    found = Profile("vit-base", 300_000_000, 10, 100, 2, 60.0, (sample,), 0.25, 5e9)
+    assert _table(found).row_count == 1
+    words = _advice(found, Path("device.toml"))
+    assert words.startswith("R_n = 0.25: the largest that fits 300 MB and 60 s (a task of 100 samples: 4 s)")
+    none = Profile("vit-base", 300_000_000, 10, 100, 2, 1.0, (sample,), 0.0, 5e9)
+    assert "no rate fits 300 MB and 1 s" in _advice(none, Path("device.toml"))
