@@ -2,10 +2,12 @@
 
     python -m benchmarks.fleet [--rounds 12] [--devices 4] [--out runs/benchmark-fleet]
 
-The devices' speed is measured first, as `cos2p profile` does, on one core. Then the recipe runs on a fleet of separate
-processes over the loopback interface, each slowed down by its own factor (in processor time, so that neighbours on the
-same core do not count), and once more in virtual time with the measured speeds. Also: latency of an empty task, MB/s of
-the link, bytes on the wire beyond the tensors', memory of the run's process at the server.
+The devices' speed is measured first: some tasks of each rate in a device's own training process, FLOP over processor
+seconds. (The speed of bare steps, as `cos2p profile` has it, is higher: a task also loads, judges and packs.) Then the
+recipe runs on a fleet of separate processes over the loopback interface, each slowed down by its own factor, in
+processor time, so that neighbours on the same core do not count as long as they leave it a share of 1 / factor. And
+once more in virtual time, with the measured speeds and the measured link. Also: latency of a task beside its work, MB/s,
+bytes beyond the tensors', memory of the run's process at the server.
 """
 
 from __future__ import annotations
@@ -13,24 +15,31 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from cos2p.fleet.profile import profile
-from cos2p.models.config import ModelConfig
+from cos2p.fleet.clock import task_phases
+from cos2p.methods import build_method
+from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
+from cos2p.runtime.events import Joined
 from cos2p.runtime.nvflare.devicefile import DeviceFile
 from cos2p.runtime.nvflare.follow import run_on_fleet
+from cos2p.runtime.nvflare.jobs import Job, Setup
 from cos2p.runtime.nvflare.local import LocalFleet, make_local_fleet, running
+from cos2p.runtime.nvflare.training import TrainingProcess
 from cos2p.runtime.run import run as simulate
-from cos2p.runtime.world import build_world
+from cos2p.runtime.server import Send, Server
+from cos2p.runtime.world import World, build_world, first_weights
 
-SLOWDOWNS = (4.0, 6.0, 10.0, 16.0)
+SLOWDOWNS = (8.0, 12.0, 20.0, 32.0)
 """Each device's time in multiples of this machine's: four share two cores without getting in each other's way."""
 
 RATES = (0.5625, 0.5625, 0.25, 0.0625)
@@ -60,17 +69,45 @@ def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, la
             "data": {"source": "digits", "train_samples": 60 * devices, "test_samples": 100},
             "fleet": {"devices": groups},
             "training": {"epochs": 2, "lr": 1e-3},
-            "schedule": {"rounds": rounds, "mu": 0.5, "t_clk": 2.0, "evaluate_every": 10_000},
+            "schedule": {"rounds": rounds, "mu": 0.5, "t_clk": 4.0, "evaluate_every": 10_000},
             "method": {"name": "cos2p", "masks": {"epochs": 1, "rounds": 2}},
             "run": {"workers": 1},
         }
     )
 
 
-def measured_speed(config: ModelConfig) -> dict[float, float]:
-    """FLOP/s of each rate on one core."""
-    found = profile(config, "benchmark", memory=2 * 10**9, batch=16, rates=sorted(set(RATES)), threads=1)
-    return {sample.rate: sample.flops_per_second for sample in found.measured}
+def measured_speed(probe: Recipe, tasks: int = 8) -> dict[float, float]:
+    """FLOP per processor second of each rate, over a device's first tasks: all windows, with masks and without."""
+    world, speeds = build_world(probe), {}
+    for rate in sorted(set(RATES)):
+        member = next(member for member in world.house.members.values() if member.rate == rate)
+        flop, seconds = _calibrate(probe, world, member, tasks)
+        speeds[rate] = flop / seconds
+    return speeds
+
+
+def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple[float, float]:
+    house = replace(world.house, members={member.name: member})
+    server = Server(house, build_method(probe.method, house), first_weights(probe, world.config))
+    device = member.device.model_copy(update={"flops": 1.0})
+    flop = seconds = 0.0
+    setup = Setup(
+        member.name, probe.model_dump(mode="json"), world.config.to_dict(), list(world.bundle.class_names), threads=1
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        files = Job(*(str(Path(folder) / name) for name in ("task", "update", "remembered")))
+        process = TrainingProcess(setup, Path(folder) / "training.log")
+        effects = server.handle(Joined(member.name))
+        for _ in range(tasks):
+            order = next(effect.order for effect in effects if isinstance(effect, Send))
+            Path(files.task).write_bytes(server.task(order).to_bytes())
+            outcome = process.train(files)
+            phases = task_phases(world.config, device, order, member.samples, member.test_samples, 0)
+            flop += phases.prefix + phases.masks + phases.training
+            seconds += outcome.numbers["cpu_seconds"]
+            effects = server.receive(member.name, Path(files.update).read_bytes())
+        process.stop()
+    return flop, seconds
 
 
 class Watch:
@@ -136,11 +173,21 @@ def report(real: Path, virtual: Path, results: dict[str, dict[str, Any]], memory
     seconds = sum(event["measured"]["download"] for event in arrived)
     print(f"latency of a task beside its work: {1000 * statistics.median(overheads):.0f} ms (median)")
     print(f"download: {megabytes / seconds:.1f} MB/s   server process: {memory / 1e6:.0f} MB at most")
+    for event in events(real, "traffic"):
+        down, up = (event[f"wire_{way}"] / event[f"tensors_{way}"] - 1 for way in ("down", "up"))
+        print(f"{event['client']}: frames beyond tensors {down:.2%} down, {up:.2%} up")
+    crowded = [own["seconds"] / own["cpu_seconds"] / slowdown(e["client"]) for e in arrived if (own := e["measured"])]
+    print(f"wall over slowed processor seconds: {statistics.mean(crowded):.2f} (1: nobody was in the way)")
+
+
+def slowdown(client: str) -> float:
+    """Of the benchmark's device by its name, such as device2-1."""
+    return SLOWDOWNS[int(client.removeprefix("device").partition("-")[0]) % 4]
 
 
 def mean_staleness(result: dict[str, Any]) -> float:
     counts = {int(tau): count for tau, count in result["staleness"].items()}
-    return sum(tau * count for tau, count in counts.items()) / max(1, sum(counts.values()))
+    return float(sum(tau * count for tau, count in counts.items()) / max(1, sum(counts.values())))
 
 
 def link_of(folder: Path) -> tuple[float, float]:
@@ -162,7 +209,7 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     probe = recipe(options.devices, options.rounds, dict.fromkeys(RATES, 1e9), 1e8, 0.0)
-    speeds = measured_speed(build_world(probe).config)
+    speeds = measured_speed(probe)
     print("FLOP/s on one core: " + ", ".join(f"{rate:g}: {speed / 1e9:.1f}e9" for rate, speed in speeds.items()))
     real, virtual = options.out / "real", options.out / "virtual"
     real.parent.mkdir(parents=True, exist_ok=True)
