@@ -10,6 +10,7 @@ from cos2p import model
 from cos2p.errors import BudgetError
 from cos2p.fleet.devices import device
 from cos2p.fleet.rates import LADDER, choose_rate, task_seconds
+from cos2p.recipe import Recipe
 from cos2p.runtime.events import Joined
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import build_world, first_weights
@@ -45,12 +46,14 @@ def test_the_rate_fits_and_the_next_one_does_not() -> None:
     assert min(bigger) > limit
 
 
-@pytest.mark.parametrize("memory", ["6MB", "9MB", "12MB", "16MB"])
+@pytest.mark.parametrize("memory", ["12MB", "15MB", "16.5MB", "19MB"])
 def test_what_was_chosen_is_not_refused_when_the_run_begins(memory: str) -> None:
-    group = {"preset": "raspberry-pi-4", "count": 3, "batch": 16, "memory": memory}
+    weak = {"preset": "raspberry-pi-4", "count": 3, "batch": 16, "memory": memory}
     strong = {"preset": "laptop", "count": 2, "rate": 0.5625, "batch": 32}
-    world = build_world(small(fleet={"devices": [group, strong]}, model={"size": "vit-nano"}))
-    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
+    values = {"name": "office", "model": {"size": "vit-nano"}, "data": {"train_samples": 300}}
+    recipe = Recipe.parse({**values, "fleet": {"devices": [weak, strong]}, "schedule": {"rounds": 1}})
+    world = build_world(recipe)
+    server = Server(world.house, world.method(), first_weights(recipe, world.config))
     effects = [effect for name in world.house.members for effect in server.handle(Joined(name))]
     assert sum(isinstance(effect, Send) for effect in effects) == 5
 
