@@ -22,11 +22,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two workers, one thread each: the tests are many and small. What measures memory runs alone, afterwards, and so does
-# the fleet of real processes (its quick part, two minutes).
+# Two workers, one thread each: the tests are many and small. Afterwards, each alone: what measures memory, the page in a
+# real browser (chromium is installed if it is missing and may be), the fleet of real processes (its quick part).
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not fleet"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet"
 	$(BIN)/python -m pytest -m memory
+	$(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
 test-fleet: $(READY)
