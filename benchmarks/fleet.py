@@ -6,7 +6,7 @@ The devices' speed is measured first: some tasks of each rate in a device's own 
 seconds. (The speed of bare steps, as `cos2p profile` has it, is higher: a task also loads, judges and packs.) Then the
 recipe runs on a fleet of separate processes over the loopback interface, each slowed down by its own factor, in
 processor time, so that neighbours on the same core do not count as long as they leave it a share of 1 / factor. And
-once more in virtual time, with the measured speeds and the measured link. Also: latency of a task beside its work, MB/s,
+once more in virtual time, with the measured speeds and link. Also: latency of a task beside its work, MB/s,
 bytes beyond the tensors', memory of the run's process at the server.
 """
 
