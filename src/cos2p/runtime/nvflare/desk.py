@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cos2p.errors import UpdateRefused
 from cos2p.runtime.nvflare.spool import Incoming, Notice, Outgoing, clean
-from cos2p.runtime.nvflare.traffic import Traffic, tensor_bytes
+from cos2p.runtime.nvflare.traffic import Traffic, header_bytes
 
 
 class Desk:
@@ -52,9 +52,7 @@ class Desk:
                 incoming.drop()
             raise UpdateRefused("an answer was announced, but its bytes did not come")
         try:
-            data = incoming.close().read_bytes()
-            self.traffic.add(client, tensors_up=tensor_bytes(data))
-            return data
+            return incoming.close().read_bytes()
         finally:
             incoming.drop()
 
@@ -70,8 +68,7 @@ class Desk:
             if outgoing is None or outgoing.notice.task != task:
                 raise UpdateRefused(f"{task!r} is not a task of {client}")
             chunk = outgoing.read(offset)
-            if offset + len(chunk) == outgoing.notice.size:
-                self.traffic.add(client, tensors_down=outgoing.tensors)
+            self.traffic.add(client, tensors_down=outgoing.tensors_to(offset + len(chunk)))
             return chunk
 
     def push(self, client: str, notice: Notice, offset: int, chunk: memoryview) -> int:
@@ -86,7 +83,10 @@ class Desk:
                     incoming.drop()
                 incoming = Incoming(self._in / client, notice, self._limits[client])
                 self._incoming[client] = incoming
-            return incoming.write(offset, chunk)
+            fresh = incoming.received == 0
+            before, received = incoming.received, incoming.write(offset, chunk)
+            self.traffic.add(client, tensors_up=max(0, received - before - (header_bytes(chunk) if fresh else 0)))
+            return received
 
     def _void(self, client: str) -> None:
         for held in (self._outgoing.pop(client, None), self._incoming.pop(client, None)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cos2p.errors import UpdateRefused
-from cos2p.runtime.nvflare.traffic import tensor_bytes
+from cos2p.runtime.nvflare.traffic import header_bytes
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
 
 
@@ -52,7 +52,7 @@ class Outgoing:
         path.write_bytes(data)
         self.path = path
         self.notice = Notice(task, len(data), digest_of(data))
-        self.tensors = tensor_bytes(data)
+        self._told = header_bytes(memoryview(data))
 
     def read(self, offset: int) -> bytes:
         """The chunk that begins at `offset`; UpdateRefused if there is none."""
@@ -61,6 +61,11 @@ class Outgoing:
         with self.path.open("rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)
+
+    def tensors_to(self, end: int) -> int:
+        """Bytes of tensors up to `end` that were not asked for before: a chunk sent again is counted once."""
+        new, self._told = max(0, end - self._told), max(end, self._told)
+        return new
 
     def drop(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 PARTS = ("tensors_down", "tensors_up", "wire_down", "wire_up")
-"""Bytes of the tensors in complete payloads, and of all frames (heads, questions and beats included), each way."""
+"""Bytes of tensors that travelled, each counted once, and of all frames: heads, questions, beats, repetitions."""
 
 
-def tensor_bytes(payload: bytes) -> int:
-    """Bytes of the tensors alone in a safetensors payload: 8 bytes of length and the header come first."""
-    return len(payload) - 8 - int.from_bytes(payload[:8], "little")
+def header_bytes(beginning: memoryview) -> int:
+    """Bytes before the tensors in a safetensors payload: 8 with the header's length, and the header."""
+    return 8 + int.from_bytes(beginning[:8], "little")
 
 
 class Traffic:
