@@ -17,7 +17,7 @@ from cos2p.aggregation.merge import SegmentMerge
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, House, Member, Merge, Method
+from cos2p.methods.base import Assignment, Call, Forms, House, Member, Merge, Method
 from cos2p.models.layout import Weights
 from cos2p.runtime.rules import Redispatch
 from cos2p.seeding import torch_rng
@@ -110,6 +110,7 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
+    forms: ClassVar[Forms] = {"scaler": ("method.rescale=true",)}
 
     def __init__(self, settings: Settings, house: House) -> None:
         super().__init__(settings, house)
