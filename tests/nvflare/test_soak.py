@@ -1,7 +1,7 @@
 """Sixty rounds of four clients with ten megabytes each: the server's memory stays, and the wire carries little else.
 
-Bytes on the wire are counted outside of all of it, on the TCP connection: TLS, NVFlare's envelopes and its questions for
-work included. About four minutes.
+Bytes on the wire are counted outside of all of it, on the TCP connection: TLS, NVFlare's envelopes and its questions
+for work included. About four minutes.
 """
 
 from __future__ import annotations
