@@ -31,7 +31,7 @@ def run_events(rounds: int) -> Iterator[Event]:
     """The fast three report in every round; the slow one has its first task to the end."""
     yield "started", facts(rounds=rounds)
     for client in CLIENTS:
-        yield "dispatched", {"t": 0.0, "client": client, "version": 0}
+        yield "dispatched", {"t": 0.0, "client": client, "version": 0, "seconds": {}}
     for version in range(1, rounds + 1):
         t = 10.0 * version
         for client in CLIENTS[:3]:
@@ -40,7 +40,7 @@ def run_events(rounds: int) -> Iterator[Event]:
         yield "aggregated", {"t": t, "version": version}
         yield evaluated(version, t, top1=0.1 + 0.5 * version / rounds)
         for client in CLIENTS[:3]:
-            yield "dispatched", {"t": t, "client": client, "version": version}
+            yield "dispatched", {"t": t, "client": client, "version": version, "seconds": {}}
     yield "finished", {"t": 10.0 * rounds, "validation": {"12": {"top1": 0.6}}}
 
 

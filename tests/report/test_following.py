@@ -63,6 +63,20 @@ def test_a_hostile_reason_stays_text() -> None:
     assert stream.getvalue() == "virtual 0 s: [red]pi[/red] update refused: ?[2J?error: gone\n"
 
 
+def test_on_a_fleet_the_time_is_the_clocks_and_what_holds_it_up_is_told() -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, width=120)) as listener:
+        listener("waiting", {"t": 0.0, "reason": "no device is connected yet"})
+        listener("dispatched", {"t": 1.0, "client": "pi", "version": 0})
+        listener("unfit", {"t": 2.0, "client": "pi-2", "reason": "its data have 3 classes, the model 10"})
+        listener("lowered", {"t": 3.0, "client": "pi", "was": 0.5, "rate": 0.25, "memory": 1})
+    assert stream.getvalue().splitlines() == [
+        "waiting: no device is connected yet",
+        "after 2 s: pi-2 cannot take part: its data have 3 classes, the model 10",
+        "after 3 s: pi gets a smaller submodel: R 0.5 → 0.25",
+    ]
+
+
 def draw(view: LiveView) -> str:
     console = Console(file=io.StringIO(), width=120, legacy_windows=False)
     with console.capture() as capture:

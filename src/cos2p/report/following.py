@@ -41,10 +41,14 @@ def note_words(kind: str, fields: Mapping[str, Any]) -> str | None:
         "lost": "lost its task in a restart",
         "died": "fell silent",
         "left": "is gone",
+        "unfit": "cannot take part",
+        "lowered": "gets a smaller submodel",
     }.get(kind)
     if said is None:
         return None
     reason = f": {printable(fields['reason'])}" if fields.get("reason") else ""
+    if kind == "lowered":
+        reason = f": R {fields['was']:g} → {fields['rate']:g}"
     return f"{printable(fields['client'])} {said}{reason}"
 
 
@@ -66,6 +70,8 @@ class _View:
         self._notes = 0
 
     def tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "waiting":
+            self.say(f"waiting: {printable(fields['reason'])}")
         if self.verbose and (detail := detail_words(kind, fields)):
             self.say(detail)
         note = note_words(kind, fields)
@@ -73,7 +79,7 @@ class _View:
             return
         self._notes += 1
         if self.verbose or self._notes <= NOTES:
-            self.say(f"virtual {duration(fields['t'])}: {note}")
+            self.say(f"{self.progress.time_words(fields['t'])}: {note}")
         elif self._notes == NOTES + 1:
             self.say("further troubles are counted only; -v tells all")
 
@@ -130,9 +136,8 @@ class LiveView(_View):
                 Text(progress.count_words()),
                 Text(f"{duration(progress.elapsed())} · {progress.remaining_words()}", style="dim"),
             )
-            scores = (
-                f"virtual {duration(progress.now)} · {progress.score_words()} · clients {percent(progress.client_mean)}"
-            )
+            time_words = progress.time_words(progress.now)
+            scores = f"{time_words} · {progress.score_words()} · clients {percent(progress.client_mean)}"
             trouble = Text(progress.trouble_words(), style="yellow" if progress.late() else "dim")
             return Group(head, Text(scores), trouble)
 

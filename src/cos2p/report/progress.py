@@ -27,7 +27,9 @@ class Progress:
         """Rounds done."""
         self.merged = 0
         self.now = 0.0
-        """Virtual seconds."""
+        """Seconds of the run."""
+        self.real = False
+        """Whether they are the clock's: only a simulation knows beforehand how long a task will take."""
         self.part = ""
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
@@ -63,6 +65,7 @@ class Progress:
     def _on_dispatched(self, fields: Mapping[str, Any]) -> None:
         self.open[fields["client"]] = (fields["version"], fields["t"])
         self._given[fields["client"]] = fields["t"]
+        self.real = "seconds" not in fields
 
     def _on_arrived(self, fields: Mapping[str, Any]) -> None:
         self.open.pop(fields["client"], None)
@@ -169,6 +172,10 @@ class Progress:
         parts += [f"{name} {number}" for name, number in (("refused", self.refused), ("failed", self.failed)) if number]
         return " · ".join(parts)
 
+    def time_words(self, seconds: float) -> str:
+        """The run's own time: computed in a simulation, the clock's on a fleet."""
+        return f"after {duration(seconds)}" if self.real else f"virtual {duration(seconds)}"
+
     def remaining_words(self) -> str:
         if self.finished:
             return "done"
@@ -181,7 +188,7 @@ class Progress:
         return " · ".join(
             [
                 self.count_words(),
-                f"virtual {duration(self.now)}",
+                self.time_words(self.now),
                 self.score_words(),
                 f"clients {percent(self.client_mean)}",
                 self.trouble_words(),
