@@ -69,7 +69,13 @@ def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, la
             "data": {"source": "digits", "train_samples": 60 * devices, "test_samples": 100},
             "fleet": {"devices": groups},
             "training": {"epochs": 2, "lr": 1e-3},
-            "schedule": {"rounds": rounds, "mu": 0.5, "t_clk": 4.0, "evaluate_every": 10_000},
+            "schedule": {
+                "rounds": rounds,
+                "mu": 0.5,
+                "t_clk": 4.0,
+                "redispatch": "at-aggregation",  # else everybody is always busy, and RU tells nothing
+                "evaluate_every": 10_000,
+            },
             "method": {"name": "cos2p", "masks": {"epochs": 1, "rounds": 2}},
             "run": {"workers": 1},
         }
