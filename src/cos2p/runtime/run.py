@@ -11,15 +11,13 @@ DIR/model/                 the final model as a Hugging Face folder
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from cos2p.errors import RunError, TrainingError
+from cos2p.interrupts import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.simulation import NOBODY_LEFT, Listener, Simulation
@@ -88,7 +86,7 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
             done = {"version": simulation.server.coordinator.version, "merged": simulation.server.coordinator.merged}
             listener("resumed", {"t": simulation.now, **done, **run_facts(recipe, world.house)})
         saver = _Saver(simulation, log, folder, recipe.run.checkpoint_seconds)
-        with _stop_on_interrupt(simulation):
+        with on_interrupt(_asks_to_stop(simulation)):
             simulation.run(saver.after_event)
         if simulation.finished is None:
             saver.save()
@@ -124,22 +122,12 @@ class _Saver:
         self._last = time.monotonic()
 
 
-@contextmanager
-def _stop_on_interrupt(simulation: Simulation) -> Iterator[None]:
+def _asks_to_stop(simulation: Simulation) -> Callable[[], None]:
     """The first Ctrl-C stops between two events with a checkpoint; a second one stops at once."""
 
-    def ask(signum: int, frame: FrameType | None) -> None:
+    def ask() -> None:
         if simulation.stop_requested:
             raise KeyboardInterrupt
         simulation.stop_requested = True
 
-    previous: Any
-    try:
-        previous = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not in the main thread: the caller handles interrupts
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    return ask

@@ -15,10 +15,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from cos2p.errors import RunError
+from cos2p.interrupts import on_interrupt
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes
@@ -65,7 +64,7 @@ class Runner:
 
         if after is not None:
             after(dict(outcomes))
-        with self._interruptible():
+        with on_interrupt(self._pass_on):
             try:
                 self._loop(waiting, note)
             finally:
@@ -96,25 +95,11 @@ class Runner:
         self._running.append(job)
         self.view.started(cell)
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C asks the cells to stop with a checkpoint; a second one stops them at once."""
-
-        def pass_on(signum: int, frame: FrameType | None) -> None:
-            self._interrupts += 1
-            for job in self._running:
-                job.interrupt() if self._interrupts < 3 else job.kill()
-
-        previous: Any
-        try:
-            previous = signal.signal(signal.SIGINT, pass_on)
-        except ValueError:  # not in the main thread: the caller handles interrupts
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
+    def _pass_on(self) -> None:
+        """Ctrl-C asks the cells to stop with a checkpoint; a third one stops them at once."""
+        self._interrupts += 1
+        for job in self._running:
+            job.interrupt() if self._interrupts < 3 else job.kill()
 
 
 class _Job:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-import signal
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import safetensors.torch
 
 import cos2p.errors
 from cos2p.errors import Cos2pError, RunError
+from cos2p.interrupts import on_interrupt
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
 from cos2p.recipe import Recipe
@@ -100,7 +98,7 @@ class Follower:
         self._begin(expected)
         self.office.patience = OUTAGE_SECONDS
         lost = 0.0
-        with self._log.open("rb") as log, self._pause_on_interrupt():
+        with self._log.open("rb") as log, on_interrupt(self._ask_to_pause):
             mark_in_use(log.fileno())
             while True:
                 if self._pause_asked:
@@ -199,25 +197,11 @@ class Follower:
             data += piece
         return bytes(data)
 
-    @contextmanager
-    def _pause_on_interrupt(self) -> Iterator[None]:
+    def _ask_to_pause(self) -> None:
         """The first Ctrl-C asks the server to pause with a checkpoint; the second one leaves the run to itself."""
-
-        def ask(signum: int, frame: FrameType | None) -> None:
-            if self._pause_asked:
-                raise KeyboardInterrupt
-            self._pause_asked = True
-
-        previous: Any
-        try:
-            previous = signal.signal(signal.SIGINT, ask)
-        except ValueError:  # not in the main thread: the caller handles interrupts
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
+        if self._pause_asked:
+            raise KeyboardInterrupt
+        self._pause_asked = True
 
 
 def _error(told: Mapping[str, Any]) -> Cos2pError:
