@@ -27,7 +27,7 @@ types: $(READY)
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet"
 	$(BIN)/python -m pytest -m memory
-	$(BIN)/python -m pytest -m browser
+	COS2P_SCREENSHOTS=runs/screenshots $(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
 test-fleet: $(READY)
