@@ -109,6 +109,16 @@ def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) 
     assert report.failures == {}, "a rate that was too large is no failure of the study"
 
 
+def test_another_choice_has_folders_of_its_own(tmp_path: Path) -> None:
+    names = []
+    for lrs in ((0.001,), (0.001, 0.004)):
+        execute = FakeExecute(by_rate)
+        asked = plan(tmp_path, methods=("fedavg", "cos2p"), seeds=(0,), search=Search(lrs=lrs))
+        compare(asked, execute, lambda report: None)
+        names.append([cell.name for cell in execute.batches[1][0]])
+    assert names == [["fedavg-lr0.001-s0", "cos2p-lr0.001-s0"], ["fedavg-lr0.001-s0", "cos2p-lr0.004-s0"]]
+
+
 def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path) -> None:
     execute = FakeExecute(lambda cell: figures())
     search = Search(lrs=(0.02, 0.01), seed=7, updates=2)

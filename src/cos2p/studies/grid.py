@@ -28,6 +28,9 @@ class Row:
     """Another method than the recipe's."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """What the table says of the row besides its figures: the ticks of an ablation, the axes of a sweep."""
+    folder: str = ""
+    """Beginning of its cells' names; empty: the key. A row whose settings were searched has them in it, so that a
+    wider search in the same folder does not meet the runs of an earlier choice."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int], prefix: str
             recipe = base.load(row, f"seed={seed}")
             digest = recipe_digest(recipe)
             if digest not in by_digest:
-                name = _free_name(cell_name(f"{prefix}{row.key}", seed), cells)
+                name = _free_name(cell_name(f"{prefix}{row.folder or row.key}", seed), cells)
                 cells[name] = Cell(name, row.key, seed, recipe)
                 by_digest[digest] = name
             where[row.key, seed] = by_digest[digest]

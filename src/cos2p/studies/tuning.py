@@ -64,7 +64,11 @@ class Setting:
     """A name in `Method.forms`; empty: as the recipe has it."""
 
     def key(self, row: str) -> str:
-        return f"tune-{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
+        """Of a trial."""
+        return f"tune-{self.folder(row)}"
+
+    def folder(self, row: str) -> str:
+        return f"{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
 
     def words(self) -> str:
         return f"lr {self.lr:g}" + (f", {self.form}" if self.form else "")
@@ -134,13 +138,14 @@ def make_trials(base: Base, rows: Sequence[Row], search: Search) -> Trials:
         for setting in settings[row.key]:
             title = f"{row.title}, {setting.words()}"
             trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE)), setting)
-            trials.append(replace(trial, key=setting.key(row.key), title=title))
+            trials.append(replace(trial, key=setting.key(row.key), folder="", title=title))
     return Trials(make_grid(shorter, trials, (search.seed,)), settings, recipe_lrs)
 
 
 def tuned(row: Row, setting: Setting) -> Row:
     form = method_class(row.method).forms[setting.form] if row.method and setting.form else ()
-    return replace(row, changes=(*row.changes, *form, f"training.lr={setting.lr!r}"))
+    changes = (*row.changes, *form, f"training.lr={setting.lr!r}")
+    return replace(row, changes=changes, folder=setting.folder(row.key))
 
 
 def best_setting(scores: Mapping[Setting, float | None], recipe_lr: float) -> Setting:
