@@ -21,7 +21,9 @@ def settings(model: type[BaseModel]) -> list[type[BaseModel]]:
     return [model, *(deeper for nested in inner for deeper in settings(nested))]
 
 
-@pytest.mark.parametrize("top", [Recipe, *{m.settings_type for m in methods().values()}], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "top", [Recipe, *dict.fromkeys(m.settings_type for m in methods().values())], ids=lambda m: m.__name__
+)
 def test_every_field_is_explained(top: type[BaseModel]) -> None:
     for model in settings(top):
         for name, field in model.model_fields.items():
