@@ -21,6 +21,7 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.training.masks import Memory
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
+from tests.tiny import same
 
 
 @cache
@@ -109,3 +110,13 @@ class Fleet:
                 self.notes.append(effect)
             elif isinstance(effect, Done):
                 self.done = effect.reason
+
+
+def check_a_restart_changes_nothing(settings: Mapping[str, Any], folder: Path, updates: int = 6) -> None:
+    """A server that is stopped after four answers and built again goes on as if nothing had been."""
+    straight = Fleet(digits_house(updates=updates), settings).run()
+    broken = Fleet(digits_house(updates=updates), settings).run(answers=4)
+    broken.restart(folder)
+    broken.run()
+    assert same(broken.server.weights, straight.server.weights)
+    assert [order.spec for order in broken.orders] == [order.spec for order in straight.orders]

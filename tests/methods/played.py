@@ -51,3 +51,13 @@ def answer(world: World, server: Server, order: Order) -> Update:
 
 def of(events: Events, kind: str) -> list[Mapping[str, Any]]:
     return [fields for name, fields in events if name == kind]
+
+
+def check_two_rounds(settings: Mapping[str, Any]) -> tuple[Simulation, Events]:
+    """Two rounds on digits go through, and give a score."""
+    simulation, events = play(settings)
+    result = simulation.scores.result(simulation.server.peak_memory)
+    assert result["rounds"] == 2
+    assert 0 < result["top1"] <= 1
+    assert not of(events, "refused")
+    return simulation, events

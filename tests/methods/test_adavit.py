@@ -16,31 +16,23 @@ from cos2p.submodel.rates import Cut, cut, prunable, segment_costs
 from cos2p.submodel.slicing import extract
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.evaluation import build_model
-from tests.methods.fleet import Fleet, digits_house
-from tests.methods.played import of, play
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, house, same
+from tests.tiny import VIT, house
 
 NAMES = ("fedavg-adavit", "fedavg-adavit-full")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_rounds_on_digits(name: str) -> None:
-    simulation, events = play({"name": name})
-    result = simulation.scores.result(simulation.server.peak_memory)
-    assert result["rounds"] == 2
-    assert 0 < result["top1"] <= 1
-    assert not of(events, "refused")
+    _, events = check_two_rounds({"name": name})
     assert all(0 < note["report"]["used_tokens"] <= 1 for note in of(events, "merged"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    straight = Fleet(digits_house(updates=6), {"name": name}).run()
-    broken = Fleet(digits_house(updates=6), {"name": name}).run(answers=4)
-    broken.restart(tmp_path)
-    broken.run()
-    assert same(broken.server.weights, straight.server.weights)
+    check_a_restart_changes_nothing({"name": name}, tmp_path)
 
 
 def test_policies_are_averaged_over_those_who_held_their_heads() -> None:

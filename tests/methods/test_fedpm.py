@@ -18,8 +18,8 @@ from cos2p.submodel.rates import cut
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.fedpm import is_masked, masked_shapes, pack_bits, random_weight
 from cos2p.training.fedpm_segments import segment_shapes
-from tests.methods.fleet import Fleet, digits_house
-from tests.methods.played import of, play
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.played import check_two_rounds
 from tests.tiny import VIT, house, same
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,11 +44,7 @@ def contribution(method: FedPM, weights: Weights, spec: SubmodelSpec, ones: bool
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_rounds_on_digits(variant: str) -> None:
-    simulation, events = play({"name": "fedpm", **VARIANTS[variant]})
-    result = simulation.scores.result(simulation.server.peak_memory)
-    assert result["rounds"] == 2
-    assert 0 < result["top1"] <= 1
-    assert not of(events, "refused")
+    simulation, _ = check_two_rounds({"name": "fedpm", **VARIANTS[variant]})
     start = simulation.server.method.initial_weights(init_weights(simulation.world.config, 3))
     assert not same(start, simulation.server.weights)
 
@@ -56,11 +52,7 @@ def test_two_rounds_on_digits(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_restart_changes_nothing(variant: str, tmp_path: Path) -> None:
     settings = {"name": "fedpm", **VARIANTS[variant]}
-    straight = Fleet(digits_house(updates=6), settings).run()
-    broken = Fleet(digits_house(updates=6), settings).run(answers=4)
-    broken.restart(tmp_path)
-    broken.run()
-    assert same(broken.server.weights, straight.server.weights)
+    check_a_restart_changes_nothing(settings, tmp_path)
 
 
 @pytest.mark.parametrize("variant", ["segments", "given"])

@@ -20,10 +20,10 @@ from cos2p.training.quantizers import UNSET
 from cos2p.training.qvit import QuantSettings, quant_table, sent_quant
 from cos2p.training.qvit_model import QuantTransformer
 from cos2p.training.trainers import run_task
-from tests.methods.fleet import Fleet, digits, digits_house, with_rates
-from tests.methods.played import of, play
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
+from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, assert_close, house, order, same
+from tests.tiny import VIT, assert_close, house, order
 
 NAMES = ("fedavg-qvit", "fedavg-qvit-hard")
 
@@ -36,22 +36,14 @@ def built(name: str, *rates: float) -> QuantMethod:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_rounds_on_digits(name: str) -> None:
-    simulation, events = play({"name": name})
-    result = simulation.scores.result(simulation.server.peak_memory)
-    assert result["rounds"] == 2
-    assert 0 < result["top1"] <= 1
-    assert not of(events, "refused")
+    _, events = check_two_rounds({"name": name})
     bits = {note["client"][:10]: note["report"]["bits"] for note in of(events, "merged")}
     assert bits == ({"jetson-xav": 2, "jetson-agx": 8} if name == "fedavg-qvit" else {"jetson-xav": 8, "jetson-agx": 8})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    straight = Fleet(digits_house(updates=6), {"name": name}).run()
-    broken = Fleet(digits_house(updates=6), {"name": name}).run(answers=4)
-    broken.restart(tmp_path)
-    broken.run()
-    assert same(broken.server.weights, straight.server.weights)
+    check_a_restart_changes_nothing({"name": name}, tmp_path)
 
 
 def test_one_client_with_the_whole_model_is_its_local_training() -> None:

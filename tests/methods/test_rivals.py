@@ -22,7 +22,7 @@ from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
 from cos2p.training.evaluation import evaluate_global
 from cos2p.training.trainers import run_task, trainer
-from tests.methods.fleet import Fleet, digits, digits_house, with_rates
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, copy, house, same
 
@@ -141,13 +141,7 @@ def test_a_whole_run_on_digits(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    settings = {"name": name, **RIVALS[name]}
-    straight = Fleet(digits_house(updates=8), settings).run()
-    broken = Fleet(digits_house(updates=8), settings).run(answers=4)
-    broken.restart(tmp_path)
-    broken.run()
-    assert same(broken.server.weights, straight.server.weights)
-    assert [order.spec for order in broken.orders] == [order.spec for order in straight.orders]
+    check_a_restart_changes_nothing({"name": name, **RIVALS[name]}, tmp_path, updates=8)
 
 
 @pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])

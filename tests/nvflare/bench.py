@@ -12,9 +12,10 @@ from cos2p.messages import Task, Update
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare.desk import Desk
-from cos2p.runtime.nvflare.driver import Answered, Driver
+from cos2p.runtime.nvflare.driver import Driver
 from cos2p.runtime.nvflare.evaluation import Evaluator
 from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.happenings import Answered
 from cos2p.runtime.nvflare.spool import Notice, digest_of
 from cos2p.runtime.nvflare.wire import CHUNK_BYTES
 from cos2p.runtime.world import World, build_world

@@ -15,7 +15,7 @@ import torch
 from cos2p.errors import TrainingError
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.nvflare.driver import Answered
+from cos2p.runtime.nvflare.happenings import Answered
 from cos2p.runtime.nvflare.spool import Notice
 from cos2p.runtime.run import run as simulate
 from cos2p.tracking.events import read_events

@@ -16,7 +16,9 @@ import cos2p
 from cos2p.errors import RunError
 from cos2p.methods import method_class
 from cos2p.methods.base import House
+from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
+from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.server import Server
 from cos2p.submodel.thin import fitted_config
@@ -67,11 +69,16 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    config = fitted_config(server.house.config, weights)
-    if config == server.house.config or config.heads * config.head_dim == config.dim:
-        save_pretrained(folder / "model", config, weights)  # of other thin models Hugging Face knows no form
+    save_model(folder, server.house.config, weights)
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
+
+
+def save_model(folder: Path, config: ModelConfig, weights: Weights) -> None:
+    """As a Hugging Face folder; a thin model whose heads do not fill its width has no form there and is left out."""
+    fitted = fitted_config(config, weights)
+    if fitted == config or fitted.heads * fitted.head_dim == fitted.dim:
+        save_pretrained(folder / "model", fitted, weights)
 
 
 def recipe_toml(recipe: Recipe) -> str:

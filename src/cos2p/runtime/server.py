@@ -225,6 +225,21 @@ class Server:
             self.extras[order.task] = assignment.extras
         return Send(order)
 
+    def dispatch_facts(self, order: Order, size: int) -> dict[str, Any]:
+        """What the log says of a task of `size` bytes that goes out."""
+        return {
+            "client": order.client,
+            "task": order.task,
+            "version": order.version,
+            "cycle": order.cycle,
+            "window": [order.spec.frozen, order.spec.top],
+            "exits": list(order.spec.exits),
+            "masks": order.quotas is not None,
+            "lr": order.lr,
+            "bytes": size,
+            "peak_memory": self.peak_memory[order.client],
+        }
+
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.house.members[order.client]

@@ -164,20 +164,7 @@ class Simulation:
         data = self.server.task(order).to_bytes()
         phases = task_phases(self.world.config, member.device, order, member.samples, member.test_samples, len(data))
         self.scores.dispatched(order, self.now, len(data))
-        self._log(
-            "dispatched",
-            client=order.client,
-            task=order.task,
-            version=order.version,
-            cycle=order.cycle,
-            window=[order.spec.frozen, order.spec.top],
-            exits=list(order.spec.exits),
-            masks=order.quotas is not None,
-            lr=order.lr,
-            bytes=len(data),
-            peak_memory=self.server.peak_memory[order.client],
-            seconds=phases.to_dict(),
-        )
+        self._log("dispatched", **self.server.dispatch_facts(order, len(data)), seconds=phases.to_dict())
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:
             self._plan(self.now + lost, "restarts", order.task)

@@ -21,13 +21,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from cos2p.data.examples import Examples
 from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
-from cos2p.training.evaluation import evaluate_global
 from cos2p.training.masks import Memory
 from cos2p.training.trainers import run_task
 
@@ -125,21 +124,8 @@ def _train(data: bytes, memory: bytes) -> Outcome:
 
 
 def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
-    """Scores on the validation and the test samples, at each exit."""
     assert _world is not None
-    loaded = load_tensors(weights)
-    limit = _world.recipe.schedule.evaluate_samples
-    scores: dict[str, Any] = {}
-    for name, examples in (("validation", _world.bundle.validation), ("test", _world.bundle.test)):
-        part = examples if everything or name == "validation" else _first(examples, limit)
-        if len(part):
-            by_exit = evaluate_global(_world.config, loaded, part, _world.recipe.data.normalize, exits)
-            scores[name] = {str(depth): result for depth, result in by_exit.items()}
-    return scores
-
-
-def _first(examples: Examples, limit: int) -> Examples:
-    return examples.subset(torch.arange(limit)) if 0 < limit < len(examples) else examples
+    return score_model(_world.recipe, _world.config, _world.bundle, load_tensors(weights), exits, everything)
 
 
 def pack_memory(memory: Memory) -> bytes:

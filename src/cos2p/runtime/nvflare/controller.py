@@ -25,8 +25,9 @@ from nvflare.apis.signal import Signal
 
 from cos2p.errors import UpdateRefused
 from cos2p.runtime.nvflare.desk import Desk
-from cos2p.runtime.nvflare.driver import Answered, Driver
+from cos2p.runtime.nvflare.driver import Driver
 from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.happenings import Answered
 from cos2p.runtime.nvflare.host import Host, read_recipe
 from cos2p.runtime.nvflare.link import Answer, serve
 from cos2p.runtime.nvflare.orphans import die_with_parent

@@ -14,9 +14,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from cos2p.errors import BudgetError, TrainingError, UpdateRefused
@@ -30,6 +28,8 @@ from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.nvflare.desk import Desk
 from cos2p.runtime.nvflare.evaluation import Evaluator
 from cos2p.runtime.nvflare.facts import Facts
+from cos2p.runtime.nvflare.happenings import Answered, Asked, Happening, Ready, Remark
+from cos2p.runtime.nvflare.judge import Judge
 from cos2p.runtime.nvflare.members import lowered_rate, member_of
 from cos2p.runtime.nvflare.roll import Roll
 from cos2p.runtime.nvflare.spool import Notice
@@ -55,44 +55,6 @@ class Port(Protocol):
         """The client's task is void; it need not be told."""
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A client has its data loaded and waits for work."""
-
-    client: str
-    facts: Facts
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A client is done with a task: its update lies on the desk, or it says why there is none."""
-
-    client: str
-    task: str
-    notice: Notice | None
-    failure: str = ""
-    out_of_memory: bool = False
-    numbers: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The user wants the run to pause, to go on later from a checkpoint; or to end now, with a reason."""
-
-    end: str = ""
-
-
-@dataclass(frozen=True)
-class Remark:
-    """A line for the log."""
-
-    kind: str
-    fields: Mapping[str, Any]
-
-
-Happening = Ready | Answered | Asked | Remark
-
-
 class Driver:
     def __init__(
         self,
@@ -105,7 +67,7 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self.config, self.port, self.desk = recipe, config, port, desk
-        self.evaluator, self._tell = evaluator, tell
+        self.judge, self._tell = Judge(evaluator, self._newest), tell
         self.server: Server
         self.scores: Scores
         self.begun = False
@@ -117,10 +79,7 @@ class Driver:
         self.roll = Roll(recipe.fleet.heartbeat_seconds, clock)
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._timers = Timers(clock)
-        self._evaluation: tuple[int, Future[dict[str, Any]]] | None = None
-        self._stale_evaluation = False
         self._benched: dict[str, str] = {}
-        self._bytes: dict[str, int] = {}
 
     def begin(self, members: Iterable[Member]) -> None:
         """Make the server for those who are here now. More may come."""
@@ -366,73 +325,39 @@ class Driver:
         limit = trainer(order.trainer).upload(self.config, order) + extras + ALLOWANCE
         notice = self.desk.put(order.client, order.task, data, limit)
         self.scores.dispatched(order, self.now, len(data))
-        self._log(
-            "dispatched",
-            client=order.client,
-            task=order.task,
-            version=order.version,
-            cycle=order.cycle,
-            window=[order.spec.frozen, order.spec.top],
-            exits=list(order.spec.exits),
-            masks=order.quotas is not None,
-            lr=order.lr,
-            bytes=len(data),
-            peak_memory=self.server.peak_memory[order.client],
-        )
+        self._log("dispatched", **self.server.dispatch_facts(order, len(data)))
         self.port.offer(order.client, notice)
 
     def _new_version(self, effect: NewVersion) -> None:
         self.scores.round_closed(self.now)
         if effect.version % self.recipe.schedule.evaluate_every == 0:
-            self._stale_evaluation = True
-            self._start_evaluation()
+            self.judge.ask()
 
-    # ------------------------------------------------------------ evaluation runs beside the training
+    # ------------------------------------------------------------ evaluation
 
-    def _start_evaluation(self) -> None:
-        """The newest version; one at a time, so a slow evaluation skips versions instead of falling behind."""
-        if self._evaluation is None and self._stale_evaluation:
-            self._stale_evaluation = False
-            self._evaluation = (self.server.versions.current, self.evaluator.evaluate(self._evaluated_weights()))
-
-    def _evaluated_weights(self) -> Weights:
+    def _newest(self) -> tuple[int, Weights]:
         """As in the simulation: a method may mask or scale the model before it is judged."""
-        return self.server.method.evaluated_weights(self.server.weights)
+        return self.server.versions.current, self.server.method.evaluated_weights(self.server.weights)
 
     def _collect_evaluation(self) -> None:
-        if self._evaluation is None or not self._evaluation[1].done():
+        verdict = self.judge.verdict()
+        if verdict is None:
             return
-        version, future = self._evaluation
-        self._evaluation = None
-        try:
-            result = future.result()
-        except BrokenProcessPool:
-            self.evaluator.restart()
-            self._log("unevaluated", version=version, reason="the evaluating process was killed")
+        if verdict.scores is None:
+            self._log("unevaluated", version=verdict.version, reason="the evaluating process was killed")
             return
-        self.scores.evaluated(version, result)
-        self._log("evaluated", version=version, **result)
+        self.scores.evaluated(verdict.version, verdict.scores)
+        self._log("evaluated", version=verdict.version, **verdict.scores)
         if self.scores.out_of_patience(self.recipe.schedule.patience):
             self._carry_out(self.server.handle(Stop("no better validation score for a while")))
-        self._start_evaluation()
 
     def _finish(self) -> None:
         end = self.now
-        version = self.server.versions.current
-        if self._evaluation is not None:
-            self._evaluation[1].cancel()
-        for attempt in range(3):
-            try:
-                result = self.evaluator.evaluate(self._evaluated_weights(), everything=True).result()
-                break
-            except BrokenProcessPool:
-                if attempt == 2:
-                    raise
-                self.evaluator.restart()
-        self.scores.final(version, result, end)
+        version, scores = self.judge.last()
+        self.scores.final(version, scores, end)
         for client in self.server.house.members:
             self._log("traffic", client=client, **self.desk.traffic.of(client))
-        self._log("finished", reason=self.finished, version=version, **result)
+        self._log("finished", reason=self.finished, version=version, **scores)
 
     # ------------------------------------------------------------ small things
 

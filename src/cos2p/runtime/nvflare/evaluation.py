@@ -12,12 +12,11 @@ import safetensors.torch
 import torch
 
 from cos2p.data import Bundle, load
-from cos2p.data.examples import Examples
 from cos2p.messages import load_tensors
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.training.evaluation import evaluate_global
+from cos2p.runtime.scoring import score_model
 
 
 class Evaluator:
@@ -61,16 +60,4 @@ def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 
 def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
-    loaded = load_tensors(weights)
-    limit = _recipe.schedule.evaluate_samples
-    scores: dict[str, Any] = {}
-    for name, examples in (("validation", _bundle.validation), ("test", _bundle.test)):
-        part = examples if everything or name == "validation" else _first(examples, limit)
-        if len(part):
-            by_exit = evaluate_global(_config, loaded, part, _recipe.data.normalize, exits)
-            scores[name] = {str(depth): result for depth, result in by_exit.items()}
-    return scores
-
-
-def _first(examples: Examples, limit: int) -> Examples:
-    return examples.subset(torch.arange(limit)) if 0 < limit < len(examples) else examples
+    return score_model(_recipe, _config, _bundle, load_tensors(weights), exits, everything)

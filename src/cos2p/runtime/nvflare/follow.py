@@ -21,15 +21,13 @@ import cos2p.errors
 from cos2p.errors import Cos2pError, RunError
 from cos2p.interrupts import on_interrupt
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub import save_pretrained
 from cos2p.recipe import Recipe
 from cos2p.runtime.nvflare import require_nvflare
 from cos2p.runtime.nvflare.kits import Kit
 from cos2p.runtime.nvflare.office import Office
-from cos2p.runtime.results import check_same_recipe, recipe_toml
+from cos2p.runtime.results import check_same_recipe, recipe_toml, save_model
 from cos2p.runtime.run import Interrupted
 from cos2p.runtime.simulation import Listener
-from cos2p.submodel.thin import fitted_config
 from cos2p.tracking.events import mark_in_use
 from cos2p.tracking.files import prepare_folder, write_atomic
 
@@ -174,9 +172,7 @@ class Follower:
                 write_atomic(self.folder / name, self._fetch(name, size))
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
-        config = fitted_config(self._config(report), weights)
-        if config.heads * config.head_dim == config.dim:  # of other thin models Hugging Face knows no form
-            save_pretrained(self.folder / "model", config, weights)
+        save_model(self.folder, self._config(report), weights)
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
         self.office.ask(self._job, "fetched")
         return dict(result)
