@@ -28,7 +28,7 @@
     const map = cos2p.heatMap({ label: "Weights: devices by aggregations. Arrow keys move." });
     const frame = panel({
       id: "weights", title: "Weights γ̃",
-      why: "When the server merges, an update counts by how much it changed, how many samples stand behind it and how stale it is; γ̃ is its share among those that held the same segments.",
+      why: "When the server merges, an update counts by how much it changed, how many samples stand behind it and how stale it is; γ̃ is its share among those that held the same segments, by the mean of its weights.",
       figures: () => ({
         caption: "Mean weight of each device",
         columns: [{ title: "device" }, { title: "updates", right: true }, { title: "mean γ̃", right: true }, { title: "mean τ", right: true }],
