@@ -20,6 +20,7 @@ from cos2p.models.layout import Weights
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.masks import Quota
 from cos2p.training.prefix import Precision
+from cos2p.training.settings import LabelSkew
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Order:
     """Per block of the window, how much the device may keep: train the masks first. None: train `spec` as it is."""
     prefix_precision: Precision = "float32"
     """How the frozen part travels."""
+    label_skew: LabelSkew = "ignored"
+    """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
 
     def to_dict(self) -> dict[str, Any]:
         return {

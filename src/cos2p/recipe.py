@@ -16,7 +16,7 @@ from cos2p.models.config import ExitKind, ModelConfig
 from cos2p.models.sizes import SIZES, model
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, problems
-from cos2p.training.settings import OptimizerName
+from cos2p.training.settings import LabelSkew, OptimizerName
 
 
 class ModelSettings(Settings):
@@ -108,6 +108,10 @@ class TrainingSettings(Settings):
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
     lr_floor: float = Field(default=0.0, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
+    label_skew: LabelSkew = Field(
+        default="ignored",
+        description="`corrected`: devices add log(share of each class in their data) to the logits while they train.",
+    )
 
 
 class ScheduleSettings(Settings):

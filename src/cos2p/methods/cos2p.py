@@ -110,7 +110,10 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
-    forms: ClassVar[Forms] = {"scaler": ("method.rescale=true",)}
+    forms: ClassVar[Forms] = {
+        "scaler": ("method.rescale=true",),
+        "wide windows": ("method.rescale=true", "method.window.ratio=4"),
+    }
 
     def __init__(self, settings: Settings, house: House) -> None:
         super().__init__(settings, house)

@@ -218,6 +218,7 @@ class Server:
             spec=assignment.spec,
             quotas=assignment.quotas,
             prefix_precision=assignment.prefix_precision,
+            label_skew=training.label_skew,
         )
         self._check_memory(order)
         self.orders[order.task] = order

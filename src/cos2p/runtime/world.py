@@ -17,6 +17,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
 
 
@@ -36,6 +37,8 @@ def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
     bundle = load(recipe.data, recipe.seed)
     config = model_config(recipe, bundle)
+    if recipe.training.label_skew == "corrected":
+        check_correctable(config)
     devices = fleet_devices(recipe)
     shards = _deal(recipe, bundle, devices)
     members = {}

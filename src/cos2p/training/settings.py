@@ -13,6 +13,9 @@ from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
+LabelSkew = Literal["ignored", "corrected"]
+"""What a device does about the unequal shares of its labels (`training.label_skew`)."""
+
 
 class MaskPhase(Settings):
     """Training of the width masks, before the weights."""

@@ -27,6 +27,7 @@ from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.costs import Work, prefix_samples, submodel_memory, submodel_work, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
+from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
 from cos2p.training.observers import Observer
 from cos2p.training.optimizers import make_optimizer
@@ -107,6 +108,8 @@ def trainer(name: str) -> Trainer:
 
 def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
     """Do the task. Returns the update and what the device remembers now; the memory given is not changed."""
+    if task.order.label_skew == "corrected":
+        task = with_own_shares(config, task, shard.train.labels)
     return trainer(task.order.trainer).train(config, task, shard, dict(memory))
 
 
