@@ -61,8 +61,8 @@ def test_equal_shares_change_nothing() -> None:
 def test_first_step_is_that_of_the_shifted_cross_entropy() -> None:
     """Against the loss written out: CE(logits + log p, y), one step of plain gradient descent."""
     own, weights = labelled([0, 0, 0, 1], train=8), random_weights(VIT, 3)
-    given = corrected(order(FULL, lr=0.1, optimizer="sgd", epochs=1, batch=8, lambda2=0.0))
-    update, _ = run_task(VIT, task(VIT, weights, given), own, {})
+    sent = corrected(order(FULL, lr=0.1, optimizer="sgd", epochs=1, batch=8, lambda2=0.0))
+    update, _ = run_task(VIT, task(VIT, weights, sent), own, {})
     model = ElasticTransformer(VIT, FULL).load({n: t.clone() for n, t in weights.items() if n in update.delta})
     inputs, labels = own.train.batch(torch.arange(8), own.normalize)
     F.cross_entropy(model(inputs)[-1] + log_shares(labels, VIT.classes), labels).backward()
@@ -78,11 +78,11 @@ def test_first_step_is_that_of_the_shifted_cross_entropy() -> None:
 def test_an_absent_class_is_left_in_peace() -> None:
     """Without the correction its logit sinks with every step; with it, its row of the classifier hardly moves."""
     own, weights = labelled([0, 1]), random_weights(VIT, 2)
-    moved = {}
-    for name, given in (("ignored", order(FULL)), ("corrected", corrected(order(FULL, optimizer="sgd", lr=0.1)))):
-        given = given if name == "corrected" else order(FULL, optimizer="sgd", lr=0.1)
-        update, _ = run_task(VIT, task(VIT, weights, given), own, {})
-        moved[name] = float(update.delta[f"exits.{VIT.depth}.linear.bias"][2:].min())  # w_start − w_end
+    moved: dict[str, float] = {}
+    plain = order(FULL, optimizer="sgd", lr=0.1)
+    for wanted in (plain, corrected(plain)):
+        update, _ = run_task(VIT, task(VIT, weights, wanted), own, {})
+        moved[wanted.label_skew] = float(update.delta[f"exits.{VIT.depth}.linear.bias"][2:].min())  # w_start − w_end
     assert moved["ignored"] > 0.005
     assert abs(moved["corrected"]) < moved["ignored"] / 20
 
@@ -107,17 +107,17 @@ def test_own_scores_use_the_own_shares() -> None:
 
 
 def test_only_exits_move() -> None:
-    given = task(VIT, random_weights(VIT, 1), corrected(order(window(VIT, 1))))
-    shifted = with_own_shares(VIT, given, torch.tensor([0, 1, 1]))
-    changed = {name for name, tensor in given.weights.items() if not torch.equal(tensor, shifted.weights[name])}
-    assert changed == {name for name in given.weights if name.startswith("exits.") and name.endswith("linear.bias")}
+    sent = task(VIT, random_weights(VIT, 1), corrected(order(window(VIT, 1))))
+    shifted = with_own_shares(VIT, sent, torch.tensor([0, 1, 1]))
+    changed = {name for name, tensor in sent.weights.items() if not torch.equal(tensor, shifted.weights[name])}
+    assert changed == {name for name in sent.weights if name.startswith("exits.") and name.endswith("linear.bias")}
     assert changed
-    assert shifted.prefix is given.prefix
+    assert shifted.prefix is sent.prefix
 
 
 def test_survives_the_wire() -> None:
-    given = task(VIT, random_weights(VIT, 1), corrected(order(FULL)))
-    assert Task.from_bytes(given.to_bytes()).order.label_skew == "corrected"
+    sent = task(VIT, random_weights(VIT, 1), corrected(order(FULL)))
+    assert Task.from_bytes(sent.to_bytes()).order.label_skew == "corrected"
 
 
 @pytest.mark.parametrize("name", [n for n, c in CONFIGS.items() if c.task != "classification" or not c.biased])
