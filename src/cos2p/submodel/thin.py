@@ -159,15 +159,16 @@ def take_thin(weights: Mapping[str, Tensor], config: ModelConfig, part: Thin, al
 
 
 SCALED_LAYERS = ("q", "k", "v", "o", "fc1", "fc2")
-"""The layers of a block behind which HeteroFL's Scaler stands; it also stands behind the embedding."""
+"""The layers of a block behind which HeteroFL's Scaler stands; it also stands behind the embedding, before its norm."""
 
 
 def fold_scaler(weights: Mapping[str, Tensor], rate: float) -> Weights:
     """A thin model's tensors with the Scaler's division in them: it then infers as it was trained."""
-    embedding = "embed.norm." if "embed.norm.weight" in weights else "embed."  # BERT's ends in a norm
 
     def scaled(name: str) -> bool:
-        return name.startswith(embedding) or (name.startswith("blocks.") and name.split(".")[2] in SCALED_LAYERS)
+        if name.startswith("embed."):
+            return not name.startswith("embed.norm.")  # BERT's
+        return name.startswith("blocks.") and name.split(".")[2] in SCALED_LAYERS
 
     return {name: tensor / rate if scaled(name) else tensor for name, tensor in weights.items()}
 

@@ -1,7 +1,8 @@
 """Training a thin submodel: an ordinary transformer of a smaller config, with HeteroFL's Scaler.
 
 The Scaler divides the outputs of the embedding and of q, k, v, o, fc1 and fc2 by r in training: a layer that sees a
-share r of its inputs then gives as much as the full layer will. The full model on the server infers without it.
+share r of its inputs then gives as much as the full layer will. An embedding that ends in a norm (BERT) is divided
+before that norm, as in the official code. The full model on the server infers without it.
 """
 
 from __future__ import annotations
@@ -46,13 +47,19 @@ class Scaler(Observer):
 
     def begin(self, model: ElasticTransformer) -> None:
         assert model.embed is not None
-        scaled: list[nn.Module] = [model.embed]
-        scaled += [getattr(block, name) for block in model.blocks.values() for name in SCALED_LAYERS]
+        scaled = [getattr(block, name) for block in model.blocks.values() for name in SCALED_LAYERS]
+        if model.config.family == "bert":
+            model.embed.norm.register_forward_pre_hook(self._divide_before)
+        else:
+            scaled.append(model.embed)
         for module in scaled:
             module.register_forward_hook(self._divide)
 
     def _divide(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return output / self.rate
+
+    def _divide_before(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (inputs[0] / self.rate,)
 
 
 def device_order(config: ModelConfig, order: Order) -> tuple[ModelConfig, Order]:
