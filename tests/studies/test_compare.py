@@ -10,7 +10,7 @@ from cos2p.methods import methods
 from cos2p.studies.compare import Comparison, choose_methods, compare
 from cos2p.studies.grid import Cell, Row
 from cos2p.studies.report import Report
-from cos2p.studies.tuning import Search, make_trials
+from cos2p.studies.tuning import Search, search_settings
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
@@ -86,9 +86,11 @@ def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) 
     execute, records = FakeExecute(by_rate), []
     asked = plan(tmp_path, methods=("fedavg", "cos2p"), search=Search())
     report = compare(asked, execute, lambda report: None, records.append)
-    (trials, later), (finals, _) = execute.batches
-    assert (len(trials), later, len(finals)) == (5 + 2 * 5, 4, 4), "Co-S²P has another form"
-    assert {cell.seed for cell in trials} == {1000}
+    (trials, later), (forms, still_later), (finals, _) = execute.batches
+    assert (len(trials), later) == (5 + 5, 2 + 4), "Co-S²P has two further forms"
+    assert (len(forms), still_later, len(finals)) == (2, 4, 4)
+    assert {cell.recipe.training.lr for cell in forms} == {0.004}, "forms are tried at the best rate"
+    assert {cell.seed for cell in (*trials, *forms)} == {1000}
     assert {cell.recipe.training.lr for cell in trials} == {0.001, 0.002, 0.004, 0.008, 0.016}
     assert {(cell.row, cell.recipe.training.lr) for cell in finals} == {("fedavg", 0.001), ("cos2p", 0.004)}
 
@@ -115,7 +117,7 @@ def test_another_choice_has_folders_of_its_own(tmp_path: Path) -> None:
         execute = FakeExecute(by_rate)
         asked = plan(tmp_path, methods=("fedavg", "cos2p"), seeds=(0,), search=Search(lrs=lrs))
         compare(asked, execute, lambda report: None)
-        names.append([cell.name for cell in execute.batches[1][0]])
+        names.append([cell.name for cell in execute.batches[-1][0]])
     assert names == [["fedavg-lr0.001-s0", "cos2p-lr0.001-s0"], ["fedavg-lr0.001-s0", "cos2p-lr0.004-s0"]]
 
 
@@ -123,11 +125,12 @@ def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path)
     execute = FakeExecute(lambda cell: figures())
     search = Search(lrs=(0.02, 0.01), seed=7, updates=2)
     compare(plan(tmp_path, methods=("cos2p",), search=search), execute, lambda report: None)
-    trials, finals = (cells for cells, _ in execute.batches)
+    trials, forms, finals = (cells for cells, _ in execute.batches)
     assert [(cell.recipe.training.lr, cell.seed, cell.recipe.schedule.updates) for cell in trials] == [
         (0.01, 7, 2),
         (0.02, 7, 2),
-    ] * 2
+    ]
+    assert {(cell.recipe.training.lr, cell.seed, cell.recipe.schedule.updates) for cell in forms} == {(0.01, 7, 2)}
     assert {cell.recipe.schedule.updates for cell in finals} == {4}
     assert {cell.recipe.training.lr for cell in finals} == {0.01}, "equal scores: the one nearer to the recipe's 0.004"
 
@@ -135,26 +138,29 @@ def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path)
 def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None:
     execute = FakeExecute(lambda cell: "nan" if cell.name.startswith("tune") else figures())
     report = compare(plan(tmp_path, methods=("cos2p",), search=Search()), execute, lambda report: None)
-    assert {cell.recipe.training.lr for cell in execute.batches[1][0]} == {0.004}
+    assert {cell.recipe.training.lr for cell in execute.batches[-1][0]} == {0.004}
     assert report.tables[0].lines[0].facts["lr"] == "0.004 (untuned)"
     assert any("No rate of the grid worked for cos2p" in text for _, text in report.provenance())
 
 
 def by_form(cell: Cell) -> dict[str, Any]:
-    """RAM-Fed is best at 0.002 when it divides by the holders; everything else is as good as anything else."""
-    better = cell.recipe.method.get("denominator") == "filled" and cell.recipe.training.lr == 0.002
-    return figures(0.5, validation_top1=0.6 if better else 0.4)
+    """RAM-Fed is best at 0.002, and better still when it divides by the holders; all else is as good as all else."""
+    rate = cell.recipe.method["name"] == "ramfed" and cell.recipe.training.lr == 0.002
+    form = rate and cell.recipe.method.get("denominator") == "filled"
+    return figures(0.5, validation_top1=0.4 + 0.1 * rate + 0.1 * form)
 
 
-def test_other_forms_of_a_method_are_tried_at_every_rate_and_the_best_one_runs(tmp_path: Path) -> None:
+def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_runs(tmp_path: Path) -> None:
     execute, records = FakeExecute(by_form), []
     search = Search(lrs=(0.002, 0.004, 0.008))
     asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
     report = compare(asked, execute, lambda report: None, records.append)
-    trials, finals = (cells for cells, _ in execute.batches)
+    rates, others, finals = (cells for cells, _ in execute.batches)
+    trials = [*rates, *others]
     forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
     assert forms == {(True, "clients"), (False, "clients"), (True, "filled")}
-    assert len(trials) == 3 * 3 + 2 * 3
+    assert (len(rates), len(others)) == (3 + 3, 2 + 2)
+    assert {cell.recipe.training.lr for cell in others if "ramfed" in cell.name} == {0.002}  # the best of its rates
     chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
     assert chosen == {"ramfed": (0.002, "filled"), "cos2p": (0.004, None)}
     assert [line.facts["lr"] for line in report.tables[0].lines] == ["0.002 (edge), over holders", "0.004"]
@@ -164,7 +170,8 @@ def test_other_forms_of_a_method_are_tried_at_every_rate_and_the_best_one_runs(t
 
 def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
     rows = [Row(name, name, method=name) for name in methods()]
-    trials = make_trials(tiny_base(tmp_path), rows, Search(lrs=(0.001,)))
+    execute = FakeExecute(lambda cell: figures())
+    trials, _ = search_settings(tiny_base(tmp_path), rows, Search(lrs=(0.001,)), execute, finals=0)
     assert {setting.form for setting in trials.settings["fedrolex-official"]} == {"", "no scaler", "step of one"}
     assert len(trials.grid.cells) == sum(1 + len(method.forms) for method in methods().values())
 

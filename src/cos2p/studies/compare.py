@@ -12,7 +12,7 @@ from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Execute, Outcomes
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
-from cos2p.studies.tuning import Choice, Search, make_trials, tuned, tuning_notes, tuning_record
+from cos2p.studies.tuning import Choice, Search, search_settings, tuned, tuning_notes, tuning_record
 
 REFERENCE = "cos2p"
 
@@ -57,8 +57,7 @@ def compare(
     notes: list[str] = []
     if plan.search is not None:
         plan.search.check(plan.base, plan.seeds)
-        trials = make_trials(plan.base, rows, plan.search)
-        choices = trials.choices(execute(trials.grid.cells, later=len(final.cells)))
+        trials, choices = search_settings(plan.base, rows, plan.search, execute, finals=len(final.cells))
         record = tuning_record(plan.search, trials, choices, updates)
         write_tuning(record)
         notes = tuning_notes(choices, plan.search, updates)

@@ -1,8 +1,8 @@
 """The learning rate of each row: the same small grid for all, judged on validation data alone, by a seed of its own.
 
 In trials the order of methods turned with the learning rate. A rival at a rate chosen for another method is no rival.
-Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), each
-is tried at every rate.
+Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), the
+others are then tried at the best rate of the recipe's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class
 from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.outcome import Outcomes
+from cos2p.studies.outcome import Execute, Outcomes
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
@@ -127,18 +127,31 @@ class Trials:
         return Choice(best_setting(scores, self.recipe_lrs[row]), scores, failures)
 
 
-def make_trials(base: Base, rows: Sequence[Row], search: Search) -> Trials:
+def search_settings(
+    base: Base, rows: Sequence[Row], search: Search, execute: Execute, finals: int
+) -> tuple[Trials, dict[str, Choice]]:
+    """Rates first, then forms at the rate found; `finals` runs come after the search."""
+    forms = {row.key: list(method_class(row.method).forms) for row in rows}
+    rates = {row.key: [Setting(lr) for lr in search.rates(base.load(row).training.lr)] for row in rows}
+    trials = make_trials(base, rows, search, rates)
+    outcomes = execute(trials.grid.cells, later=sum(map(len, forms.values())) + finals)
+    found = trials.choices(outcomes)
+    others = {row: [Setting(found[row].lr, form) for form in names] for row, names in forms.items()}
+    if any(others.values()):
+        outcomes = {**outcomes, **execute(make_trials(base, rows, search, others).grid.cells, later=finals)}
+        trials = make_trials(base, rows, search, {row: [*rates[row], *others[row]] for row in rates})
+    return trials, trials.choices(outcomes)
+
+
+def make_trials(base: Base, rows: Sequence[Row], search: Search, settings: Mapping[str, Sequence[Setting]]) -> Trials:
     shorter = replace(base, updates=search.updates or base.updates)
-    trials, settings, recipe_lrs = [], {}, {}
+    trials = []
     for row in rows:
-        recipe = base.load(row)
-        recipe_lrs[row.key] = recipe.training.lr
-        forms = ["", *method_class(recipe.method["name"]).forms]
-        settings[row.key] = [Setting(lr, form) for form in forms for lr in search.rates(recipe.training.lr)]
         for setting in settings[row.key]:
             title = f"{row.title}, {setting.words()}"
             trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE)), setting)
             trials.append(replace(trial, key=setting.key(row.key), folder="", title=title))
+    recipe_lrs = {row.key: base.load(row).training.lr for row in rows}
     return Trials(make_grid(shorter, trials, (search.seed,)), settings, recipe_lrs)
 
 
@@ -205,7 +218,9 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each, seed {search.seed}."]
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
-        notes.append(f"Forms chosen in the same way, where another than the recipe's was better: {'; '.join(forms)}.")
+        notes.append(
+            f"Forms chosen in the same way at that rate, where another than the recipe's was better: {'; '.join(forms)}."
+        )
     edge = [row for row, choice in choices.items() if choice.at_edge]
     if edge:
         notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
