@@ -219,7 +219,7 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
         notes.append(
-            f"Forms chosen in the same way at that rate, where another than the recipe's was better: {'; '.join(forms)}."
+            f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}."
         )
     edge = [row for row, choice in choices.items() if choice.at_edge]
     if edge:
