@@ -12,8 +12,8 @@ Ours: the step. Officially the window moves by one a round, which in a run of so
 untouched (128 of 2048 units over 120 rounds: 247 units seen). Here it moves by the smallest device's window, so that
 even this device sees all segments equally often; `step = "official"` keeps the one. A block that the smallest device
 has no head for in a round does not move in that round: with as many blocks as heads, turning both at the same pace
-would show it the same half of the heads for ever. Not taken over: masked cross entropy and gradient clipping, so that
-all methods minimise the same loss with the same optimiser.
+would show it the same half of the heads for ever. Not taken over: gradient clipping and masked cross entropy, so that
+all methods minimise the same loss with the same optimiser; `training.label_skew` does for all what the masking does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FedRolex(AveragingMethod):
     title: ClassVar[str] = "FedRolex"
     settings_type: ClassVar[type[Settings]] = FedRolexSettings
     settings: FedRolexSettings
-    forms: ClassVar[Forms] = WITHOUT_SCALER
+    forms: ClassVar[Forms] = {**WITHOUT_SCALER, "step of one": ("method.step=official",)}
 
     def assign(self, call: Call) -> Assignment:
         return Assignment(self.spec(call.member.name, call.version), self.local(call.member))
