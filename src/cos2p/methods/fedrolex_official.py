@@ -14,8 +14,8 @@ a window may straddle two of the full model's heads), softmax scaled by the smal
 Ours: the step. Officially it is one entry a round in runs of thousands; over 60 rounds a quarter of 256 units would
 then show 123 of them, and the others stay at their first values. So by default the roll makes `turns` turns around
 each dimension in a run, however short; `step = "official"` keeps the one. Not taken over: masked cross entropy over a
-device's own labels and gradient clipping, so that all methods minimise the same loss with the same optimiser; batch
-statistics do not occur in a transformer.
+device's own labels and gradient clipping, so that all methods minimise the same loss with the same optimiser
+(`training.label_skew` does for all what the masking does); batch statistics do not occur in a transformer.
 """
 
 from __future__ import annotations
