@@ -218,9 +218,7 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each, seed {search.seed}."]
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
-        notes.append(
-            f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}."
-        )
+        notes.append(f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}.")
     edge = [row for row, choice in choices.items() if choice.at_edge]
     if edge:
         notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
