@@ -131,7 +131,7 @@ def search_settings(
     base: Base, rows: Sequence[Row], search: Search, execute: Execute, finals: int
 ) -> tuple[Trials, dict[str, Choice]]:
     """Rates first, then forms at the rate found; `finals` runs come after the search."""
-    forms = {row.key: list(method_class(row.method).forms) for row in rows}
+    forms = {row.key: list(method_class(base.load(row).method["name"]).forms) for row in rows}
     rates = {row.key: [Setting(lr) for lr in search.rates(base.load(row).training.lr)] for row in rows}
     trials = make_trials(base, rows, search, rates)
     outcomes = execute(trials.grid.cells, later=sum(map(len, forms.values())) + finals)
