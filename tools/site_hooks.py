@@ -22,5 +22,5 @@ def _heading(page: Path) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A study's table leads to run folders. A web site has no folders; the figures are what is looked for there."""
     if page.file.src_uri.startswith("results/"):
-        return re.sub(r"\]\(([\w./-]*cells/[\w.-]+)/\)", r"](\1/result.json)", markdown)
+        return re.sub(r"\]\(([\w./-]*cells/[\w.%-]+)/\)", r"](\1/result.json)", markdown)
     return markdown
