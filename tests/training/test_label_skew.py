@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,16 +11,20 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cos2p.data.examples import Bundle
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Task
+from cos2p.models.sizes import model
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import model_config
 from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import check_correctable, log_shares, with_own_shares
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
 from tests.submodel.strategies import CONFIGS, random_weights
-from tests.tiny import VIT, order, shard, task, window
+from tests.tiny import VIT, examples, order, shard, task, window
 
 FULL = SubmodelSpec.full(VIT)
 
@@ -124,3 +129,15 @@ def test_survives_the_wire() -> None:
 def test_models_without_class_biases_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="label_skew"):
         check_correctable(CONFIGS[name])
+
+
+def test_a_run_and_a_fleet_refuse_at_the_start_what_devices_would_fail_at() -> None:
+    """Both take their model from `model_config`; a device would find out only at its first task."""
+    config = model("llama-nano")
+    texts = examples(config, 4)
+    values = {"name": "lm", "model": {"size": "llama-nano"}, "fleet": {"devices": [{"preset": "laptop"}]}}
+    values |= {"data": {"source": "digits"}, "schedule": {"rounds": 1}}
+    for skew in ("ignored", "corrected"):
+        recipe = Recipe.parse({**values, "training": {"label_skew": skew}})
+        with pytest.raises(ConfigError, match="label_skew") if skew == "corrected" else nullcontext():
+            model_config(recipe, Bundle(texts, texts, texts))

@@ -37,8 +37,6 @@ def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
     bundle = load(recipe.data, recipe.seed)
     config = model_config(recipe, bundle)
-    if recipe.training.label_skew == "corrected":
-        check_correctable(config)
     devices = fleet_devices(recipe)
     shards = _deal(recipe, bundle, devices)
     members = {}
@@ -53,7 +51,15 @@ def build_world(recipe: Recipe) -> World:
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
-    """The recipe's model with what the data decides: classes, channels, image size, vocabulary."""
+    """The recipe's model with what the data decides, checked against what the training asks of it."""
+    config = _fitted_to_data(recipe, bundle)
+    if recipe.training.label_skew == "corrected":
+        check_correctable(config)
+    return config
+
+
+def _fitted_to_data(recipe: Recipe, bundle: Bundle) -> ModelConfig:
+    """Classes, channels, image size and vocabulary are the data's."""
     if recipe.model.pretrained:
         return load_pretrained(recipe.model.pretrained, classes=bundle.classes)[0]
     facts: dict[str, object] = {}
