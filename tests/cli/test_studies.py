@@ -94,6 +94,18 @@ def test_compare_with_tuning_writes_the_choice(fake: type[FakeRunner], tmp_path:
     assert "--tune --lrs 0.001,0.002 --tune-updates 2" in (folder / "table.md").read_text(encoding="utf-8")
 
 
+def test_compare_takes_shorter_trials_for_one_method(fake: type[FakeRunner], tmp_path: Path) -> None:
+    options = ["--methods", "fedavg,cos2p", "--seeds", "0", "--tune", "--lrs", "0.001"]
+    assert cli("compare", "tiny.toml", *options, "--tune-updates", "fedavg:1", "-q")[0] == 0
+    folder = tmp_path / "runs" / "compare-tiny"
+    rows = json.loads((folder / "tuning.json").read_text(encoding="utf-8"))["rows"]
+    assert (rows["fedavg"]["updates"], rows["cos2p"]["updates"]) == (1, 4)
+    assert "--tune-updates fedavg:1" in (folder / "table.md").read_text(encoding="utf-8")
+    for wrong in ("many", "0", "fedavg:", "fedavg:-1"):
+        code, _, err = cli("compare", "tiny.toml", *options, "--tune-updates", wrong)
+        assert (code, f"cannot read --tune-updates {wrong!r}" in err) == (2, True)
+
+
 def test_ablate(fake: type[FakeRunner], tmp_path: Path) -> None:
     code, out, _ = cli("ablate", "tiny.toml", "--rows", "synchronous,dwell", "--seeds", "0", "--out", "out")
     assert code == 0

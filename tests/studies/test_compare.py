@@ -135,6 +135,20 @@ def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path)
     assert {cell.recipe.training.lr for cell in finals} == {0.01}, "equal scores: the one nearer to the recipe's 0.004"
 
 
+def test_trials_of_a_slow_method_can_be_shorter_than_the_others(tmp_path: Path) -> None:
+    execute, records = FakeExecute(lambda cell: figures()), []
+    search = Search(lrs=(0.01,), updates=3, updates_of={"ramfed": 2})
+    asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
+    report = compare(asked, execute, lambda report: None, records.append)
+    rates, forms, finals = (cells for cells, _ in execute.batches)
+    for trials in (rates, forms):
+        lengths = {(cell.recipe.method["name"], cell.recipe.schedule.updates) for cell in trials}
+        assert lengths == {("ramfed", 2), ("cos2p", 3)}
+    assert {cell.recipe.schedule.updates for cell in finals} == {4}
+    assert {row: entry["updates"] for row, entry in records[0]["rows"].items()} == {"ramfed": 2, "cos2p": 3}
+    assert any("one trial of 3 updates (ramfed: 2 updates) each" in text for _, text in report.provenance())
+
+
 def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None:
     execute = FakeExecute(lambda cell: "nan" if cell.name.startswith("tune") else figures())
     report = compare(plan(tmp_path, methods=("cos2p",), search=Search()), execute, lambda report: None)
@@ -181,6 +195,7 @@ def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
     [
         (Search(seed=1), (), "tuning seed 1 is among the final seeds"),
         (Search(lrs=(0.0,)), (), "must be above 0"),
+        (Search(updates_of={"ramfedd": 2}), (), "did you mean 'ramfed'"),
         (Search(), ("data.validation_fraction=0.0",), "keeps no validation samples"),
     ],
 )

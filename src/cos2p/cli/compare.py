@@ -17,6 +17,7 @@ from cos2p.cli.studies import (
     command_line,
     conduct,
     default_folder,
+    parse_lengths,
     parse_numbers,
     parse_seeds,
 )
@@ -45,7 +46,12 @@ def compare(
     ] = "",
     tune_seed: Annotated[int, typer.Option(min=0, help="Seed of the search; not one of --seeds.")] = 1000,
     tune_updates: Annotated[
-        int | None, typer.Option(min=1, help="Client updates of a trial.", show_default="as many as in a run")
+        list[str] | None,
+        typer.Option(
+            metavar="[METHOD:]N",
+            help="Client updates of a trial, of all methods or of one.",
+            show_default="as many as in a run",
+        ),
     ] = None,
     changes: Changes = None,
     jobs: Jobs = 1,
@@ -66,6 +72,7 @@ def compare(
     from cos2p.studies.tuning import Search
 
     folder = out or default_folder("compare", recipe)
+    lengths = parse_lengths("--tune-updates", tune_updates or ())
     method_class(reference)
     given = {
         "methods": methods,
@@ -83,7 +90,7 @@ def compare(
         seeds=parse_seeds(seeds),
         command=command_line("compare", recipe, given, changes or ()),
         reference=reference,
-        search=Search(parse_numbers("--lrs", lrs), tune_seed, tune_updates) if tune else None,
+        search=Search(parse_numbers("--lrs", lrs), tune_seed, lengths.pop("", None), lengths) if tune else None,
     )
 
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:

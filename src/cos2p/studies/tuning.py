@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cos2p.errors import ConfigError
@@ -32,6 +32,8 @@ class Search:
     seed: int = TUNING_SEED
     updates: int | None = None
     """Client updates of a trial; None: as many as in the final runs."""
+    updates_of: Mapping[str, int] = field(default_factory=dict)
+    """Of the trials of single methods, such as one that takes ten times as long as the others."""
 
     def rates(self, recipe_lr: float) -> tuple[float, ...]:
         """Ascending, without repetition.
@@ -42,10 +44,16 @@ class Search:
         rates = self.lrs or [recipe_lr * factor for factor in FACTORS]
         return tuple(sorted({float(f"{lr:.6g}") for lr in rates}))
 
+    def length(self, row: str, final: int) -> int:
+        """Client updates of a row's trials, where its final runs have `final`."""
+        return self.updates_of.get(row, self.updates or final)
+
     def check(self, base: Base, seeds: Sequence[int]) -> None:
         """That the search can choose, and does not choose by what the final runs are judged on."""
         if self.seed in seeds:
             raise ConfigError(f"the tuning seed {self.seed} is among the final seeds; choose another by --tune-seed")
+        for method in self.updates_of:
+            method_class(method)
         if bad := [lr for lr in self.lrs if not 0 < lr < math.inf]:
             raise ConfigError(f"learning rate {bad[0]:g}: must be above 0")
         data = base.load(Row("", "")).data
@@ -144,15 +152,15 @@ def search_settings(
 
 
 def make_trials(base: Base, rows: Sequence[Row], search: Search, settings: Mapping[str, Sequence[Setting]]) -> Trials:
-    shorter = replace(base, updates=search.updates or base.updates)
     trials = []
     for row in rows:
+        measure = f"schedule.updates={search.length(row.key, base.updates or 0)}"
         for setting in settings[row.key]:
             title = f"{row.title}, {setting.words()}"
-            trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE)), setting)
+            trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE, measure)), setting)
             trials.append(replace(trial, key=setting.key(row.key), folder="", title=title))
     recipe_lrs = {row.key: base.load(row).training.lr for row in rows}
-    return Trials(make_grid(shorter, trials, (search.seed,)), settings, recipe_lrs)
+    return Trials(make_grid(base, trials, (search.seed,)), settings, recipe_lrs)
 
 
 def tuned(row: Row, setting: Setting) -> Row:
@@ -194,6 +202,7 @@ def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice],
                 "lr": choice.lr,
                 "form": choice.best.form,
                 "recipe_lr": trials.recipe_lrs[row],
+                "updates": search.length(row, updates),
                 "found": choice.found,
                 "at_edge": choice.at_edge,
                 "tried": [
@@ -215,6 +224,9 @@ def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice],
 def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
     """What the reader of a table with tuned rates must know."""
     length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
+    lengths = {row: search.length(row, updates) for row in choices if row in search.updates_of}
+    if lengths:
+        length += f" ({', '.join(f'{row}: {own:,} updates' for row, own in lengths.items())})"
     notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each, seed {search.seed}."]
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
