@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cos2p.studies.grid import Cell, Grid
 from cos2p.studies.outcome import Outcome
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress
-from cos2p.studies.views import JsonView, LiveView, PlainView, showing
+from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
 from tests.report.fake_run import Clock
 from tests.studies.fakes import figures, tiny_grid
 
@@ -103,6 +104,16 @@ def test_plain_lines(grid: Grid) -> None:
         "1/4 slow-s0: server 50.0 %, clients 50.0 %, 1 min 1 s · about 1 min 1 s left",
         "2/4 quick-s0: failed: the loss?[31m became nan · about 1 min 1 s left",
     ]
+
+
+def test_a_trial_is_told_by_what_it_is_judged_by(grid: Grid) -> None:
+    cell = grid.cells[0]
+    recipe = cell.recipe.model_copy(update={"data": cell.recipe.data.model_copy(update={"test_samples": 1})})
+    outcome = Outcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
+    assert outcome_words(replace(cell, recipe=recipe), outcome) == (
+        "server 61.0 % on validation data, clients 50.0 %, 1 min 1 s"
+    )
+    assert outcome_words(cell, outcome) == "server 0.0 %, clients 50.0 %, 1 min 1 s"
 
 
 def test_the_live_view_draws_running_cells_and_prints_failures(grid: Grid) -> None:

@@ -23,11 +23,13 @@ PLAIN_SECONDS = 60.0
 """Between two plain lines about the cells that are running."""
 
 
-def outcome_words(outcome: Outcome) -> str:
-    """A finished cell in a few words."""
+def outcome_words(cell: Cell, outcome: Outcome) -> str:
+    """A finished cell in a few words. A trial of a search has a test set of one sample, which says nothing."""
     if outcome.result is None:
         return f"failed: {printable(outcome.failure)}"
-    scores = f"server {percent(outcome.result.get('top1'))}, clients {percent(outcome.result.get('client_top1'))}"
+    server = "validation_top1" if cell.recipe.data.test_samples == 1 else "top1"
+    part = " on validation data" if server != "top1" else ""
+    scores = f"server {percent(outcome.result.get(server))}{part}, clients {percent(outcome.result.get('client_top1'))}"
     return f"{scores}, {duration(outcome.seconds)}"
 
 
@@ -53,7 +55,7 @@ class PlainView(View):
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         super().ended(cell, outcome)
         progress = self.progress
-        self.say(f"{progress.done}/{progress.total} {cell.name}: {outcome_words(outcome)} · {self._left()}")
+        self.say(f"{progress.done}/{progress.total} {cell.name}: {outcome_words(cell, outcome)} · {self._left()}")
 
     def tick(self) -> None:
         elapsed = self.progress.elapsed()
@@ -95,7 +97,7 @@ class LiveView(View):
         with self._lock:
             super().ended(cell, outcome)
         if self.verbose or not outcome.ok:
-            line = f"{cell.name}: {outcome_words(outcome)}"
+            line = f"{cell.name}: {outcome_words(cell, outcome)}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def draw(self) -> Group:
