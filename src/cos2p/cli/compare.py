@@ -72,7 +72,7 @@ def compare(
     from cos2p.studies.tuning import Search
 
     folder = out or default_folder("compare", recipe)
-    lengths = parse_lengths("--tune-updates", tune_updates or ())
+    length, length_of = parse_lengths("--tune-updates", tune_updates or ())
     method_class(reference)
     given = {
         "methods": methods,
@@ -90,7 +90,7 @@ def compare(
         seeds=parse_seeds(seeds),
         command=command_line("compare", recipe, given, changes or ()),
         reference=reference,
-        search=Search(parse_numbers("--lrs", lrs), tune_seed, lengths.pop("", None), lengths) if tune else None,
+        search=Search(parse_numbers("--lrs", lrs), tune_seed, length, length_of) if tune else None,
     )
 
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:

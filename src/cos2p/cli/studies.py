@@ -63,19 +63,19 @@ def parse_numbers(option: str, text: str) -> tuple[float, ...]:
         raise ConfigError(f"cannot read {option} {text!r}; write numbers with commas") from None
 
 
-def parse_lengths(option: str, texts: Sequence[str]) -> dict[str, int]:
-    """Numbers of updates; the one for all methods has the empty name.
+def parse_lengths(option: str, texts: Sequence[str]) -> tuple[int | None, dict[str, int]]:
+    """Numbers of updates: for all methods, and for single ones.
 
     >>> parse_lengths("--tune-updates", ["160", "fedavg-qvit:80"])
-    {'': 160, 'fedavg-qvit': 80}
+    (160, {'fedavg-qvit': 80})
     """
-    lengths = {}
+    lengths: dict[str, int] = {}
     for text in texts:
         method, _, number = text.rpartition(":")
         if not number.strip().isdecimal() or int(number) < 1:
             raise ConfigError(f"cannot read {option} {text!r}; write 160, or fedavg-qvit:80 for one method")
         lengths[method.strip()] = int(number)
-    return lengths
+    return lengths.pop("", None), lengths
 
 
 def command_line(verb: str, recipe: str, options: Mapping[str, object], changes: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class
+from cos2p.recipe import Recipe
 from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Execute, Outcomes
 
@@ -21,6 +22,11 @@ VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 TUNING_SEED = 1000
+
+
+def is_trial(recipe: Recipe) -> bool:
+    """A score on a test set of one sample says nothing."""
+    return recipe.data.test_samples == 1
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress, View, begin_words
+from cos2p.studies.tuning import is_trial
 
 PLAIN_SECONDS = 60.0
 """Between two plain lines about the cells that are running."""
 
 
 def outcome_words(cell: Cell, outcome: Outcome) -> str:
-    """A finished cell in a few words. A trial of a search has a test set of one sample, which says nothing."""
+    """A finished cell in a few words."""
     if outcome.result is None:
         return f"failed: {printable(outcome.failure)}"
-    server = "validation_top1" if cell.recipe.data.test_samples == 1 else "top1"
-    part = " on validation data" if server != "top1" else ""
-    scores = f"server {percent(outcome.result.get(server))}{part}, clients {percent(outcome.result.get('client_top1'))}"
-    return f"{scores}, {duration(outcome.seconds)}"
+    key, part = ("validation_top1", " on validation data") if is_trial(cell.recipe) else ("top1", "")
+    server, clients = percent(outcome.result.get(key)), percent(outcome.result.get("client_top1"))
+    return f"server {server}{part}, clients {clients}, {duration(outcome.seconds)}"
 
 
 class PlainView(View):
