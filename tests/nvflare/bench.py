@@ -33,7 +33,6 @@ class NoEvaluator(Evaluator):
         future.set_result({"validation": {"4": {"top1": 0.5, "top5": 1.0, "f1": 0.5}}})
         return future
 
-    def restart(self) -> None: ...
     def close(self) -> None: ...
 
 

@@ -7,15 +7,9 @@ with one thread, so that sums are added in the same order on every machine and w
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
 from typing import Any
 
 import safetensors.torch
@@ -25,6 +19,7 @@ from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.processes import ProcessPool, WorkerDied
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
 from cos2p.training.masks import Memory
@@ -45,48 +40,26 @@ class Workers:
 
     def __init__(self, recipe: Recipe) -> None:
         count = recipe.run.workers or os.cpu_count() or 1
-        self._pool = ProcessPoolExecutor(
-            max_workers=count,
-            mp_context=get_context("spawn"),
-            initializer=_start,
-            initargs=(recipe.model_dump(mode="json"),),
-        )
+        self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"))
 
     def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
-        with _deaf_children():
-            return self._pool.submit(_train, task, pack_memory(memory))
+        return self._pool.submit(_train, task, pack_memory(memory))
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
-        with _deaf_children():
-            return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
+        return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
 
     def close(self) -> None:
         """Stop at once: a task in progress is worth nothing any more, or is done again on resume."""
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
-        self._pool.shutdown(wait=True)
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started in here never hear of Ctrl-C, not even while they are still importing: it is the main
-    process's business, and a worker that died of it would end the run as an accident."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._pool.close()
 
 
 def wait(future: Future[Any]) -> Any:
     """The result; a worker that was killed is a RunError, not a traceback."""
     try:
         return future.result()
-    except BrokenProcessPool:
+    except WorkerDied as death:
         raise RunError(
-            "a worker process was killed (out of memory?); the run is kept: go on with --resume, "
+            f"a worker could not do its task: {death} (out of memory?); the run is kept: go on with --resume, "
             "perhaps with --set run.workers=1"
         ) from None
 
@@ -98,19 +71,8 @@ _world: World | None = None
 
 def _start(recipe: Mapping[str, Any]) -> None:
     global _world
-    parent = parent_process()
-    assert parent is not None
-    assert parent.pid is not None
-    threading.Thread(target=_die_with_parent, args=(parent.pid,), daemon=True).start()
     torch.set_num_threads(1)
     _world = build_world(Recipe.parse(recipe))
-
-
-def _die_with_parent(parent: int) -> None:
-    """A killed main process cannot stop its workers; each looks out for itself."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _train(data: bytes, memory: bytes) -> Outcome:

@@ -9,15 +9,15 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from cos2p.errors import RunError
-from cos2p.interrupts import on_interrupt
+from cos2p.interrupts import deaf_children, on_interrupt
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes
@@ -119,7 +119,7 @@ class _Job:
         self.channel, theirs = spawn.Pipe(duplex=False)
         arguments = (work, recipe, str(self.folder), str(self.log), theirs)
         self.process: SpawnProcess = spawn.Process(target=run_cell, args=arguments, name=cell.name)
-        with _deaf():
+        with deaf_children():  # until it stands in its own group
             self.process.start()
         theirs.close()
 
@@ -171,13 +171,3 @@ def _end_group(pid: int | None) -> None:
     if pid is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """A child is born with SIGINT blocked, so that a Ctrl-C before it stands in its own group does not hit it."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

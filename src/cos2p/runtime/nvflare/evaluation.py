@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import Future
 from typing import Any
 
 import safetensors.torch
@@ -16,6 +14,7 @@ from cos2p.messages import load_tensors
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.processes import ProcessPool
 from cos2p.runtime.scoring import score_model
 
 
@@ -24,26 +23,14 @@ class Evaluator:
 
     def __init__(self, recipe: Recipe, config: ModelConfig) -> None:
         self._exits = tuple(range(1, config.depth + 1))
-        self._setup = (recipe.model_dump(mode="json"), config.to_dict())
-        self._pool = self._fresh()
-
-    def _fresh(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, get_context("spawn"), initializer=_start, initargs=self._setup)
-
-    def restart(self) -> None:
-        """After the process was killed."""
-        self.close()
-        self._pool = self._fresh()
+        self._pool = ProcessPool(1, _start, recipe.model_dump(mode="json"), config.to_dict())
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in weights.items()})
         return self._pool.submit(_evaluate, data, self._exits, everything)
 
     def close(self) -> None:
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
+        self._pool.close()
 
 
 _recipe: Recipe
@@ -53,7 +40,6 @@ _bundle: Bundle
 
 def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     global _recipe, _config, _bundle
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _recipe, _config = Recipe.parse(recipe), ModelConfig.from_dict(dict(config))
     _bundle = load(_recipe.data, _recipe.seed)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
 from cos2p.models.layout import Weights
 from cos2p.runtime.nvflare.evaluation import Evaluator
+from cos2p.runtime.processes import WorkerDied
 
 LAST_ATTEMPTS = 3
 """How often the last evaluation is begun, should its process be killed."""
@@ -44,8 +44,7 @@ class Judge:
         self._running = None
         try:
             scores: dict[str, Any] | None = future.result()
-        except BrokenProcessPool:
-            self._evaluator.restart()
+        except WorkerDied:
             scores = None
         self._start()
         return Verdict(version, scores)
@@ -58,8 +57,8 @@ class Judge:
         for _ in range(LAST_ATTEMPTS - 1):
             try:
                 return version, self._evaluator.evaluate(weights, everything=True).result()
-            except BrokenProcessPool:
-                self._evaluator.restart()
+            except WorkerDied:
+                continue
         return version, self._evaluator.evaluate(weights, everything=True).result()
 
     def _start(self) -> None:
