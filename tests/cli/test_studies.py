@@ -86,12 +86,27 @@ def test_compare(fake: type[FakeRunner], tmp_path: Path) -> None:
 
 
 def test_compare_with_tuning_writes_the_choice(fake: type[FakeRunner], tmp_path: Path) -> None:
-    options = ["--methods", "cos2p", "--seeds", "0", "--tune", "--lrs", "0.001,0.002", "--tune-updates", "2"]
+    options = [
+        "--methods",
+        "cos2p",
+        "--seeds",
+        "0",
+        "--tune",
+        "--lrs",
+        "0.001,0.002",
+        "--tune-updates",
+        "2",
+        "--tune-finalists",
+        "1",
+    ]
     assert cli("compare", "tiny.toml", *options, "-q")[0] == 0
     folder = tmp_path / "runs" / "compare-tiny"
     tuning = json.loads((folder / "tuning.json").read_text(encoding="utf-8"))
     assert (tuning["seed"], tuning["updates"], tuning["rows"]["cos2p"]["lr"]) == (1000, 2, 0.002)
-    assert "--tune --lrs 0.001,0.002 --tune-updates 2" in (folder / "table.md").read_text(encoding="utf-8")
+    assert [entry["updates"] for entry in tuning["rows"]["cos2p"]["tried"]][-1] == 4
+    assert "--tune --lrs 0.001,0.002 --tune-updates 2 --tune-finalists 1" in (folder / "table.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_compare_takes_shorter_trials_for_one_method(fake: type[FakeRunner], tmp_path: Path) -> None:

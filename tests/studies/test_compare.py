@@ -10,7 +10,7 @@ from cos2p.methods import methods
 from cos2p.studies.compare import Comparison, choose_methods, compare
 from cos2p.studies.grid import Cell, Row
 from cos2p.studies.report import Report
-from cos2p.studies.tuning import Search, search_settings
+from cos2p.studies.tuning import Search, is_trial, search_settings
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
@@ -147,6 +147,45 @@ def test_trials_of_a_slow_method_can_be_shorter_than_the_others(tmp_path: Path) 
     assert {cell.recipe.schedule.updates for cell in finals} == {4}
     assert {row: entry["updates"] for row, entry in records[0]["rows"].items()} == {"ramfed": 2, "cos2p": 3}
     assert any("one trial of 3 updates (ramfed: 2 updates) each" in text for _, text in report.provenance())
+
+
+def slow_starter(cell: Cell) -> dict[str, Any]:
+    """In short trials 0.016 is best and 0.002 next; at full length 0.002 is."""
+    whole = cell.recipe.schedule.updates == 4
+    scores = {0.016: 0.5, 0.002: 0.9 if whole else 0.4}
+    return figures(0.5, validation_top1=scores.get(cell.recipe.training.lr, 0.99 if whole else 0.3))
+
+
+def test_the_best_of_short_trials_are_tried_again_at_full_length_which_decides(tmp_path: Path) -> None:
+    execute, records = FakeExecute(slow_starter), []
+    search = Search(lrs=(0.002, 0.004, 0.016), updates=2, updates_of={"fedbuff": 3}, finalists=2)
+    asked = plan(tmp_path, methods=("fedavg", "fedbuff"), seeds=(0,), search=search)
+    report = compare(asked, execute, lambda report: None, records.append)
+    rates, finalists, finals = execute.batches
+    assert (len(rates[0]), rates[1]) == (6, 2 + 2)
+    assert [(cell.name, cell.recipe.training.lr, cell.recipe.schedule.updates) for cell in finalists[0]] == [
+        ("tune-whole-fedavg-lr0.016-s1000", 0.016, 4),
+        ("tune-whole-fedavg-lr0.002-s1000", 0.002, 4),
+    ], "not of a method with a length of its own: it is slow"
+    assert all(is_trial(cell.recipe) for cell in finalists[0])
+    assert [cell.name for cell in finals[0]] == ["fedavg-lr0.002-s0", "fedbuff-lr0.016-s0"]
+    tried = records[0]["rows"]["fedavg"]["tried"]
+    assert [(entry["lr"], entry["updates"], entry["validation_top1"]) for entry in tried][-2:] == [
+        (0.016, 4, 0.5),
+        (0.002, 4, 0.9),
+    ]
+    assert tried[-1]["folder"] == "cells/tune-whole-fedavg-lr0.002-s1000"
+    assert any(
+        "each, then between the best 2 by one of full length, seed 1000" in text for _, text in report.provenance()
+    )
+
+
+def test_trials_of_full_length_need_no_finalists(tmp_path: Path) -> None:
+    execute = FakeExecute(by_rate)
+    search = Search(lrs=(0.002, 0.004), finalists=2)
+    report = compare(plan(tmp_path, methods=("fedavg",), search=search), execute, lambda report: None)
+    assert len(execute.batches) == 2
+    assert not any("full length" in text for _, text in report.provenance())
 
 
 def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None:

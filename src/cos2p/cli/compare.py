@@ -53,6 +53,14 @@ def compare(
             show_default="as many as in a run",
         ),
     ] = None,
+    tune_finalists: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Where trials are shorter than the runs: the best N are tried again at full length.",
+        ),
+    ] = 0,
     changes: Changes = None,
     jobs: Jobs = 1,
     retry: Retry = False,
@@ -83,6 +91,7 @@ def compare(
         "lrs": lrs if tune else None,
         "tune-seed": tune_seed if tune and tune_seed != 1000 else None,
         "tune-updates": tune_updates if tune else None,
+        "tune-finalists": tune_finalists if tune and tune_finalists else None,
     }
     plan = Comparison(
         base=Base(recipe, tuple(changes or ()), updates),
@@ -90,7 +99,7 @@ def compare(
         seeds=parse_seeds(seeds),
         command=command_line("compare", recipe, given, changes or ()),
         reference=reference,
-        search=Search(parse_numbers("--lrs", lrs), tune_seed, length, length_of) if tune else None,
+        search=Search(parse_numbers("--lrs", lrs), tune_seed, length, length_of, tune_finalists) if tune else None,
     )
 
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:

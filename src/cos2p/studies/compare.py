@@ -12,7 +12,8 @@ from cos2p.studies.grid import Base, Grid, Row, make_grid
 from cos2p.studies.outcome import Execute, Outcomes
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
-from cos2p.studies.tuning import Choice, Search, search_settings, tuned, tuning_notes, tuning_record
+from cos2p.studies.tuning import Choice, Search, search_settings, tuned
+from cos2p.studies.tuning_report import tuning_notes, tuning_record
 
 REFERENCE = "cos2p"
 

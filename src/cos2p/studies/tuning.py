@@ -2,7 +2,8 @@
 
 In trials the order of methods turned with the learning rate. A rival at a rate chosen for another method is no rival.
 Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), the
-others are then tried at the best rate of the recipe's own.
+others are then tried at the best rate of the recipe's own. Short trials favour what learns fast: the best of them can
+be tried again at full length (`Search.finalists`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
 from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcomes
+from cos2p.studies.outcome import Execute, Outcome, Outcomes
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
@@ -40,6 +41,9 @@ class Search:
     """Client updates of a trial; None: as many as in the final runs."""
     updates_of: Mapping[str, int] = field(default_factory=dict)
     """Of the trials of single methods, such as one that takes ten times as long as the others."""
+    finalists: int = 0
+    """How many of a row's best settings are tried again at full length, which then decides. Only where trials are
+    shorter; not of the methods in `updates_of`, which are too slow for it."""
 
     def rates(self, recipe_lr: float) -> tuple[float, ...]:
         """Ascending, without repetition.
@@ -53,6 +57,10 @@ class Search:
     def length(self, row: str, final: int) -> int:
         """Client updates of a row's trials, where its final runs have `final`."""
         return self.updates_of.get(row, self.updates or final)
+
+    def finalists_of(self, row: str, final: int) -> int:
+        shortened = row not in self.updates_of and self.length(row, final) < final
+        return self.finalists if shortened else 0
 
     def check(self, base: Base, seeds: Sequence[int]) -> None:
         """That the search can choose, and does not choose by what the final runs are judged on."""
@@ -76,26 +84,38 @@ class Setting:
     lr: float
     form: str = ""
     """A name in `Method.forms`; empty: as the recipe has it."""
+    whole: bool = False
+    """A finalist, tried at full length."""
 
     def key(self, row: str) -> str:
         """Of a trial."""
-        return f"tune-{self.folder(row)}"
+        return f"tune-{'whole-' if self.whole else ''}{self.folder(row)}"
 
     def folder(self, row: str) -> str:
         return f"{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
 
     def words(self) -> str:
-        return f"lr {self.lr:g}" + (f", {self.form}" if self.form else "")
+        words = f"lr {self.lr:g}" + (f", {self.form}" if self.form else "")
+        return f"{words}, full length" if self.whole else words
 
 
 @dataclass(frozen=True)
 class Choice:
     """What the search found for a row."""
 
-    best: Setting
     scores: Mapping[Setting, float | None]
     """Validation top-1; None where the run failed."""
     failures: Mapping[Setting, str]
+    recipe_lr: float
+
+    @property
+    def ranking(self) -> tuple[Setting, ...]:
+        return rank(self.scores, self.recipe_lr)
+
+    @property
+    def best(self) -> Setting:
+        """Without any score, the recipe as it is."""
+        return self.ranking[0] if self.found else Setting(self.recipe_lr)
 
     @property
     def lr(self) -> float:
@@ -103,7 +123,7 @@ class Choice:
 
     @property
     def found(self) -> bool:
-        return self.scores.get(self.best) is not None
+        return bool(self.ranking)
 
     @property
     def at_edge(self) -> bool:
@@ -138,30 +158,58 @@ class Trials:
             scores[setting] = (outcome.result or {}).get("validation_top1")
             if outcome.result is None:
                 failures[setting] = outcome.failure
-        return Choice(best_setting(scores, self.recipe_lrs[row]), scores, failures)
+        return Choice(scores, failures, self.recipe_lrs[row])
 
 
 def search_settings(
     base: Base, rows: Sequence[Row], search: Search, execute: Execute, finals: int
 ) -> tuple[Trials, dict[str, Choice]]:
-    """Rates first, then forms at the rate found; `finals` runs come after the search."""
+    """Rates first, then forms at the rate found, then the finalists; `finals` runs come after the search."""
+    searching = _Searching(base, rows, search, execute)
+    keys = [row.key for row in rows]
     forms = {row.key: list(method_class(base.load(row).method["name"]).forms) for row in rows}
-    rates = {row.key: [Setting(lr) for lr in search.rates(base.load(row).training.lr)] for row in rows}
-    trials = make_trials(base, rows, search, rates)
-    outcomes = execute(trials.grid.cells, later=sum(map(len, forms.values())) + finals)
-    found = trials.choices(outcomes)
-    others = {row: [Setting(found[row].lr, form) for form in names] for row, names in forms.items()}
-    if any(others.values()):
-        outcomes = {**outcomes, **execute(make_trials(base, rows, search, others).grid.cells, later=finals)}
-        trials = make_trials(base, rows, search, {row: [*rates[row], *others[row]] for row in rates})
-    return trials, trials.choices(outcomes)
+    seats = {key: search.finalists_of(key, base.updates or 0) for key in keys}
+    last = sum(seats.values()) + finals
+    searching.attempt(
+        {row.key: [Setting(lr) for lr in search.rates(base.load(row).training.lr)] for row in rows},
+        later=sum(map(len, forms.values())) + last,
+    )
+    found = searching.choices()
+    searching.attempt({key: [Setting(found[key].lr, form) for form in forms[key]] for key in keys}, later=last)
+    found = searching.choices()
+    best = {key: found[key].ranking[: seats[key]] for key in keys}
+    searching.attempt({key: [replace(setting, whole=True) for setting in best[key]] for key in keys}, later=finals)
+    return searching.trials, searching.choices()
+
+
+class _Searching:
+    """What was tried so far, and what came of it."""
+
+    def __init__(self, base: Base, rows: Sequence[Row], search: Search, execute: Execute) -> None:
+        self._make = partial(make_trials, base, rows, search)
+        self._execute = execute
+        self._tried: dict[str, list[Setting]] = {row.key: [] for row in rows}
+        self._outcomes: dict[str, Outcome] = {}
+
+    def attempt(self, settings: Mapping[str, Sequence[Setting]], later: int) -> None:
+        if any(settings.values()):
+            self._outcomes |= self._execute(self._make(settings).grid.cells, later=later)
+            self._tried = {row: [*tried, *settings[row]] for row, tried in self._tried.items()}
+
+    @property
+    def trials(self) -> Trials:
+        return self._make(self._tried)
+
+    def choices(self) -> dict[str, Choice]:
+        return self.trials.choices(self._outcomes)
 
 
 def make_trials(base: Base, rows: Sequence[Row], search: Search, settings: Mapping[str, Sequence[Setting]]) -> Trials:
     trials = []
     for row in rows:
-        measure = f"schedule.updates={search.length(row.key, base.updates or 0)}"
+        final = base.updates or 0
         for setting in settings[row.key]:
+            measure = f"schedule.updates={final if setting.whole else search.length(row.key, final)}"
             title = f"{row.title}, {setting.words()}"
             trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE, measure)), setting)
             trials.append(replace(trial, key=setting.key(row.key), folder="", title=title))
@@ -175,72 +223,19 @@ def tuned(row: Row, setting: Setting) -> Row:
     return replace(row, changes=changes, folder=setting.folder(row.key))
 
 
-def best_setting(scores: Mapping[Setting, float | None], recipe_lr: float) -> Setting:
-    """That with the best score. Of equal ones the recipe's own form, and the rate nearest to the recipe's.
+def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Setting, ...]:
+    """Those that have a score, the best first; a score at full length counts more than any other.
 
-    Without any score, the recipe as it is.
+    Of equal ones the recipe's own form comes first, and the rate nearest to the recipe's.
 
     >>> half, other = Setting(0.002), Setting(0.002, "other")
-    >>> best_setting({Setting(0.001): 0.5, half: 0.6, other: 0.6, Setting(0.016): None}, 0.004) == half
-    True
-    >>> best_setting({Setting(0.1): None}, 0.004) == Setting(0.004)
+    >>> rank({Setting(0.001): 0.5, half: 0.6, other: 0.6, Setting(0.016): None}, 0.004) == (half, other, Setting(0.001))
     True
     """
     known = {setting: score for setting, score in scores.items() if score is not None}
-    if not known:
-        return Setting(recipe_lr)
 
-    def rank(setting: Setting) -> tuple[float, bool, float, float]:
+    def worth(setting: Setting) -> tuple[bool, float, bool, float, float]:
         distance = abs(round(math.log(setting.lr / recipe_lr), 9))
-        return known[setting], not setting.form, -distance, -setting.lr
+        return setting.whole, known[setting], not setting.form, -distance, -setting.lr
 
-    return max(known, key=rank)
-
-
-def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
-    """For tuning.json."""
-    return {
-        "judged_by": "validation_top1",
-        "seed": search.seed,
-        "updates": search.updates or updates,
-        "rows": {
-            row: {
-                "lr": choice.lr,
-                "form": choice.best.form,
-                "recipe_lr": trials.recipe_lrs[row],
-                "updates": search.length(row, updates),
-                "found": choice.found,
-                "at_edge": choice.at_edge,
-                "tried": [
-                    {
-                        "lr": setting.lr,
-                        "form": setting.form,
-                        "validation_top1": score,
-                        "folder": trials.folder(row, setting),
-                        "failure": choice.failures.get(setting, ""),
-                    }
-                    for setting, score in choice.scores.items()
-                ],
-            }
-            for row, choice in choices.items()
-        },
-    }
-
-
-def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
-    """What the reader of a table with tuned rates must know."""
-    length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
-    lengths = {row: search.length(row, updates) for row in choices if row in search.updates_of}
-    if lengths:
-        length += f" ({', '.join(f'{row}: {own:,} updates' for row, own in lengths.items())})"
-    notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each, seed {search.seed}."]
-    forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
-    if forms:
-        notes.append(f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}.")
-    edge = [row for row, choice in choices.items() if choice.at_edge]
-    if edge:
-        notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
-    lost = [row for row, choice in choices.items() if not choice.found]
-    if lost:
-        notes.append(f"No rate of the grid worked for {', '.join(lost)}; the recipe's is used.")
-    return notes
+    return tuple(sorted(known, key=worth, reverse=True))

@@ -1,0 +1,60 @@
+"""What a search for settings found, for its file and for the reader of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cos2p.studies.tuning import Choice, Search, Trials
+
+
+def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
+    """For tuning.json."""
+    return {
+        "judged_by": "validation_top1",
+        "seed": search.seed,
+        "updates": search.updates or updates,
+        "rows": {
+            row: {
+                "lr": choice.lr,
+                "form": choice.best.form,
+                "recipe_lr": trials.recipe_lrs[row],
+                "updates": search.length(row, updates),
+                "found": choice.found,
+                "at_edge": choice.at_edge,
+                "tried": [
+                    {
+                        "lr": setting.lr,
+                        "form": setting.form,
+                        "updates": updates if setting.whole else search.length(row, updates),
+                        "validation_top1": score,
+                        "folder": trials.folder(row, setting),
+                        "failure": choice.failures.get(setting, ""),
+                    }
+                    for setting, score in choice.scores.items()
+                ],
+            }
+            for row, choice in choices.items()
+        },
+    }
+
+
+def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
+    """What the reader of a table with tuned rates must know."""
+    length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
+    lengths = {row: search.length(row, updates) for row in choices if row in search.updates_of}
+    if lengths:
+        length += f" ({', '.join(f'{row}: {own:,} updates' for row, own in lengths.items())})"
+    seats = max(search.finalists_of(row, updates) for row in choices)
+    then = f", then between the best {seats} by one of full length" if seats else ""
+    notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each{then}, seed {search.seed}."]
+    forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
+    if forms:
+        notes.append(f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}.")
+    edge = [row for row, choice in choices.items() if choice.at_edge]
+    if edge:
+        notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
+    lost = [row for row, choice in choices.items() if not choice.found]
+    if lost:
+        notes.append(f"No rate of the grid worked for {', '.join(lost)}; the recipe's is used.")
+    return notes
