@@ -208,17 +208,31 @@ def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_run
     search = Search(lrs=(0.002, 0.004, 0.008))
     asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
     report = compare(asked, execute, lambda report: None, records.append)
-    rates, others, finals = (cells for cells, _ in execute.batches)
+    rates, others, beside, finals = (cells for cells, _ in execute.batches)
     trials = [*rates, *others]
     forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
     assert forms == {(True, "clients"), (False, "clients"), (True, "filled")}
     assert (len(rates), len(others)) == (3 + 3, 2 + 2)
     assert {cell.recipe.training.lr for cell in others if "ramfed" in cell.name} == {0.002}  # the best of its rates
+    assert [(cell.recipe.training.lr, cell.recipe.method["denominator"]) for cell in beside] == [(0.004, "filled")]
     chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
     assert chosen == {"ramfed": (0.002, "filled"), "cos2p": (0.004, None)}
     assert [line.facts["lr"] for line in report.tables[0].lines] == ["0.002 (edge), over holders", "0.004"]
     assert (records[0]["rows"]["ramfed"]["form"], records[0]["rows"]["cos2p"]["form"]) == ("over holders", "")
     assert any("ramfed: over holders" in text for _, text in report.provenance())
+
+
+def test_a_form_that_wins_may_have_another_best_rate(tmp_path: Path) -> None:
+    def answer(cell: Cell) -> dict[str, Any]:
+        best = 0.008 if cell.recipe.method.get("denominator") == "filled" else 0.004
+        return figures(0.5, validation_top1=0.5 + (best == 0.008) * 0.1 - abs(cell.recipe.training.lr - best))
+
+    execute = FakeExecute(answer)
+    search = Search(lrs=(0.001, 0.002, 0.004, 0.008))
+    compare(plan(tmp_path, methods=("ramfed",), search=search), execute, lambda report: None)
+    _, _, beside, finals = (cells for cells, _ in execute.batches)
+    assert [cell.recipe.training.lr for cell in beside] == [0.002, 0.008]
+    assert {(c.recipe.training.lr, c.recipe.method["denominator"]) for c in finals} == {(0.008, "filled")}
 
 
 def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 In trials the order of methods turned with the learning rate. A rival at a rate chosen for another method is no rival.
 Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), the
-others are then tried at the best rate of the recipe's own. Short trials favour what learns fast: the best of them can
-be tried again at full length (`Search.finalists`).
+others are then tried at the best rate of the recipe's own, and one that wins also at the rates beside it. Short trials
+favour what learns fast: the best of them can be tried again at full length (`Search.finalists`).
 """
 
 from __future__ import annotations
@@ -164,22 +164,37 @@ class Trials:
 def search_settings(
     base: Base, rows: Sequence[Row], search: Search, execute: Execute, finals: int
 ) -> tuple[Trials, dict[str, Choice]]:
-    """Rates first, then forms at the rate found, then the finalists; `finals` runs come after the search."""
+    """Rates, then forms at the best rate, then the rates beside it for a form that won, then the finalists.
+
+    `finals` runs come after the search.
+    """
     searching = _Searching(base, rows, search, execute)
-    keys = [row.key for row in rows]
+    rates = {row.key: search.rates(base.load(row).training.lr) for row in rows}
     forms = {row.key: list(method_class(base.load(row).method["name"]).forms) for row in rows}
-    seats = {key: search.finalists_of(key, base.updates or 0) for key in keys}
-    last = sum(seats.values()) + finals
-    searching.attempt(
-        {row.key: [Setting(lr) for lr in search.rates(base.load(row).training.lr)] for row in rows},
-        later=sum(map(len, forms.values())) + last,
-    )
-    found = searching.choices()
-    searching.attempt({key: [Setting(found[key].lr, form) for form in forms[key]] for key in keys}, later=last)
-    found = searching.choices()
-    best = {key: found[key].ranking[: seats[key]] for key in keys}
-    searching.attempt({key: [replace(setting, whole=True) for setting in best[key]] for key in keys}, later=finals)
+    seats = {row.key: search.finalists_of(row.key, base.updates or 0) for row in rows}
+    later = sum(seats.values()) + finals
+    searching.attempt({key: [Setting(lr) for lr in rates[key]] for key in rates}, sum(map(len, forms.values())) + later)
+    best = searching.best()
+    searching.attempt({key: [Setting(best[key].lr, form) for form in forms[key]] for key in rates}, later)
+    best = searching.best()
+    searching.attempt({key: beside(best[key], rates[key]) for key in rates}, later)
+    ranked = {key: choice.ranking[: seats[key]] for key, choice in searching.choices().items()}
+    searching.attempt({key: [replace(setting, whole=True) for setting in ranked[key]] for key in rates}, finals)
     return searching.trials, searching.choices()
+
+
+def beside(best: Setting, rates: Sequence[float]) -> list[Setting]:
+    """A form other than the recipe's has seen one rate only: it at the next smaller and larger of ascending `rates`.
+
+    >>> [setting.lr for setting in beside(Setting(0.002, "other"), (0.001, 0.002, 0.004, 0.008))]
+    [0.001, 0.004]
+    >>> beside(Setting(0.002), (0.001, 0.002, 0.004, 0.008))
+    []
+    """
+    if not best.form:
+        return []
+    place = rates.index(best.lr)
+    return [replace(best, lr=lr) for lr in (*rates[max(place - 1, 0) : place], *rates[place + 1 : place + 2])]
 
 
 class _Searching:
@@ -202,6 +217,9 @@ class _Searching:
 
     def choices(self) -> dict[str, Choice]:
         return self.trials.choices(self._outcomes)
+
+    def best(self) -> dict[str, Setting]:
+        return {row: choice.best for row, choice in self.choices().items()}
 
 
 def make_trials(base: Base, rows: Sequence[Row], search: Search, settings: Mapping[str, Sequence[Setting]]) -> Trials:
