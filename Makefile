@@ -22,11 +22,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Two workers, one thread each: the tests are many and small. Afterwards, each alone: what measures memory, the page in a
-# real browser (chromium is installed if it is missing and may be), the fleet of real processes (its quick part).
+# Two workers, one thread each: the tests are many and small. Afterwards what measures memory, a core for each; and alone,
+# the page in a real browser (chromium is installed if it is missing and may be), and the fleet of real processes (its
+# quick part).
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet"
-	$(BIN)/python -m pytest -m memory
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m memory
 	COS2P_SCREENSHOTS=runs/screenshots $(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
