@@ -40,10 +40,10 @@ def test_it_prints_its_address_and_ends_cleanly(tmp_path: Path, ending: signal.S
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["url"].startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(told["url"] + "view.json", timeout=20) as answer:
+        with urllib.request.urlopen(told["url"] + "view.json", timeout=120) as answer:
             assert json.load(answer)["runs"][0]["header"]["updates"] == 3
         process.send_signal(ending)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out, err) == (0, "", "")
 
 

@@ -33,7 +33,7 @@ def serving(*folders: Path, host: str = "127.0.0.1") -> Iterator[tuple[LiveServe
     thread.start()
 
     def get(path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
         try:
             connection.request(method, path, headers={name.replace("_", "-"): v for name, v in headers.items()})
             response = connection.getresponse()

@@ -48,7 +48,7 @@ def watch() -> Iterator[Callable[[Path], tuple[str, subprocess.Popen[str]]]]:
     yield go
     for process in started:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def split(diary: Diary, at: int) -> tuple[Diary, Diary]:
@@ -91,7 +91,7 @@ def test_the_page_follows_the_run_and_says_when_it_is_alone(
     assert seen.complaints == []
 
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     seen.until("document.querySelector('.banner').textContent.startsWith('No connection')")
     assert seen.page.locator(".pill").text_content() == "No connection"
     assert seen.ask(TASKS) == 3  # the last state stays
