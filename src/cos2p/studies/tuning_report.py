@@ -46,7 +46,8 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     if lengths:
         length += f" ({', '.join(f'{row}: {own:,} updates' for row, own in lengths.items())})"
     seats = max(search.finalists_of(row, updates) for row in choices)
-    then = f", then between the best {seats} by one of full length" if seats else ""
+    all_but = " (not for the methods named)" if lengths else ""
+    then = f", then between the best {seats} by one of full length{all_but}" if seats else ""
     notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each{then}, seed {search.seed}."]
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
