@@ -12,12 +12,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
-from cos2p.interrupts import deaf_children
+from cos2p.children import deaf_children, how_it_ended, when_orphaned
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class ProcessPool:
             done, answer = worker.ask(work, arguments)
         except (EOFError, OSError):
             self._dismiss(worker)
-            raise WorkerDied(f"its process ended {worker.how_it_ended()}") from None
+            raise WorkerDied(f"its process ended {how_it_ended(worker.exit_code)}") from None
         if done:
             return answer  # type: ignore[no-any-return]
         raise answer
@@ -104,16 +104,16 @@ class _Worker:
         self._process.join()
         self._channel.close()
 
-    def how_it_ended(self) -> str:
-        code = self._process.exitcode
-        return f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
 
 
 # ---------------------------------------------------------------- inside a worker
 
 
 def _serve(channel: Connection, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    when_orphaned(lambda: os._exit(1))
     start(*arguments)
     while True:
         try:
@@ -126,11 +126,3 @@ def _serve(channel: Connection, start: Callable[..., None], arguments: tuple[Any
             error.add_note(f"in a worker process:\n{traceback.format_exc()}")
             answer = False, error
         channel.send(answer)
-
-
-def _die_with_parent() -> None:
-    """A killed main process cannot stop its workers; each looks out for itself."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

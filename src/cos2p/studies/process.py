@@ -6,18 +6,17 @@ once. It dies with the study: were it to live on, a study started anew would mee
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from cos2p.children import when_orphaned
 from cos2p.errors import Cos2pError
 
 EXIT_DEFECT = 70
@@ -59,7 +58,7 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
     """The main function of the process: does the work, and tells how it ended."""
     try:
         os.setpgrp()
-        threading.Thread(target=_die_with_the_study, daemon=True).start()
+        when_orphaned(_end_the_group)
         _write_to(Path(log))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -101,11 +100,7 @@ class Reporter:
         self._tell(Status(progress.share, words, progress.remaining()))
 
 
-def _die_with_the_study() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    wait([parent.sentinel])
+def _end_the_group() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)  # its workers stand in the group too
 
 

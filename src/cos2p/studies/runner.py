@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from cos2p.children import deaf_children, how_it_ended
 from cos2p.errors import RunError
-from cos2p.interrupts import deaf_children, on_interrupt
+from cos2p.interrupts import on_interrupt
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes
@@ -161,8 +162,7 @@ class _Job:
             return outcome, self.failed.traceback
         if code == 0 and (self.folder / "result.json").exists():
             return Outcome(self.cell.name, read_result(self.folder), seconds=seconds), ""
-        how = f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
-        reason = f"its process ended {how} (out of memory?); what it wrote is in logs/{self.log.name}"
+        reason = f"its process ended {how_it_ended(code)} (out of memory?); what it wrote is in logs/{self.log.name}"
         return Outcome(self.cell.name, None, reason, RunError.exit_code, seconds=seconds), ""
 
 

@@ -1,0 +1,43 @@
+"""Processes that another one starts: deaf to Ctrl-C, gone when it is gone, and how they ended."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import parent_process, resource_tracker
+from multiprocessing.connection import wait
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes started in here do not hear Ctrl-C, not even while they are still importing: it is the business of
+    their parent, and a worker that died of it would look like an accident."""
+    resource_tracker.ensure_running()  # started later, by the first process, it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def when_orphaned(end: Callable[[], None]) -> None:
+    """In a child: a killed parent cannot stop it, so it looks out for itself. Not in a child: nothing happens."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        end()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def how_it_ended(code: int | None) -> str:
+    """
+    >>> how_it_ended(-9), how_it_ended(1)
+    ('by signal 9', 'with exit code 1')
+    """
+    return f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
