@@ -25,16 +25,16 @@ from typing import Any
 
 import psutil
 
-from cos2p.fleet.clock import task_phases
+from cos2p.devices.clock import task_phases
+from cos2p.fleet.admin.follow import run_on_fleet
+from cos2p.fleet.admin.local import LocalFleet, make_local_fleet, running
+from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.training import TrainingProcess
 from cos2p.methods import build_method
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
-from cos2p.runtime.events import Joined
-from cos2p.runtime.nvflare.devicefile import DeviceFile
-from cos2p.runtime.nvflare.follow import run_on_fleet
-from cos2p.runtime.nvflare.jobs import Job, Setup
-from cos2p.runtime.nvflare.local import LocalFleet, make_local_fleet, running
-from cos2p.runtime.nvflare.training import TrainingProcess
+from cos2p.runtime.decisions import Joined
 from cos2p.runtime.run import run as simulate
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import World, build_world, first_weights
@@ -86,15 +86,15 @@ def measured_speed(probe: Recipe, tasks: int = 8) -> dict[float, float]:
     """FLOP per processor second of each rate, over a device's first tasks: all windows, with masks and without."""
     world, speeds = build_world(probe), {}
     for rate in sorted(set(RATES)):
-        member = next(member for member in world.house.members.values() if member.rate == rate)
+        member = next(member for member in world.context.members.values() if member.rate == rate)
         flop, seconds = _calibrate(probe, world, member, tasks)
         speeds[rate] = flop / seconds
     return speeds
 
 
 def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple[float, float]:
-    house = replace(world.house, members={member.name: member})
-    server = Server(house, build_method(probe.method, house), first_weights(probe, world.config))
+    context = replace(world.context, members={member.name: member})
+    server = Server(context, build_method(probe.method, context), first_weights(probe, world.config))
     device = member.device.model_copy(update={"flops": 1.0})
     flop = seconds = 0.0
     setup = Setup(
@@ -136,7 +136,7 @@ class Watch:
 
 
 def on_the_fleet(chosen: Recipe, out: Path) -> tuple[dict[str, Any], int]:
-    names = list(build_world(chosen).house.members)
+    names = list(build_world(chosen).context.members)
     devices = {name: DeviceFile(threads=1, slowdown=SLOWDOWNS[i % 4]) for i, name in enumerate(names)}
     fleet = make_local_fleet(out.with_name(out.name + "-kits"), chosen, devices)
     with running(fleet):

@@ -16,16 +16,16 @@ from collections.abc import Callable
 
 import torch
 
-from cos2p.aggregation.door import check_update
+from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model
+from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
-from cos2p.submodel.plan import make_spec
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.spec import SubmodelSpec
 
 COPY = "copy of the same bytes"
 

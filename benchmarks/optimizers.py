@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cos2p.numerics.optimizers import TEMPORARY_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.training.optimizers import TEMPORARY_BYTES, make_optimizer
 
 MIB = 1024 * 1024
 RIVAL = "AdamW foreach"

@@ -22,11 +22,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cos2p import ModelConfig, SubmodelSpec, __version__, model
-from cos2p.submodel.budget import Workload, flops, peak
-from cos2p.submodel.measure import Form, Measurement, measure
-from cos2p.submodel.plan import make_spec
+from cos2p.costs.budget import Workload, flops, peak
+from cos2p.costs.fitting import make_spec
+from cos2p.costs.workload import Prefix
+from cos2p.devices.measure import Form, Measurement, measure
 from cos2p.submodel.rates import cut
-from cos2p.submodel.workload import Prefix
 
 MODELS = ("vit-tiny", "vit-base")
 RATES = (0.5625, 0.25, 0.0625, 0.0156)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, Update, tensor_bytes
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.spec import BlockKeep
-from cos2p.training.masks import Quota
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights, submodels
 from tests.tiny import VIT, order, same, task, window
@@ -46,7 +45,7 @@ def test_updates_come_back_as_they_were(case: tuple[ModelConfig, SubmodelSpec, i
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("quotas", [None, (Quota(1, 3), Quota(0, 10))])
+@pytest.mark.parametrize("quotas", [None, (BlockSize(1, 3), BlockSize(0, 10))])
 def test_tasks_come_back_as_they_were(precision: Any, quotas: Any) -> None:
     spec = replace(window(VIT, 2, exits=(3, 4)), prefix=(BlockKeep((), (1,)), BlockKeep.full(VIT)))
     sent = task(VIT, random_weights(VIT, 0), order(spec, quotas, precision))
@@ -59,7 +58,7 @@ def test_tasks_come_back_as_they_were(precision: Any, quotas: Any) -> None:
 
 
 def test_an_order_is_json() -> None:
-    given_order = order(window(VIT, 1), (Quota(1, 3), Quota(2, 2)))
+    given_order = order(window(VIT, 1), (BlockSize(1, 3), BlockSize(2, 2)))
     assert Order.from_dict(json.loads(json.dumps(given_order.to_dict()))) == given_order
 
 

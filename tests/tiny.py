@@ -9,18 +9,17 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.examples import IGNORE, Examples, Normalize
-from cos2p.fleet.devices import device
-from cos2p.messages import Order, Task
-from cos2p.methods.base import House, Member
+from cos2p.devices.device import device
+from cos2p.messages import Order, Precision, Task
+from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import Weights
-from cos2p.recipe import ScheduleSettings, TrainingSettings
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract, extract_prefix
-from cos2p.submodel.spec import BlockKeep
-from cos2p.training.masks import Quota
-from cos2p.training.prefix import Precision, encode
-from cos2p.training.settings import LocalSettings
+from cos2p.training.prefix import encode
+from cos2p.training.settings import LocalSettings, TrainingSettings
 from cos2p.training.shard import Shard
 from tests.submodel.strategies import random_inputs
 
@@ -52,7 +51,7 @@ def shard(config: ModelConfig, train: int = 10, test: int = 4, seed: int = 0) ->
 
 def order(
     spec: SubmodelSpec,
-    quotas: Sequence[Quota] | None = None,
+    quotas: Sequence[BlockSize] | None = None,
     prefix_precision: Precision = "float32",
     lr: float = 1e-2,
     client: str = "pi-1",
@@ -77,18 +76,18 @@ def window(config: ModelConfig, frozen: int, blocks: int = 2, exits: Sequence[in
     return SubmodelSpec(frozen, (BlockKeep.full(config),) * blocks, tuple(exits or (top,))).check(config)
 
 
-def house(
+def context(
     config: ModelConfig = VIT,
     rates: Sequence[float] = (0.25, 0.25, 1.0),
     samples: int = 10,
     training: Mapping[str, Any] | None = None,
     **schedule: Any,
-) -> House:
+) -> RunContext:
     members = {}
     for number, rate in enumerate(rates):
         name = f"pi-{number}"
         members[name] = Member(name, device("laptop", name=name), rate, batch=4, samples=samples, test_samples=4)
-    return House(
+    return RunContext(
         config,
         members,
         TrainingSettings.model_validate({"epochs": 1, **(training or {})}),

@@ -22,12 +22,13 @@ from typing_extensions import get_type_hints
 
 import cos2p.errors
 from cos2p.cli.app import EXIT_CODES, app
-from cos2p.fleet.devices import PRESETS
+from cos2p.devices.device import PRESETS
+from cos2p.devices.settings import DeviceGroup
 from cos2p.methods import methods
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
-from cos2p.recipe import DeviceGroup, Recipe
-from cos2p.tracking.kinds import KINDS
+from cos2p.recipe import Recipe
+from cos2p.tracking.event_kinds import KINDS
 from cos2p.units import format_bytes
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from cos2p.costs.fitting import fit_submodel as fit_submodel
+    from cos2p.costs.fitting import make_spec as make_spec
     from cos2p.data import DataConfig as DataConfig
     from cos2p.errors import Cos2pError as Cos2pError
     from cos2p.methods.base import Method as Method
@@ -19,16 +21,14 @@ if TYPE_CHECKING:
     from cos2p.models.hub import save_pretrained as save_pretrained
     from cos2p.models.layout import init_weights as init_weights
     from cos2p.models.sizes import model as model
+    from cos2p.models.spec import SubmodelSpec as SubmodelSpec
     from cos2p.models.transformer import ElasticTransformer as ElasticTransformer
+    from cos2p.numerics.optimizers import make_optimizer as make_optimizer
     from cos2p.recipe import Recipe as Recipe
     from cos2p.runtime.run import run as run
-    from cos2p.submodel.plan import fit_submodel as fit_submodel
-    from cos2p.submodel.plan import make_spec as make_spec
     from cos2p.submodel.slicing import extract as extract
     from cos2p.submodel.slicing import extract_prefix as extract_prefix
     from cos2p.submodel.slicing import scatter as scatter
-    from cos2p.submodel.spec import SubmodelSpec as SubmodelSpec
-    from cos2p.training.optimizers import make_optimizer as make_optimizer
 
 _HOMES = {
     "Cos2pError": "errors",
@@ -37,14 +37,14 @@ _HOMES = {
     "Method": "methods.base",
     "ModelConfig": "models.config",
     "Recipe": "recipe",
-    "SubmodelSpec": "submodel.spec",
+    "SubmodelSpec": "models.spec",
     "extract": "submodel.slicing",
     "extract_prefix": "submodel.slicing",
-    "fit_submodel": "submodel.plan",
+    "fit_submodel": "costs.fitting",
     "init_weights": "models.layout",
     "load_pretrained": "models.hub",
-    "make_optimizer": "training.optimizers",
-    "make_spec": "submodel.plan",
+    "make_optimizer": "numerics.optimizers",
+    "make_spec": "costs.fitting",
     "model": "models.sizes",
     "run": "runtime.run",
     "save_pretrained": "models.hub",

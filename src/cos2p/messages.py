@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -17,10 +17,13 @@ from torch import Tensor
 
 from cos2p.errors import UpdateRefused
 from cos2p.models.layout import Weights
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.masks import Quota
-from cos2p.training.prefix import Precision
-from cos2p.training.settings import LabelSkew
+from cos2p.models.spec import BlockSize, SubmodelSpec
+
+Precision = Literal["float32", "float16", "int8"]
+"""How the frozen part travels."""
+
+LabelSkew = Literal["ignored", "corrected"]
+"""What a device does about the unequal shares of its labels (`training.label_skew`)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Order:
     """Learning rate of this task, after the run's schedule."""
     spec: SubmodelSpec
     """What is sent. With quotas its width is that of the candidates."""
-    quotas: tuple[Quota, ...] | None = None
+    quotas: tuple[BlockSize, ...] | None = None
     """Per block of the window, how much the device may keep: train the masks first. None: train `spec` as it is."""
     prefix_precision: Precision = "float32"
     """How the frozen part travels."""
@@ -65,7 +68,7 @@ class Order:
             **{
                 **values,
                 "spec": SubmodelSpec.from_dict(values["spec"]),
-                "quotas": None if quotas is None else tuple(Quota(*q) for q in quotas),
+                "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
             }
         )
 

@@ -6,12 +6,12 @@ import torch
 from cos2p.aggregation.beside import BesideMerge
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.beside import Beside
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.submodel.beside import SideTensor
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from tests.tiny import VIT, same
 
-TABLE = {"x.heads": Beside((4,), "head", 0), "x.rows": Beside((2, 3))}
+TABLE = {"x.heads": SideTensor((4,), "head", 0), "x.rows": SideTensor((2, 3))}
 
 
 def model() -> Weights:

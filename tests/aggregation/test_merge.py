@@ -12,8 +12,8 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.weights import Rule
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import BlockKeep
 from tests.aggregation.brute import contribution, paper_merge, random_delta, rounds, segments
 from tests.submodel.strategies import configs, random_weights
 from tests.tiny import VIT, assert_close, copy, same

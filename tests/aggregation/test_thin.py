@@ -9,12 +9,12 @@ from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.thin import ThinMerge
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.thin import Thin, places, take_thin, thin, thin_slices
+from cos2p.submodel.thin import ScaledCut, places, take_thin, thin, thin_slices
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, assert_close, copy, same
 
 
-def contribution(part: Thin, weights: Weights, seed: int, samples: int = 1) -> Contribution:
+def contribution(part: ScaledCut, weights: Weights, seed: int, samples: int = 1) -> Contribution:
     delta = take_thin(random_weights(VIT, seed), VIT, part)
     given_settings = {"thin": part.model_dump(mode="json")}
     return Contribution("pi", SubmodelSpec.full(VIT), delta, samples, 0, weights, given_settings)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues, segment_positions
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.layout import Weights
-from cos2p.submodel.spec import BlockKeep
+from cos2p.models.spec import BlockKeep
+from cos2p.submodel.segments import SegmentValues, segment_positions
 from tests.aggregation.brute import contribution, moved, paper_gamma, random_delta, rounds, segments, spread_out
 from tests.submodel.strategies import configs, random_weights
 from tests.tiny import VIT, window

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.cli.profile import _advice, _table
-from cos2p.fleet.profile import Profile, Sample
+from cos2p.devices.profile import Profile, Sample
 
 PLAN = '[server]\nport = 8102\n[[devices]]\nname = "pi-1"\n'
 
@@ -63,7 +63,7 @@ def test_without_the_extra_every_command_says_what_to_install(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PLAN").write_text(PLAN, encoding="utf-8")
-    monkeypatch.setattr("cos2p.runtime.nvflare.find_spec", lambda name: None)
+    monkeypatch.setattr("cos2p.fleet.nvflare.find_spec", lambda name: None)
     code, _, err = cli(*arguments.split())
     assert code == 10
     assert "pip install 'cos2p[nvflare]'" in err

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cos2p.cli import waiting
-from cos2p.cli.voice import Voice
+from cos2p.cli.voice import OutputMode
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_nothing_before_two_seconds_then_a_line_every_two(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with waiting.reading(Voice()) as tell:
+    with waiting.reading(OutputMode()) as tell:
         for _ in range(9):
             tell(0, 2, "a\x1b run")
             clock[0] += 0.5
@@ -25,8 +25,8 @@ def test_nothing_before_two_seconds_then_a_line_every_two(
     assert err == 2 * "reading a? run (1 of 2)\n"
 
 
-@pytest.mark.parametrize("voice", [Voice(quiet=True), Voice(json=True)])
-def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture[str], voice: Voice) -> None:
+@pytest.mark.parametrize("voice", [OutputMode(quiet=True), OutputMode(json=True)])
+def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture[str], voice: OutputMode) -> None:
     with waiting.reading(voice) as tell:
         tell(0, 1, "a")
         clock[0] += 60

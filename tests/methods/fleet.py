@@ -9,16 +9,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.messages import Order, Task
 from cos2p.methods import build_method
-from cos2p.methods.base import House, Method
+from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
-from cos2p.recipe import Recipe, ScheduleSettings
-from cos2p.runtime.events import Joined
+from cos2p.recipe import Recipe
+from cos2p.runtime.decisions import Joined
 from cos2p.runtime.server import Done, Effect, Note, Send, Server
 from cos2p.runtime.world import World, build_world
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
 from tests.tiny import same
@@ -42,38 +43,38 @@ def digits() -> World:
     )
 
 
-def digits_house(**schedule: Any) -> House:
-    return replace(digits().house, schedule=ScheduleSettings.model_validate(schedule))
+def digits_house(**schedule: Any) -> RunContext:
+    return replace(digits().context, schedule=ScheduleSettings.model_validate(schedule))
 
 
-def with_rates(house: House, *rates: float) -> House:
-    """The first devices of a house, with these rates."""
-    members = list(house.members.values())[: len(rates)]
-    return replace(house, members={m.name: replace(m, rate=rate) for m, rate in zip(members, rates, strict=True)})
+def with_rates(context: RunContext, *rates: float) -> RunContext:
+    """The first devices of a context, with these rates."""
+    members = list(context.members.values())[: len(rates)]
+    return replace(context, members={m.name: replace(m, rate=rate) for m, rate in zip(members, rates, strict=True)})
 
 
 class Fleet:
     """Devices answer in the order in which they were given their tasks."""
 
     def __init__(
-        self, house: House, method: Mapping[str, Any], shards: Mapping[str, Shard] | None = None,
+        self, context: RunContext, method: Mapping[str, Any], shards: Mapping[str, Shard] | None = None,
         weights: Weights | None = None,
     ) -> None:  # fmt: skip
-        self.house, self._method = house, dict(method)
+        self.context, self._method = context, dict(method)
         self.shards = digits().shards if shards is None else shards
-        self.start = init_weights(house.config, house.seed) if weights is None else weights
+        self.start = init_weights(context.config, context.seed) if weights is None else weights
         self.server = self._new_server()
-        self.memories: dict[str, Memory] = {name: {} for name in house.members}
+        self.memories: dict[str, Remembered] = {name: {} for name in context.members}
         self.notes: list[Note] = []
         self.orders: list[Order] = []
         """Every task that was given out."""
         self.done: str | None = None
         self._pending: deque[Order] = deque()
-        for name in house.members:
+        for name in context.members:
             self._carry_out(self.server.handle(Joined(name)))
 
     def _new_server(self) -> Server:
-        return Server(self.house, build_method(self._method, self.house), dict(self.start))
+        return Server(self.context, build_method(self._method, self.context), dict(self.start))
 
     @property
     def method(self) -> Method:
@@ -90,7 +91,7 @@ class Fleet:
         order = self._pending.popleft()
         task = Task.from_bytes(self.server.task(order).to_bytes())
         memory = self.memories[order.client]
-        update, self.memories[order.client] = run_task(self.house.config, task, self.shards[order.client], memory)
+        update, self.memories[order.client] = run_task(self.context.config, task, self.shards[order.client], memory)
         self._carry_out(self.server.receive(order.client, update.to_bytes()))
 
     def restart(self, folder: Path) -> None:

@@ -36,10 +36,10 @@ def play(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, Events]
 
 def first_orders(world: World) -> tuple[Server, list[Order]]:
     """A server that has just given everybody a task."""
-    from cos2p.runtime.events import Joined
+    from cos2p.runtime.decisions import Joined
 
-    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
-    effects = [e for name in world.house.members for e in server.handle(Joined(name))]
+    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+    effects = [e for name in world.context.members for e in server.handle(Joined(name))]
     return server, [e.order for e in effects if isinstance(e, Send)]
 
 

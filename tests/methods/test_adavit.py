@@ -11,15 +11,15 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.methods.leading import leading_spec, without_untrained
 from cos2p.models.layout import init_weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.rates import Cut, cut, prunable, segment_costs
+from cos2p.submodel.rates import SubmodelSize, cut, prunable, segment_costs
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.evaluation import build_model
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, house
+from tests.tiny import VIT, context
 
 NAMES = ("fedavg-adavit", "fedavg-adavit-full")
 
@@ -43,7 +43,7 @@ def test_policies_are_averaged_over_those_who_held_their_heads() -> None:
     held = set().union(*(spec.keep(1).heads for spec in specs.values()))
     fleet.run()
     now = fleet.server.weights
-    free = [h for h in range(fleet.house.config.groups) if h not in held]
+    free = [h for h in range(fleet.context.config.groups) if h not in held]
     assert held
     assert free
     assert torch.equal(now[name][free], first[name][free])
@@ -53,9 +53,9 @@ def test_policies_are_averaged_over_those_who_held_their_heads() -> None:
 
 @pytest.mark.parametrize("rate", [1 / 64, 1 / 16, 0.25, 0.5625, 1.0])
 def test_the_budget_is_kept_and_small_submodels_lie_in_large_ones(rate: float) -> None:
-    method = build_method({"name": "fedavg-adavit"}, house(rates=(rate, 0.5)))
+    method = build_method({"name": "fedavg-adavit"}, context(rates=(rate, 0.5)))
     weights = method.initial_weights(init_weights(VIT, 0))
-    calls = [Call(member, 0, 0, 0, weights) for member in method.house.members.values()]
+    calls = [Call(member, 0, 0, 0, weights) for member in method.context.members.values()]
     mine, other = (method.assign(call).spec.check(VIT) for call in calls)
     head, unit = segment_costs(VIT)
     assert sum(len(k.heads) * head + len(k.units) * unit for k in mine.window) <= rate * prunable(VIT) + 1e-6
@@ -66,25 +66,25 @@ def test_the_budget_is_kept_and_small_submodels_lie_in_large_ones(rate: float) -
 
 
 def test_the_original_trains_everything_and_says_so() -> None:
-    method = build_method({"name": "fedavg-adavit-full"}, house(rates=(0.125, 1.0)))
+    method = build_method({"name": "fedavg-adavit-full"}, context(rates=(0.125, 1.0)))
     weights = method.initial_weights(init_weights(VIT, 0))
-    assignment = method.assign(Call(method.house.members["pi-0"], 0, 0, 0, weights))
+    assignment = method.assign(Call(method.context.members["pi-0"], 0, 0, 0, weights))
     assert assignment.spec == SubmodelSpec.full(VIT)
     assert assignment.settings.model_dump()["tokens"] == pytest.approx(0.5)
     assert method.over_budget
-    assert not build_method({"name": "fedavg-adavit"}, house()).over_budget
+    assert not build_method({"name": "fedavg-adavit"}, context()).over_budget
     assert method.evaluated_weights(weights) is weights
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_other_families_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="for vision transformers, the model is a bert"):
-        build_method({"name": name}, house(model("bert-nano")))
+        build_method({"name": name}, context(model("bert-nano")))
 
 
 def test_the_server_evaluates_the_largest_devices_submodel_with_its_policies() -> None:
     """In the full model's shapes: what nobody trains has no output, what was trained is scaled as in training."""
-    method = build_method({"name": "fedavg-adavit"}, house(rates=(0.25, 0.5)))
+    method = build_method({"name": "fedavg-adavit"}, context(rates=(0.25, 0.5)))
     weights = method.initial_weights(random_weights(VIT, 1))
     opened = {n: torch.full_like(t, 100.0) if n.endswith("bias") and "adavit" in n else t for n, t in weights.items()}
     spec = leading_spec(VIT, cut(VIT, 0.5, ratio=0.0))
@@ -99,7 +99,7 @@ def test_the_server_evaluates_the_largest_devices_submodel_with_its_policies() -
 
 
 def test_a_block_without_segments_is_left_alone_by_the_scaling() -> None:
-    spec = leading_spec(VIT, Cut(4, 1.0, heads=2, units=0))
+    spec = leading_spec(VIT, SubmodelSize(4, 1.0, heads=2, units=0))
     evaluated = without_untrained(init_weights(VIT, 0), VIT, spec, rescale=True)
     assert evaluated["blocks.3.o.weight"].abs().sum() == 0
     assert evaluated["blocks.0.fc2.weight"].abs().sum() == 0

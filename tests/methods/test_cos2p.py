@@ -14,28 +14,28 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import BudgetError
 from cos2p.messages import Order, Update, tensor_bytes
 from cos2p.methods import build_method
-from cos2p.methods.base import Assignment, Call, House
+from cos2p.methods.base import Assignment, Call, RunContext
 from cos2p.methods.cos2p import Cos2p
+from cos2p.models.spec import BlockKeep
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import BlockKeep
 from cos2p.training.settings import LocalSettings
 from tests.runtime.played import answer, join_all, server
 from tests.submodel.strategies import configs, random_weights
-from tests.tiny import VIT, house
+from tests.tiny import VIT, context
 
 KINDS = ("trainable", "fixed", "random")
 rates = st.one_of(st.sampled_from([1 / 64, 1 / 16, 0.25, 0.5625, 1.0]), st.floats(0.01, 1.0))
 
 
-def method(given_house: House | None = None, **settings: Any) -> Cos2p:
-    built = build_method({"name": "cos2p", **settings}, given_house or house())
+def method(given_house: RunContext | None = None, **settings: Any) -> Cos2p:
+    built = build_method({"name": "cos2p", **settings}, given_house or context())
     assert isinstance(built, Cos2p)
     return built
 
 
 def assign(to: Cos2p, client: str = "pi-0", version: int = 0, cycle: int = 0, attempt: int = 0) -> Assignment:
-    return to.assign(Call(to.house.members[client], version, cycle, attempt, {}))
+    return to.assign(Call(to.context.members[client], version, cycle, attempt, {}))
 
 
 def answered(to: Cos2p, client: str, assignment: Assignment, version: int = 0) -> SubmodelSpec:
@@ -62,7 +62,7 @@ def test_every_window_keeps_what_the_rate_allows(
 ) -> None:
     allowed = cut(config, rate, ratio)
     to = method(
-        house(config, (rate,)),
+        context(config, (rate,)),
         masks={"heads": kind, "units": kind},
         window={"ratio": ratio},
         prefix={"width": "cut" if cut_prefix else "full"},
@@ -81,10 +81,10 @@ def test_every_window_keeps_what_the_rate_allows(
 
 @given(configs, rates, st.integers(0, 20))
 def test_a_blocks_quota_does_not_depend_on_the_window(config: ModelConfig, rate: float, cycle: int) -> None:
-    to = method(house(config, (rate,)))
+    to = method(context(config, (rate,)))
     given_out = assign(to, cycle=cycle)
     assert given_out.quotas is not None
-    member = to.house.members["pi-0"]
+    member = to.context.members["pi-0"]
     assert given_out.quotas == tuple(to.quota(member, b) for b in range(given_out.spec.frozen, given_out.spec.top))
 
 
@@ -93,13 +93,13 @@ def test_a_blocks_quota_does_not_depend_on_the_window(config: ModelConfig, rate:
 
 def test_the_clients_own_cycle_drives_its_window() -> None:
     """K = 2 of 4 blocks: three places. Neither the server's version nor a repeated attempt moves the window."""
-    to = method(house(rates=(0.25,)))
+    to = method(context(rates=(0.25,)))
     assert [assign(to, cycle=cycle).spec.frozen for cycle in range(5)] == [0, 1, 2, 0, 1]
     assert [assign(to, cycle=1, version=version, attempt=version).spec.frozen for version in range(4)] == [1, 1, 1, 1]
 
 
 def test_devices_of_a_tier_begin_apart_and_cover_every_block_in_every_round() -> None:
-    to = method(house(rates=(0.25, 0.25, 0.25, 1.0)))
+    to = method(context(rates=(0.25, 0.25, 0.25, 1.0)))
     assert [to.offsets[f"pi-{i}"] for i in range(4)] == [0, 1, 2, 0]
     for cycle in range(3):
         covered = {
@@ -112,7 +112,7 @@ def test_devices_of_a_tier_begin_apart_and_cover_every_block_in_every_round() ->
 
 
 def test_the_balanced_schedule_goes_where_the_least_was_given_out() -> None:
-    to = method(house(rates=(0.25, 1.0)), window={"schedule": "balanced"})
+    to = method(context(rates=(0.25, 1.0)), window={"schedule": "balanced"})
     to.dispatched = [3, 1, 1, 5]
     assert assign(to).spec.frozen == 1
     assert to.dispatched == [3, 2, 2, 5]
@@ -121,7 +121,7 @@ def test_the_balanced_schedule_goes_where_the_least_was_given_out() -> None:
 
 
 def test_a_dwelling_window_is_spaced_over_its_own_period() -> None:
-    to = method(house(rates=(0.25,) * 5), window={"schedule": "dwell"})
+    to = method(context(rates=(0.25,) * 5), window={"schedule": "dwell"})
     assert [to.offsets[f"pi-{i}"] for i in range(5)] == [0, 1, 2, 3, 4]
     assert [assign(to, f"pi-{i}").spec.frozen for i in range(5)] == [0, 0, 1, 2, 2]
 
@@ -131,14 +131,14 @@ def test_a_dwelling_window_is_spaced_over_its_own_period() -> None:
 
 def test_exits_are_where_smaller_devices_end() -> None:
     """K is 1, 2 and 4 for the rates 1/16, 1/4 and 1."""
-    to = method(house(rates=(1.0, 0.25, 0.0625)))
+    to = method(context(rates=(1.0, 0.25, 0.0625)))
     assert assign(to, "pi-0").spec.exits == (1, 2, 4)
     assert assign(to, "pi-1", cycle=1).spec.exits == (2, 3)
     assert assign(to, "pi-2", cycle=3).spec.exits == (4,)
 
 
 def test_no_exits_is_one_exit_without_distillation() -> None:
-    to = method(house(rates=(1.0, 0.25)), exits={"kind": "none", "lambda2": 0.4})
+    to = method(context(rates=(1.0, 0.25)), exits={"kind": "none", "lambda2": 0.4})
     given_out = assign(to)
     assert given_out.spec.exits == (4,)
     assert isinstance(given_out.settings, LocalSettings)
@@ -146,7 +146,7 @@ def test_no_exits_is_one_exit_without_distillation() -> None:
 
 
 def test_lambda2_of_zero_keeps_the_exits() -> None:
-    given_out = assign(method(house(rates=(1.0, 0.25)), exits={"lambda2": 0.0}))
+    given_out = assign(method(context(rates=(1.0, 0.25)), exits={"lambda2": 0.0}))
     assert given_out.spec.exits == (2, 4)
     assert isinstance(given_out.settings, LocalSettings)
     assert given_out.settings.lambda2 == 0.0
@@ -156,7 +156,7 @@ def test_lambda2_of_zero_keeps_the_exits() -> None:
 
 
 def test_the_mask_phase_is_due_in_the_first_rounds_and_at_first_visits() -> None:
-    to = method(house(rates=(0.25,)), masks={"rounds": 2})
+    to = method(context(rates=(0.25,)), masks={"rounds": 2})
     full = BlockKeep.full(VIT)
     for version in (0, 1):
         given_out = assign(to, version=version)
@@ -174,8 +174,8 @@ def test_the_mask_phase_is_due_in_the_first_rounds_and_at_first_visits() -> None
 
 
 def test_masks_wait_for_the_weights_they_judge_by() -> None:
-    to = method(house(rates=(0.25,)), masks={"rounds": 1, "warmup": 2})
-    fixed = method(house(rates=(0.25,)), masks={"heads": "fixed", "units": "fixed"})
+    to = method(context(rates=(0.25,)), masks={"rounds": 1, "warmup": 2})
+    fixed = method(context(rates=(0.25,)), masks={"heads": "fixed", "units": "fixed"})
     for version in (0, 1):
         early = assign(to, version=version)
         assert early.quotas is None
@@ -189,7 +189,7 @@ def test_masks_wait_for_the_weights_they_judge_by() -> None:
 
 
 def test_after_the_mask_phase_less_is_sent() -> None:
-    to = method(house(rates=(0.25,)), masks={"rounds": 1})
+    to = method(context(rates=(0.25,)), masks={"rounds": 1})
     weights = random_weights(VIT, 0)
     wide = assign(to)
     answered(to, "pi-0", wide)
@@ -200,7 +200,7 @@ def test_after_the_mask_phase_less_is_sent() -> None:
 
 @pytest.mark.parametrize(("heads", "units"), [(h, u) for h in KINDS for u in KINDS])
 def test_heads_and_units_have_masks_of_their_own_kind(heads: str, units: str) -> None:
-    to = method(house(rates=(0.25,)), masks={"heads": heads, "units": units, "rounds": 1})
+    to = method(context(rates=(0.25,)), masks={"heads": heads, "units": units, "rounds": 1})
     first = assign(to, version=0, attempt=0)
     assert isinstance(first.settings, LocalSettings)
     assert (first.settings.mask.heads, first.settings.mask.units) == (heads == "trainable", units == "trainable")
@@ -223,7 +223,7 @@ def test_heads_and_units_have_masks_of_their_own_kind(heads: str, units: str) ->
 def test_fixed_masks_differ_between_clients_and_seeds_and_come_back_from_the_seed() -> None:
     def masks(seed: int) -> list[BlockKeep]:
         to = method(
-            replace(house(VIT.with_(mlp=100), (0.25, 0.25)), seed=seed), masks={"heads": "fixed", "units": "fixed"}
+            replace(context(VIT.with_(mlp=100), (0.25, 0.25)), seed=seed), masks={"heads": "fixed", "units": "fixed"}
         )
         return [assign(to, f"pi-{i}", cycle=2 - i).spec.window[i] for i in (0, 1)]  # block 2, for both
 
@@ -237,7 +237,7 @@ def test_without_mask_epochs_there_is_no_mask_phase() -> None:
 
 def test_where_memory_is_short_candidates_take_turns_and_the_present_mask_stays() -> None:
     config = model("vit-tiny")
-    roomy = house(config, (0.0625,), samples=4)
+    roomy = context(config, (0.0625,), samples=4)
     assert all(keep == BlockKeep.full(config) for keep in assign(method(roomy)).spec.window)
     to = method(with_memory(roomy, 40_000_000))
     first = assign(to)
@@ -255,13 +255,13 @@ def test_where_memory_is_short_candidates_take_turns_and_the_present_mask_stays(
 
 
 def test_a_device_too_small_for_the_mask_phase_is_told_unless_memory_does_not_count() -> None:
-    tiny = with_memory(house(model("vit-tiny"), (0.0625,), samples=4), 5_000_000)
+    tiny = with_memory(context(model("vit-tiny"), (0.0625,), samples=4), 5_000_000)
     with pytest.raises(BudgetError, match="the mask phase needs"):
         assign(method(tiny))
     assert assign(method(replace(tiny, enforce_memory=False))).quotas is not None
 
 
-def with_memory(given_house: House, memory: int) -> House:
+def with_memory(given_house: RunContext, memory: int) -> RunContext:
     members = {
         name: replace(member, device=member.device.model_copy(update={"memory": memory}))
         for name, member in given_house.members.items()
@@ -273,18 +273,18 @@ def with_memory(given_house: House, memory: int) -> House:
 
 
 def test_a_cut_prefix_is_cut_by_the_clients_own_masks() -> None:
-    to = method(house(rates=(0.25,)), prefix={"width": "cut", "precision": "int8"}, masks={"rounds": 0})
+    to = method(context(rates=(0.25,)), prefix={"width": "cut", "precision": "int8"}, masks={"rounds": 0})
     kept = answered(to, "pi-0", assign(to))  # blocks 0 and 1
     given_out = assign(to, cycle=2)
     assert given_out.spec.prefix == kept.window
     assert given_out.prefix_precision == "int8"
-    unmet = assign(method(house(rates=(0.25,)), prefix={"width": "cut"}), cycle=2)
+    unmet = assign(method(context(rates=(0.25,)), prefix={"width": "cut"}), cycle=2)
     assert unmet.spec.prefix is not None
     assert [(len(keep.heads), len(keep.units)) for keep in unmet.spec.prefix] == [(2, 5), (2, 5)]
 
 
 def test_the_prefix_keeps_its_full_width_by_default_and_travels_in_16_bits() -> None:
-    given_out = assign(method(house(rates=(0.25,))), cycle=2)
+    given_out = assign(method(context(rates=(0.25,))), cycle=2)
     assert given_out.spec.prefix is None
     assert given_out.prefix_precision == "float16"
 
@@ -294,7 +294,7 @@ def test_the_prefix_keeps_its_full_width_by_default_and_travels_in_16_bits() -> 
 
 def test_local_settings_are_the_recipes_and_the_methods() -> None:
     to = method(
-        house(training={"epochs": 7, "optimizer": "sgd", "weight_decay": 0.01}),
+        context(training={"epochs": 7, "optimizer": "sgd", "weight_decay": 0.01}),
         masks={"epochs": 2, "lr": 0.3, "lambda1": 0.4, "optimizer": "adamw"},
         exits={"lambda2": 0.3, "temperature": 2.0, "direction": "teacher-student"},
         prefix={"features": "disk", "feature_precision": "float16"},
@@ -318,7 +318,7 @@ def test_local_settings_are_the_recipes_and_the_methods() -> None:
     ],
 )
 def test_when_the_server_aggregates(name: str, trigger: Trigger, redispatch: str) -> None:
-    assert build_method({"name": name}, house(mu=0.3, t_clk=7.0)).rules() == (trigger, redispatch)
+    assert build_method({"name": name}, context(mu=0.3, t_clk=7.0)).rules() == (trigger, redispatch)
 
 
 def test_how_updates_are_weighed() -> None:
@@ -334,12 +334,12 @@ def test_what_is_remembered_comes_back_from_json() -> None:
     played.receive("pi-0", answer(played, "pi-0"))
     before = played.method
     assert isinstance(before, Cos2p)
-    after = method(played.house, window={"schedule": "balanced"})
+    after = method(played.context, window={"schedule": "balanced"})
     after.load_state(json.loads(json.dumps(before.state()[0])), {})
     assert after.masks == before.masks
     assert after.masks["pi-0"]
     assert after.dispatched == before.dispatched
-    for client in played.house.names:
+    for client in played.context.names:
         for cycle in range(4):
             one, other = assign(before, client, 99, cycle), assign(after, client, 99, cycle)
             assert (one.spec, one.quotas, one.settings) == (other.spec, other.quotas, other.settings)

@@ -30,6 +30,6 @@ def test_without_weight_nothing_moves() -> None:
 def test_the_proximal_term_needs_a_copy_of_the_model() -> None:
     with_term = Fleet(digits_house(updates=1), {"name": "fedasync"})
     without = Fleet(digits_house(updates=1), {"name": "fedasync", "rho": 0.0})
-    client = next(iter(with_term.house.members))
+    client = next(iter(with_term.context.members))
     sent = sum(tensor.nbytes for tensor in with_term.server.task(with_term.orders[0]).weights.values())
     assert with_term.server.peak_memory[client] - without.server.peak_memory[client] == sent

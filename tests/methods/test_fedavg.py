@@ -12,7 +12,7 @@ from cos2p.submodel.slicing import extract
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
 from tests.runtime.played import join_all, server
-from tests.tiny import VIT, assert_close, copy, house, shard
+from tests.tiny import VIT, assert_close, context, copy, shard
 
 FULL = SubmodelSpec.full(VIT)
 SGD = {"optimizer": "sgd", "lr": 0.1, "lr_schedule": "constant", "epochs": 1}
@@ -22,7 +22,7 @@ def one_round(shards: dict[str, Shard], weights: str = "uniform", batch: int | N
     """Every client trains for real; returns the server and the weights it began with."""
     samples = max(len(own.train) for own in shards.values())
     played = server(
-        house(rates=(1.0,) * len(shards), samples=samples, training=SGD), "fedavg", {"weights": weights}, rounds=4
+        context(rates=(1.0,) * len(shards), samples=samples, training=SGD), "fedavg", {"weights": weights}, rounds=4
     )
     before = copy(played.weights)
     join_all(played)
@@ -74,7 +74,7 @@ def test_identical_clients_are_one_client() -> None:
 
 
 def test_everyone_trains_the_full_model_and_the_server_waits_for_all() -> None:
-    played = server(house(rates=(0.0625, 1.0)), "fedavg")
+    played = server(context(rates=(0.0625, 1.0)), "fedavg")
     orders = [effect.order for effect in join_all(played) if hasattr(effect, "order")]
     assert [order.spec for order in orders] == [FULL, FULL]
     assert all(order.quotas is None and order.settings["lambda2"] == 0.0 for order in orders)

@@ -5,12 +5,12 @@ import pytest
 from cos2p.methods import build_method
 from cos2p.methods.fedbuff import FedBuff
 from tests.methods.fleet import Fleet, digits_house
-from tests.tiny import house, same
+from tests.tiny import context, same
 
 
 @pytest.mark.parametrize(("mu", "clients", "expected"), [(0.5, 8, 4), (0.5, 3, 2), (0.07, 100, 7), (1.0, 5, 5)])
 def test_the_buffer_waits_for_as_many_updates_as_the_schedule_does(mu: float, clients: int, expected: int) -> None:
-    method = build_method({"name": "fedbuff"}, house(rates=(1.0,) * clients, mu=mu))
+    method = build_method({"name": "fedbuff"}, context(rates=(1.0,) * clients, mu=mu))
     assert isinstance(method, FedBuff)
     assert method.buffer == expected
 

@@ -9,11 +9,11 @@ from cos2p.messages import Order, Update
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
-from cos2p.runtime.events import Joined
+from cos2p.models.spec import SubmodelSpec
+from cos2p.runtime.decisions import Joined
 from cos2p.submodel.rates import prunable, segment_costs
-from cos2p.submodel.spec import SubmodelSpec
 from tests.methods.played import answer, first_orders, of, play, world_of
-from tests.tiny import VIT, assert_close, house, same
+from tests.tiny import VIT, assert_close, context, same
 
 
 def test_two_rounds_on_digits() -> None:
@@ -23,7 +23,7 @@ def test_two_rounds_on_digits() -> None:
     assert 0 < result["top1"] <= 1
     assert 0 < result["client_top5"] <= 1  # a dozen forward-only steps leave a constant answer
     assert not of(events, "refused")
-    assert set(simulation.server.method.state()[0]["losses"]) == set(simulation.world.house.members)
+    assert set(simulation.server.method.state()[0]["losses"]) == set(simulation.world.context.members)
 
 
 def test_seeds_and_tensors_give_the_same_server_model() -> None:
@@ -58,7 +58,7 @@ def test_what_nobody_held_stays_bitwise() -> None:
 
 @pytest.mark.parametrize("rate", [1 / 64, 1 / 16, 0.25, 0.5625, 1.0])
 def test_the_submodel_is_fedrolexs_and_keeps_the_budget(rate: float) -> None:
-    owner = house(rates=(rate, 1.0))
+    owner = context(rates=(rate, 1.0))
     ours, theirs = (build_method({"name": name}, owner) for name in ("fedmezo", "fedrolex"))
     weights = init_weights(VIT, 0)
     head, unit = segment_costs(VIT)
@@ -71,11 +71,11 @@ def test_the_submodel_is_fedrolexs_and_keeps_the_budget(rate: float) -> None:
 
 
 def test_the_full_variant_trains_everything_and_says_so() -> None:
-    method = build_method({"name": "fedmezo-full"}, house())
-    call = Call(method.house.members["pi-0"], 0, 0, 0, init_weights(VIT, 0))
+    method = build_method({"name": "fedmezo-full"}, context())
+    call = Call(method.context.members["pi-0"], 0, 0, 0, init_weights(VIT, 0))
     assert method.assign(call).spec == SubmodelSpec.full(VIT)
     assert method.over_budget
-    assert not build_method({"name": "fedmezo"}, house()).over_budget
+    assert not build_method({"name": "fedmezo"}, context()).over_budget
 
 
 def test_one_client_with_the_whole_model_is_plain_local_training() -> None:
@@ -92,16 +92,16 @@ def test_one_client_with_the_whole_model_is_plain_local_training() -> None:
 
 
 def test_a_device_of_high_loss_takes_longer_steps_if_that_is_wanted() -> None:
-    method = build_method({"name": "fedmezo", "personal": 0.5, "lr_factor": 1.0}, house())
+    method = build_method({"name": "fedmezo", "personal": 0.5, "lr_factor": 1.0}, context())
     weights = init_weights(VIT, 0)
-    calls = {n: Call(m, 0, 0, 0, weights) for n, m in method.house.members.items()}
+    calls = {n: Call(m, 0, 0, 0, weights) for n, m in method.context.members.items()}
     assert method.assign(calls["pi-0"]).lr_factor == 1.0  # nothing is known yet
     for name, loss in (("pi-0", 3.0), ("pi-1", 2.0), ("pi-2", 1.0)):
         order = first_order(name)
         method.accepted(order, replace(order_update(name), report={"loss": loss}))
     factors = [method.assign(calls[name]).lr_factor for name in ("pi-0", "pi-1", "pi-2")]
     assert factors == pytest.approx([1.5, 1.0, 0.5])
-    again = build_method({"name": "fedmezo", "personal": 0.5, "lr_factor": 1.0}, house())
+    again = build_method({"name": "fedmezo", "personal": 0.5, "lr_factor": 1.0}, context())
     again.load_state(*method.state())
     assert again.assign(calls["pi-0"]).lr_factor == pytest.approx(1.5)
 

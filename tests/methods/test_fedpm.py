@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution
+from cos2p.costs.fitting import make_spec
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.methods.fedpm import FedPM, MaskMerge, gumbel_top
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.plan import make_spec
+from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.rates import cut
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.fedpm import is_masked, masked_shapes, pack_bits, random_weight
 from cos2p.training.fedpm_segments import segment_shapes
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.played import check_two_rounds
-from tests.tiny import VIT, house, same
+from tests.tiny import VIT, context, same
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "elements": {},
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def built(**settings: Any) -> FedPM:
-    method = build_method({"name": "fedpm", **settings}, house())
+    method = build_method({"name": "fedpm", **settings}, context())
     assert isinstance(method, FedPM)
     return method
 
@@ -58,13 +58,13 @@ def test_a_restart_changes_nothing(variant: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", ["segments", "given"])
 def test_the_networks_own_weights_never_change(variant: str) -> None:
     fleet = Fleet(digits_house(rounds=2), {"name": "fedpm", **VARIANTS[variant]})
-    config, first = fleet.house.config, dict(fleet.server.weights)
+    config, first = fleet.context.config, dict(fleet.server.weights)
     fleet.run()
     masked = [name for name in first if name in init_weights(config, 0) and is_masked(config, name)]
     assert masked
     for name in masked:
         assert torch.equal(first[name], fleet.server.weights[name])
-        expected = fleet.start[name] if variant == "given" else random_weight(config, name, fleet.house.seed, 1.0)
+        expected = fleet.start[name] if variant == "given" else random_weight(config, name, fleet.context.seed, 1.0)
         assert torch.equal(first[name], expected)
 
 
@@ -120,9 +120,9 @@ def test_a_late_mask_moves_theta_from_where_it_stands_now() -> None:
 
 @given(st.sampled_from(["elements", "segments"]), st.floats(0.01, 1.0), st.integers(0, 30))
 def test_exactly_the_budget_is_drawn(variant: str, rate: float, attempt: int) -> None:
-    method = build_method({"name": "fedpm", "variant": variant}, house(rates=(rate,)))
+    method = build_method({"name": "fedpm", "variant": variant}, context(rates=(rate,)))
     weights = method.initial_weights(init_weights(VIT, 0))
-    spec = method.assign(Call(method.house.members["pi-0"], 0, attempt, attempt, weights)).spec.check(VIT)
+    spec = method.assign(Call(method.context.members["pi-0"], 0, attempt, attempt, weights)).spec.check(VIT)
     budget = cut(VIT, rate, ratio=0.0)
     assert sum(len(keep.heads) for keep in spec.window) == budget.heads
     assert sum(len(keep.units) for keep in spec.window) == budget.units
@@ -143,7 +143,7 @@ def test_evaluation_is_the_network_under_a_draw_or_under_its_mean() -> None:
     method, mean = built(), built(evaluation="mean")
     weights = method.initial_weights(init_weights(VIT, 0))
     name = "blocks.2.fc1.weight"
-    network = random_weight(VIT, name, method.house.seed, 1.0)
+    network = random_weight(VIT, name, method.context.seed, 1.0)
     drawn = method.evaluated_weights(weights)
     assert same(drawn, method.evaluated_weights(weights))
     assert drawn.keys() == init_weights(VIT, 0).keys()

@@ -11,20 +11,20 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.methods import build_method
 from cos2p.methods.fedrolex import FedRolex, window_starts
 from tests.methods.fleet import Fleet, digits_house, with_rates
-from tests.tiny import VIT, house, same
+from tests.tiny import VIT, context, same
 
 SQUARE = VIT.with_(heads=4, depth=4, mlp=16)
 """As many blocks as heads: the case in which turning both at one pace would leave heads out."""
 
 
 def fedrolex(config: ModelConfig, rates: tuple[float, ...], **settings: Any) -> FedRolex:
-    method = build_method({"name": "fedrolex", **settings}, house(config, rates=rates))
+    method = build_method({"name": "fedrolex", **settings}, context(config, rates=rates))
     assert isinstance(method, FedRolex)
     return method
 
 
 def visits(method: FedRolex, client: str, rounds: int) -> tuple[torch.Tensor, torch.Tensor]:
-    config = method.house.config
+    config = method.context.config
     heads, units = torch.zeros(config.depth, config.groups), torch.zeros(config.depth, config.mlp)
     for q in range(rounds):
         for block, keep in enumerate(method.spec(client, q).window):

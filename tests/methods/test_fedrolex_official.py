@@ -21,13 +21,13 @@ from cos2p.tracking.scores import Scores
 from cos2p.training.thin import Scaler
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
-from tests.tiny import VIT, assert_close, house, same
+from tests.tiny import VIT, assert_close, context, same
 
 
 def official(
     config: ModelConfig = VIT, rates: tuple[float, ...] = (0.25, 1.0), rounds: int = 4, **settings: Any
 ) -> FedRolexOfficial:
-    method = build_method({"name": "fedrolex-official", **settings}, house(config, rates=rates, rounds=rounds))
+    method = build_method({"name": "fedrolex-official", **settings}, context(config, rates=rates, rounds=rounds))
     assert isinstance(method, FedRolexOfficial)
     return method
 
@@ -67,7 +67,7 @@ def test_what_nobody_held_stays_bitwise(name: str) -> None:
     changed = 0
     for q in range(2):
         part = method.part(fleet.orders[0].client, q)
-        for tensor_name, cuts in thin_slices(fleet.house.config, part).items():
+        for tensor_name, cuts in thin_slices(fleet.context.config, part).items():
             at = places(cuts)
             changed += int((expected[tensor_name][at] != fleet.server.weights[tensor_name][at]).sum())
             expected[tensor_name][at] = fleet.server.weights[tensor_name][at]
@@ -76,7 +76,7 @@ def test_what_nobody_held_stays_bitwise(name: str) -> None:
 
 
 def test_heterofl_never_moves() -> None:
-    method = build_method({"name": "heterofl"}, house(VIT))
+    method = build_method({"name": "heterofl"}, context(VIT))
     assert isinstance(method, ThinMethod)
     assert method.part("pi-0", 0) == method.part("pi-0", 99)
     residual = method.part("pi-0", 5).residual
@@ -85,7 +85,7 @@ def test_heterofl_never_moves() -> None:
 
 @pytest.mark.parametrize("config", [VIT, CONFIGS["bert"]])
 def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelConfig) -> None:
-    method = build_method({"name": "heterofl"}, house(config, rates=(0.1, 0.4)))
+    method = build_method({"name": "heterofl"}, context(config, rates=(0.1, 0.4)))
     assert isinstance(method, HeteroFl)
     weights, inputs = random_weights(config, 1), random_inputs(config, 1)
     evaluated = method.evaluated_weights(weights)
@@ -103,14 +103,14 @@ def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelCon
 def test_what_heterofl_evaluates_is_what_a_run_saves(tmp_path: Path) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": "heterofl"}).run()
     recipe = digits().recipe.model_copy(update={"method": {"name": "heterofl"}})
-    write_results(recipe, fleet.server, Scores(fleet.house), "rounds", tmp_path, wall=0.0)
+    write_results(recipe, fleet.server, Scores(fleet.context), "rounds", tmp_path, wall=0.0)
     saved = safetensors.torch.load_file(tmp_path / "weights.safetensors")
     assert same(saved, fleet.method.evaluated_weights(fleet.server.weights))
-    assert fitted_config(fleet.house.config, saved).dim < fleet.house.config.dim
+    assert fitted_config(fleet.context.config, saved).dim < fleet.context.config.dim
 
 
 def test_heterofl_with_a_full_device_is_evaluated_whole() -> None:
-    method = build_method({"name": "heterofl"}, house(VIT, rates=(0.1, 1.0)))
+    method = build_method({"name": "heterofl"}, context(VIT, rates=(0.1, 1.0)))
     weights = random_weights(VIT, 1)
     assert method.evaluated_weights(weights) is weights
     assert fitted_config(VIT, weights) is VIT

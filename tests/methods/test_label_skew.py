@@ -29,16 +29,16 @@ def narrow_shards() -> dict[str, Shard]:
 
 def unlearned(method: str, skew: str) -> float:
     """By how much a round lowers the classifier's bias of absent classes against that of the others."""
-    house = digits_house(updates=3)
-    training = house.training.model_copy(update={"label_skew": skew, "lr": 0.05, "optimizer": "sgd"})
+    context = digits_house(updates=3)
+    training = context.training.model_copy(update={"label_skew": skew, "lr": 0.05, "optimizer": "sgd"})
     shards = narrow_shards()
-    members = {n: replace(m, samples=len(shards[n].train), batch=8) for n, m in house.members.items()}
-    house = replace(house, training=training, members=members)
-    fleet = Fleet(house, {"name": method, **QUICK.get(method, {})}, shards).run()
+    members = {n: replace(m, samples=len(shards[n].train), batch=8) for n, m in context.members.items()}
+    context = replace(context, training=training, members=members)
+    fleet = Fleet(context, {"name": method, **QUICK.get(method, {})}, shards).run()
     assert fleet.done == "max_updates"
     assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
-    name = f"exits.{house.config.depth}.linear.bias"
+    name = f"exits.{context.config.depth}.linear.bias"
     moved = fleet.server.weights[name] - fleet.start[name]
     return float(moved[:5].mean() - moved[5:].mean())
 

@@ -15,20 +15,20 @@ from cos2p.methods.base import Call
 from cos2p.methods.platon import Platon, remaining_share
 from cos2p.models.layout import init_weights
 from tests.methods.fleet import Fleet, digits_house, with_rates
-from tests.tiny import VIT, house, order, same
+from tests.tiny import VIT, context, order, same
 
 CONFIG = VIT.with_(mlp=16)
 WEIGHTS = init_weights(CONFIG, 0)
 
 
 def platon(*rates: float, name: str = "fedavg-platon", rounds: int = 10, **settings: Any) -> Platon:
-    method = build_method({"name": name, **settings}, house(CONFIG, rates=rates, rounds=rounds))
+    method = build_method({"name": name, **settings}, context(CONFIG, rates=rates, rounds=rounds))
     assert isinstance(method, Platon)
     return method
 
 
 def spec(method: Platon, client: str = "pi-0", cycle: int = 0) -> SubmodelSpec:
-    return method.assign(Call(method.house.members[client], cycle, cycle, cycle, WEIGHTS)).spec
+    return method.assign(Call(method.context.members[client], cycle, cycle, cycle, WEIGHTS)).spec
 
 
 def report(method: Platon, given: SubmodelSpec, heads: float, units: float, client: str = "pi-0") -> None:
@@ -114,7 +114,7 @@ def test_a_run_fills_the_scores_from_the_devices_own_windows() -> None:
     fleet = Fleet(digits_house(rounds=2), {"name": "fedavg-platon", "window": 2}).run()
     method = fleet.method
     assert isinstance(method, Platon)
-    for name in fleet.house.members:
+    for name in fleet.context.members:
         known = method.scores[f"{name}/units"]
         assert torch.isfinite(known).any()
         assert (known[torch.isfinite(known)] > 0).all()

@@ -10,25 +10,25 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call
 from cos2p.methods.prunefl import PruneFl
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from tests.methods.fleet import Fleet, digits_house
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, house, order, same
+from tests.tiny import VIT, context, order, same
 
 CONFIG = VIT.with_(mlp=16)
 WEIGHTS = random_weights(CONFIG, 0)
 
 
 def prunefl(*rates: float, **settings: Any) -> PruneFl:
-    method = build_method({"name": "prunefl", **settings}, house(CONFIG, rates=rates))
+    method = build_method({"name": "prunefl", **settings}, context(CONFIG, rates=rates))
     assert isinstance(method, PruneFl)
     return method
 
 
 def call(method: PruneFl, version: int, client: str = "pi-0") -> Assignment:
-    return method.assign(Call(method.house.members[client], version, version, version, WEIGHTS))
+    return method.assign(Call(method.context.members[client], version, version, version, WEIGHTS))
 
 
 def report(method: PruneFl, spec: SubmodelSpec, gain: dict[str, torch.Tensor], samples: int = 10) -> None:

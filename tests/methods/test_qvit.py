@@ -13,8 +13,8 @@ from cos2p.methods.base import Call
 from cos2p.methods.leading import leading_spec
 from cos2p.methods.qvit import QuantMethod
 from cos2p.models.layout import Weights, init_weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.rates import cut, prunable, segment_costs
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.evaluation import build_model
 from cos2p.training.quantizers import UNSET
 from cos2p.training.qvit import QuantSettings, quant_table, sent_quant
@@ -23,13 +23,13 @@ from cos2p.training.trainers import run_task
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, assert_close, house, order
+from tests.tiny import VIT, assert_close, context, order
 
 NAMES = ("fedavg-qvit", "fedavg-qvit-hard")
 
 
 def built(name: str, *rates: float) -> QuantMethod:
-    method = build_method({"name": name}, house(rates=rates))
+    method = build_method({"name": name}, context(rates=rates))
     assert isinstance(method, QuantMethod)
     return method
 
@@ -51,7 +51,7 @@ def test_one_client_with_the_whole_model_is_its_local_training() -> None:
     models: dict[str, Weights] = {}
     for wire in ("codes", "float32"):
         fleet = Fleet(with_rates(digits_house(rounds=1), 1.0), {"name": "fedavg-qvit", "wire": wire})
-        config, given = fleet.house.config, fleet.orders[0]
+        config, given = fleet.context.config, fleet.orders[0]
         task = fleet.server.task(given)
         update, memory = run_task(config, task, digits().shards[given.client], {})
         fleet.run()
@@ -64,7 +64,7 @@ def test_one_client_with_the_whole_model_is_its_local_training() -> None:
 
 
 def test_without_training_nobody_is_pulled_onto_a_grid() -> None:
-    still = replace(digits_house(rounds=2), training=digits().house.training.model_copy(update={"lr": 1e-12}))
+    still = replace(digits_house(rounds=2), training=digits().context.training.model_copy(update={"lr": 1e-12}))
     fleet = Fleet(with_rates(still, 0.0625, 0.25), {"name": "fedavg-qvit"})
     first = dict(fleet.server.weights)
     fleet.run()
@@ -77,7 +77,7 @@ def test_steps_are_averaged_among_equal_bits_only() -> None:
     first = dict(fleet.server.weights)
     sent = {o.client: o for o in fleet.orders}
     tasks = {name: fleet.server.task(given) for name, given in sent.items()}
-    updates = {n: run_task(fleet.house.config, t, digits().shards[n], {})[0] for n, t in tasks.items()}
+    updates = {n: run_task(fleet.context.config, t, digits().shards[n], {})[0] for n, t in tasks.items()}
     fleet.run()
     now = fleet.server.weights
     by_bits = {n: QuantSettings.model_validate(o.settings).bits for n, o in sent.items()}
@@ -94,7 +94,7 @@ def test_steps_are_averaged_among_equal_bits_only() -> None:
 
 def test_what_nobody_held_stays_bitwise() -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.25, 0.5), {"name": "fedavg-qvit-hard"})
-    first, config = dict(fleet.server.weights), fleet.house.config
+    first, config = dict(fleet.server.weights), fleet.context.config
     held = set().union(*(given.spec.keep(1).units for given in fleet.orders))
     fleet.run()
     free = [u for u in range(config.mlp) if u not in held]
@@ -108,7 +108,7 @@ def test_what_nobody_held_stays_bitwise() -> None:
 def test_bits_and_width_follow_the_rate() -> None:
     method = built("fedavg-qvit", 1 / 64, 1 / 16, 1 / 8, 0.25, 1.0)
     weights = method.initial_weights(init_weights(VIT, 0))
-    found = [method.assign(Call(m, 0, 0, 0, weights)) for m in method.house.members.values()]
+    found = [method.assign(Call(m, 0, 0, 0, weights)) for m in method.context.members.values()]
     assert [a.settings.model_dump()["bits"] for a in found] == [2, 2, 4, 8, 8]
     assert [a.spec == SubmodelSpec.full(VIT) for a in found] == [False, True, True, True, True]
     assert found[0].spec == leading_spec(VIT, cut(VIT, 0.25, ratio=0.0))
@@ -119,7 +119,7 @@ def test_bits_and_width_follow_the_rate() -> None:
 def test_the_hard_variant_keeps_the_budget(rate: float) -> None:
     method = built("fedavg-qvit-hard", rate, 1.0)
     assert not method.over_budget
-    call = Call(method.house.members["pi-0"], 0, 0, 0, method.initial_weights(init_weights(VIT, 0)))
+    call = Call(method.context.members["pi-0"], 0, 0, 0, method.initial_weights(init_weights(VIT, 0)))
     spec, (head, unit) = method.assign(call).spec, segment_costs(VIT)
     assert sum(len(k.heads) * head + len(k.units) * unit for k in spec.window) <= rate * prunable(VIT) + 1e-6
     assert method.assign(call).settings.model_dump()["rescale"] is True
@@ -128,7 +128,7 @@ def test_the_hard_variant_keeps_the_budget(rate: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_other_families_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="for vision transformers, the model is a llama"):
-        build_method({"name": name}, house(model("llama-nano")))
+        build_method({"name": name}, context(model("llama-nano")))
 
 
 def test_the_server_evaluates_the_quantised_model_of_the_largest_device() -> None:
@@ -151,7 +151,7 @@ def test_the_server_evaluates_the_quantised_model_of_the_largest_device() -> Non
 
 
 def _held(method: QuantMethod, weights: Weights, spec: SubmodelSpec) -> Weights:
-    settings = method.assign(Call(method.house.members["pi-1"], 0, 0, 0, weights)).settings.model_dump()
+    settings = method.assign(Call(method.context.members["pi-1"], 0, 0, 0, weights)).settings.model_dump()
     given = replace(order(spec, client="pi-1"), settings=settings)
     return {name: tensor.clone() for name, tensor in sent_quant(weights, VIT, given).items()}
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
-from cos2p.submodel.spec import SubmodelSpec
+from cos2p.models.spec import SubmodelSpec
 from tests.methods.fleet import Fleet, digits_house, with_rates
-from tests.tiny import VIT, assert_close, house, same
+from tests.tiny import VIT, assert_close, context, same
 
 
 def spec(name: str, client: str, attempt: int) -> SubmodelSpec:
-    tiny = house(VIT, rates=(0.25, 0.25))
+    tiny = context(VIT, rates=(0.25, 0.25))
     method = build_method({"name": name}, tiny)
     return method.assign(Call(tiny.members[client], 0, 0, attempt, init_weights(VIT, 0))).spec
 

@@ -12,7 +12,7 @@ from cos2p.methods import build_method, method_class, method_settings, methods
 from cos2p.methods.base import Assignment, Call, Merge, Method
 from cos2p.methods.cos2p import Cos2p, Cos2pAsync, Cos2pSync
 from cos2p.methods.fedavg import FedAvg
-from tests.tiny import house
+from tests.tiny import context
 
 
 def test_methods_are_known_by_their_names() -> None:
@@ -86,7 +86,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Entry]]:
 
 def test_a_method_of_an_installed_package_is_found(installed: list[_Entry]) -> None:
     installed.append(_Entry("mine", Mine))
-    assert isinstance(build_method({"name": "mine"}, house()), Mine)
+    assert isinstance(build_method({"name": "mine"}, context()), Mine)
 
 
 def test_an_entry_point_that_is_no_method_is_told(installed: list[_Entry]) -> None:

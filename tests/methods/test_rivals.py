@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.fleet.devices import device
+from cos2p.devices.device import device
 from cos2p.messages import tensor_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Member
@@ -24,7 +24,7 @@ from cos2p.training.evaluation import evaluate_global
 from cos2p.training.trainers import run_task, trainer
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
-from tests.tiny import VIT, assert_close, copy, house, same
+from tests.tiny import VIT, assert_close, context, copy, same
 
 WIDTH_ONLY: dict[str, dict[str, Any]] = {
     "fedrolex": {},
@@ -46,7 +46,7 @@ AS_LOCAL_TRAINING: dict[str, dict[str, Any]] = {
 
 
 def assigned(name: str, config: ModelConfig, rate: float, version: int = 0) -> Assignment:
-    tiny = house(config, rates=(rate, 1.0))
+    tiny = context(config, rates=(rate, 1.0))
     method = build_method({"name": name, **RIVALS[name]}, tiny)
     member = Member("pi-0", device("laptop", name="pi-0"), rate, batch=4, samples=10)
     return method.assign(Call(member, version, version, version, init_weights(config, 0)))
@@ -115,7 +115,7 @@ def test_one_client_with_the_whole_model_is_plain_local_training(name: str) -> N
 @pytest.mark.parametrize("name", WIDTH_ONLY)
 def test_what_nobody_held_stays_bitwise(name: str) -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.2), {"name": name, **RIVALS[name]}).run()
-    config, spec = fleet.house.config, fleet.orders[0].spec
+    config, spec = fleet.context.config, fleet.orders[0].spec
     touched = {n: torch.zeros_like(t) for n, t in fleet.start.items()}
     scatter({n: torch.ones_like(t) for n, t in extract(touched, config, spec).items()}, touched, config, spec)
     for tensor, before, held in zip(fleet.server.weights.values(), fleet.start.values(), touched.values(), strict=True):
@@ -149,14 +149,16 @@ def test_a_device_trains_its_task_again_with_the_same_result(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     order = fleet.orders[0]
     shard = digits().shards[order.client]
-    first, second = (run_task(fleet.house.config, fleet.server.task(order), shard, {})[0].to_bytes() for _ in range(2))
+    first, second = (
+        run_task(fleet.context.config, fleet.server.task(order), shard, {})[0].to_bytes() for _ in range(2)
+    )
     assert first == second
 
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_what_is_promised_is_what_travels(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    config = fleet.house.config
+    config = fleet.context.config
     for order in fleet.orders:
         known = trainer(order.trainer)
         task = fleet.server.task(order)
@@ -170,7 +172,7 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
 def test_small_devices_work_less_and_need_less(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     known = trainer(fleet.orders[0].trainer)
-    work = [known.work(fleet.house.config, order, 30, 5).training for order in fleet.orders]
-    memory = [known.memory(fleet.house.config, order, 30).total for order in fleet.orders]
+    work = [known.work(fleet.context.config, order, 30, 5).training for order in fleet.orders]
+    memory = [known.memory(fleet.context.config, order, 30).total for order in fleet.orders]
     assert work == sorted(set(work))
     assert memory == sorted(set(memory))

@@ -21,7 +21,7 @@ from cos2p.methods.widths import (
     width_spec,
 )
 from cos2p.seeding import torch_rng
-from tests.tiny import VIT, house
+from tests.tiny import VIT, context
 
 
 def test_the_papers_smallest_tier_has_fewer_heads_than_blocks() -> None:
@@ -87,6 +87,6 @@ def test_reports_are_numbered_through_all_blocks() -> None:
 
 
 def test_expected_tasks_follow_whichever_end_comes_first() -> None:
-    assert expected_tasks(house(rates=(0.5, 0.5), rounds=12)) == 12
-    assert expected_tasks(house(rates=(0.5, 0.5), rounds=12), "one") == 6
-    assert expected_tasks(house(rates=(0.5, 0.5), rounds=12, updates=10)) == 5
+    assert expected_tasks(context(rates=(0.5, 0.5), rounds=12)) == 12
+    assert expected_tasks(context(rates=(0.5, 0.5), rounds=12), "one") == 6
+    assert expected_tasks(context(rates=(0.5, 0.5), rounds=12, updates=10)) == 5

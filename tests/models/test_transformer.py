@@ -9,10 +9,10 @@ from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer, Gates, make_context
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract, extract_prefix, take, window_slices
-from cos2p.submodel.spec import BlockKeep
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights, submodels
 
 Case = tuple[ModelConfig, SubmodelSpec, int]

@@ -19,14 +19,14 @@ from cos2p.methods.fedrolex_official import FedRolexOfficial
 from cos2p.submodel.thin import thin
 from tests.official.case import fixture
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config
-from tests.tiny import house
+from tests.tiny import context
 
 OFFICIAL = fixture("fedrolex")
 CONFIG = our_config(OFFICIAL["model"])
 
 
 def shift(round: int) -> tuple[int, int, int]:
-    method = build_method({"name": "fedrolex-official", "step": "official"}, house(CONFIG, rates=(0.5,)))
+    method = build_method({"name": "fedrolex-official", "step": "official"}, context(CONFIG, rates=(0.5,)))
     assert isinstance(method, FedRolexOfficial)
     return method.shift(round)
 

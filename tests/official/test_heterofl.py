@@ -18,7 +18,7 @@ from cos2p.submodel.thin import fold_scaler, take_thin, thin, thin_config
 from cos2p.training.thin import Scaler
 from tests.official.case import agree, fixture, wave
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config, start
-from tests.tiny import house
+from tests.tiny import context
 
 OFFICIAL = fixture("heterofl")
 CONFIG = our_config(OFFICIAL["model"])
@@ -31,7 +31,7 @@ GRADIENTS = {
 
 
 def test_the_entries_of_every_tensor() -> None:
-    method = build_method({"name": "heterofl"}, house(CONFIG, rates=(0.5,)))
+    method = build_method({"name": "heterofl"}, context(CONFIG, rates=(0.5,)))
     assert isinstance(method, HeteroFl)
     for rate, lists in zip(OFFICIAL["rates"], OFFICIAL["index_lists"], strict=True):
         assert_index_lists(CONFIG, thin(CONFIG, rate, method.shift(7)), lists)

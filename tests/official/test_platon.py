@@ -13,7 +13,7 @@ import torch
 
 from cos2p.methods.platon import remaining_share
 from cos2p.methods.widths import best_first, width_spec
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.platon import PlatonTask, Sensitivity, sensitivity
 from cos2p.training.settings import LocalSettings
 from tests.official.block import VIT, by_segment, give_gradients, model
@@ -33,7 +33,7 @@ def test_averages_and_score_at_every_border() -> None:
         window=averages["window"],
         correct_bias=False,
     )
-    memory: Memory = {}
+    memory: Remembered = {}
     observer = Sensitivity(config, width_spec([[0, 1]], [range(12)]), task, memory)
     weights = wave([12], 0.5)
     for number, border in enumerate(averages["borders"]):

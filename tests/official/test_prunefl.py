@@ -21,7 +21,7 @@ from cos2p.methods.reconfiguration import strongest, worth_their_time
 from cos2p.training.prunefl import GradientSums
 from tests.official.block import VIT, by_segment, give_gradients, model
 from tests.official.case import agree, fixture, wave
-from tests.tiny import house
+from tests.tiny import context
 
 OFFICIAL = fixture("prunefl")
 
@@ -58,7 +58,7 @@ def test_the_squared_gradient_of_a_task() -> None:
 
 
 def test_the_turnover_falls_as_there() -> None:
-    method = build_method({"name": "prunefl"}, house())
+    method = build_method({"name": "prunefl"}, context())
     assert isinstance(method, PruneFl)
     rounds, official = zip(*OFFICIAL["turnover"], strict=True)
     agree("PruneFL ρ", torch.tensor([method.turnover(q) for q in rounds], dtype=torch.float64), official)

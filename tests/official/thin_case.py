@@ -15,7 +15,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.thin import ThinMerge
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.thin import Thin, take_thin, thin_slices
+from cos2p.submodel.thin import ScaledCut, take_thin, thin_slices
 from tests.official.case import agree, wave
 
 _ENCODER = "transformer_encoder.layers.0."
@@ -58,7 +58,7 @@ def start(config: ModelConfig, names: Sequence[str]) -> Weights:
     return weights
 
 
-def assert_index_lists(config: ModelConfig, part: Thin, official: Mapping[str, Sequence[Sequence[int]]]) -> None:
+def assert_index_lists(config: ModelConfig, part: ScaledCut, official: Mapping[str, Sequence[Sequence[int]]]) -> None:
     """Every axis of every tensor holds the same entries in the same order."""
     ours, compared = thin_slices(config, part), 0
     for their_name, lists in official.items():
@@ -71,7 +71,7 @@ def assert_index_lists(config: ModelConfig, part: Thin, official: Mapping[str, S
     assert compared == 34
 
 
-def assert_combined(config: ModelConfig, names: Sequence[str], parts: Sequence[Thin], official: Any) -> None:
+def assert_combined(config: ModelConfig, names: Sequence[str], parts: Sequence[ScaledCut], official: Any) -> None:
     """Two updates, 0.1·wave(40 + 5m + i) of client m, merged over the holders of each scalar."""
     weights, merge = start(config, names), ThinMerge(config)
     for client, part in enumerate(parts):

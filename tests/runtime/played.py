@@ -9,25 +9,25 @@ from typing import Any
 
 from cos2p.messages import Order, Update
 from cos2p.methods import build_method
-from cos2p.methods.base import House
+from cos2p.methods.base import RunContext
 from cos2p.models.layout import Weights
-from cos2p.runtime.events import Joined
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.runtime.decisions import Joined
 from cos2p.runtime.server import Effect, Note, Send, Server
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights
-from tests.tiny import copy, house
+from tests.tiny import context, copy
 
 
 def server(
-    given: House | None = None, method: str = "cos2p", settings: Mapping[str, Any] | None = None, **schedule: Any
+    given: RunContext | None = None, method: str = "cos2p", settings: Mapping[str, Any] | None = None, **schedule: Any
 ) -> Server:
-    given = given or house(**{"mu": 0.5, "t_clk": 10.0, **schedule})
+    given = given or context(**{"mu": 0.5, "t_clk": 10.0, **schedule})
     return Server(given, build_method({"name": method, **(settings or {})}, given), random_weights(given.config, 0))
 
 
 def join_all(played: Server) -> list[Effect]:
-    return [effect for name in played.house.names for effect in played.handle(Joined(name))]
+    return [effect for name in played.context.names for effect in played.handle(Joined(name))]
 
 
 def trained_spec(order: Order) -> SubmodelSpec:
@@ -46,7 +46,7 @@ def answer(played: Server, client: str, **changes: Any) -> Update:
     order = next(order for order in played.orders.values() if order.client == client)
     spec = trained_spec(order)
     seed = len(client) * 1000 + order.attempt * 10 + order.version
-    good = Update(client, order.task, order.version, spec, random_delta(played.house.config, spec, seed), 10)
+    good = Update(client, order.task, order.version, spec, random_delta(played.context.config, spec, seed), 10)
     return replace(good, **changes)
 
 

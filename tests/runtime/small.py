@@ -11,7 +11,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.workers import Outcome, pack_memory
 from cos2p.runtime.world import World
 from cos2p.training.evaluation import evaluate_global
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.trainers import run_task
 
 VALUES: dict[str, Any] = {
@@ -47,7 +47,7 @@ class InlineWorkers:
     def __init__(self, world: World) -> None:
         self.world, self.trained = world, 0
 
-    def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
+    def train(self, task: bytes, memory: Remembered) -> Future[Outcome]:
         loaded = Task.from_bytes(task)
         update, remembered = run_task(self.world.config, loaded, self.world.shards[loaded.order.client], memory)
         self.trained += 1

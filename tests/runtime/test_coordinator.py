@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from cos2p.aggregation.rules import Redispatch, Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import ConfigError
 from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.events import (
+from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Arrived,
@@ -27,7 +28,6 @@ from cos2p.runtime.events import (
     Ticket,
     TimerFired,
 )
-from cos2p.runtime.rules import Redispatch, Rules
 
 HALF = Trigger.semi_asynchronous(mu=0.5, t_clk=0.0)
 HALF_THEN_60 = Trigger.semi_asynchronous(mu=0.5, t_clk=60.0)

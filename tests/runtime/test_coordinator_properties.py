@@ -15,9 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.events import (
+from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Arrived,
@@ -35,7 +36,6 @@ from cos2p.runtime.events import (
     Stop,
     TimerFired,
 )
-from cos2p.runtime.rules import Rules
 
 CLIENTS = st.sampled_from("abcde")
 SHARES = [Fraction(1, 8), Fraction(1, 5), Fraction(1, 3), Fraction(1, 2), Fraction(2, 3), Fraction(1)]

@@ -10,9 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cos2p.aggregation.rules import Redispatch, Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.events import (
+from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Arrived,
@@ -26,7 +27,6 @@ from cos2p.runtime.events import (
     StartTimer,
     TimerFired,
 )
-from cos2p.runtime.rules import Redispatch, Rules
 
 
 @dataclass

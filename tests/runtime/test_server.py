@@ -15,13 +15,13 @@ from cos2p.messages import Task, Update
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call
 from cos2p.methods.cos2p import Cos2p
-from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
+from cos2p.runtime.decisions import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.server import Done, Effect, NewVersion, Server, Timer
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.checkpoint import Checkpoint
 from tests.runtime.played import answer, join_all, notes, restored, sent, server, snapshot
 from tests.submodel.strategies import random_weights
-from tests.tiny import VIT, house, same
+from tests.tiny import VIT, context, same
 
 
 def receive(played: Server, client: str) -> list[Effect]:
@@ -187,7 +187,7 @@ class Telling(Cos2p):
 
 def test_extras_stay_with_their_task_over_a_restart() -> None:
     def telling() -> Server:
-        given = house(mu=0.5)
+        given = context(mu=0.5)
         return Server(given, Telling(build_method({"name": "cos2p"}, given).settings, given), random_weights(VIT, 0))
 
     played = telling()
@@ -232,7 +232,7 @@ def test_progress_is_that_of_rounds_or_updates_whichever_is_further(schedule: di
 
 def test_the_learning_rate_falls_with_progress_to_a_share_of_itself() -> None:
     training = {"lr": 0.2, "lr_schedule": "cosine", "lr_floor": 0.1}
-    played = server(house(training=training, mu=1.0, t_clk=0.0, rounds=2, redispatch="at-aggregation"))
+    played = server(context(training=training, mu=1.0, t_clk=0.0, rounds=2, redispatch="at-aggregation"))
     assert {order.lr for order in sent(join_all(played))} == {0.2}
     receive(played, "pi-0")
     receive(played, "pi-1")
@@ -266,7 +266,7 @@ def test_updates_that_are_too_stale_are_dropped_and_their_clients_go_on() -> Non
 
 
 def test_a_task_that_does_not_fit_its_device_is_not_given_out() -> None:
-    given = house()
+    given = context()
     member = given.members["pi-0"]
     small = replace(member, device=member.device.model_copy(update={"memory": 100_000}))
     cramped = replace(given, members={**given.members, "pi-0": small})
@@ -282,7 +282,7 @@ def test_a_newcomer_is_welcome_and_what_is_known_of_the_others_stays() -> None:
     assert isinstance(played.method, Cos2p)
     masks = dict(played.method.masks["pi-0"])
     assert masks
-    newcomer = replace(played.house.members["pi-0"], name="pi-9")
+    newcomer = replace(played.context.members["pi-0"], name="pi-9")
     played.welcome(newcomer)
     (order,) = sent(played.handle(Joined("pi-9")))
     assert order.client == "pi-9"

@@ -67,7 +67,7 @@ def test_masks_cost_time_and_bytes_only_while_they_train() -> None:
 def test_synchronous_rounds_wait_for_everybody() -> None:
     simulation, events = play(method={"name": "cos2p-sync"}, schedule={"rounds": 3})
     for round_ in of(events, "aggregated"):
-        assert sorted(round_["clients"]) == sorted(simulation.world.house.members)
+        assert sorted(round_["clients"]) == sorted(simulation.world.context.members)
     assert {e["staleness"] for e in of(events, "merged")} == {0}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
-from cos2p.runtime.events import Joined
+from cos2p.runtime.decisions import Joined
 from cos2p.runtime.server import Effect, Note, Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
@@ -77,8 +77,8 @@ def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize("row", [*PAPER_ROWS, *OWN_ROWS], ids=lambda row: row.key)
 def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -> None:
     world = build_world(tiny_base(tmp_path, "model.depth=4", "data.train_samples=60").load(row))
-    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
-    orders = [order for client in world.house.names for order in sent(server.handle(Joined(client)))]
+    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+    orders = [order for client in world.context.names for order in sent(server.handle(Joined(client)))]
     for order in orders:
         update, _ = run_task(world.config, server.task(order), world.shards[order.client], {})
         notes = [effect for effect in server.receive(order.client, update.to_bytes()) if isinstance(effect, Note)]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.models.layout import Weights, layout
+from cos2p.models.spec import BlockKeep
 from cos2p.seeding import torch_rng
-from cos2p.submodel.spec import BlockKeep
 
 _TEXT: dict[str, Any] = {"vocab": 20, "max_tokens": 6}
 

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import torch
 
-from cos2p.submodel.beside import Beside, beside_shapes, take_beside
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.submodel.beside import SideTensor, beside_shapes, take_beside
 from tests.tiny import VIT
 
 SPEC = SubmodelSpec(0, (BlockKeep((0, 2), (1, 5, 9)),) * 4, (4,))
 TABLE = {
-    "whole": Beside((3,)),
-    "heads": Beside((4, 2), "head", 1),
-    "queries": Beside((16,), "query", 1),
-    "units": Beside((10,), "unit", 2),
+    "whole": SideTensor((3,)),
+    "heads": SideTensor((4, 2), "head", 1),
+    "queries": SideTensor((16,), "query", 1),
+    "units": SideTensor((10,), "unit", 2),
 }
 
 

@@ -10,7 +10,7 @@ from cos2p import ModelConfig, model
 from cos2p.errors import ConfigError
 from cos2p.models.layout import Axis, layout
 from cos2p.models.sizes import SIZES
-from cos2p.submodel.rates import Cut, cut, prunable, segment_costs, spread
+from cos2p.submodel.rates import SubmodelSize, cut, prunable, segment_costs, spread
 from tests.submodel.strategies import CONFIGS
 
 rates = st.floats(1e-4, 1.0) | st.sampled_from([1 / 64, 1 / 16, 1 / 4, 9 / 16, 1.0])
@@ -18,7 +18,7 @@ ratios = st.floats(0.01, 100.0) | st.sampled_from([0.0, 0.5, 1.0, 2.0, math.inf]
 models = st.sampled_from([*SIZES.values(), *CONFIGS.values()])
 
 
-def cost(config: ModelConfig, size: Cut) -> int:
+def cost(config: ModelConfig, size: SubmodelSize) -> int:
     head, unit = segment_costs(config)
     return size.heads * head + size.units * unit
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import SpecError
 from cos2p.models.layout import Weights, layout
+from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix, narrow, scatter, window_slices
-from cos2p.submodel.spec import BlockKeep
 from tests.submodel.strategies import CONFIGS, random_weights, submodels
 
 Case = tuple[ModelConfig, SubmodelSpec, int]

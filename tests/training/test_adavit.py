@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.plan import make_spec
 from cos2p.submodel.slicing import extract
 from cos2p.training.adavit import (
     AdaptiveSettings,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import build_method
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.plan import make_spec
 from cos2p.training.fedpm import (
     ScoreSettings,
     check_mask,
@@ -33,7 +33,7 @@ from cos2p.training.fedpm import (
 from cos2p.training.fedpm_segments import SegmentScoreSettings, sent_segments, without_dropped
 from cos2p.training.trainers import run_task, trainer
 from tests.submodel.allocator import peak_allocated
-from tests.tiny import VIT, house, same, shard
+from tests.tiny import VIT, context, same, shard
 
 KINDS = {"fedpm": ScoreSettings, "fedpm-segments": SegmentScoreSettings}
 
@@ -44,7 +44,7 @@ def scored(spec: SubmodelSpec, kind: str = "fedpm", lr: float = 1e-2, **settings
 
 
 def full_theta(config: ModelConfig = VIT, variant: str = "elements") -> Weights:
-    return build_method({"name": "fedpm", "variant": variant}, house(config)).initial_weights(init_weights(config, 0))
+    return build_method({"name": "fedpm", "variant": variant}, context(config)).initial_weights(init_weights(config, 0))
 
 
 def task(given: Order, config: ModelConfig = VIT) -> Task:

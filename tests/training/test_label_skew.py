@@ -15,10 +15,10 @@ from cos2p.data.examples import Bundle
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Task
 from cos2p.models.sizes import model
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import model_config
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import check_correctable, log_shares, with_own_shares
 from cos2p.training.shard import Shard

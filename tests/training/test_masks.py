@@ -12,16 +12,15 @@ from torch import Tensor
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import TrainingError
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.rates import segment_costs
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import BlockKeep
 from cos2p.training.masks import (
     MaskTrainer,
-    Memory,
     MicroBatch,
-    Quota,
+    Remembered,
     Trained,
     agreement,
     choose,
@@ -36,7 +35,7 @@ from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, copy, examples, same, window
 
 families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-QUOTAS = (Quota(1, 3), Quota(2, 4))
+QUOTAS = (BlockSize(1, 3), BlockSize(2, 4))
 
 
 def two_blocks(config: ModelConfig, weights: Weights | None = None) -> ElasticTransformer:
@@ -47,8 +46,8 @@ def two_blocks(config: ModelConfig, weights: Weights | None = None) -> ElasticTr
 
 def trainer(
     model: ElasticTransformer,
-    memory: Memory | None = None,
-    quotas: tuple[Quota, ...] = QUOTAS,
+    memory: Remembered | None = None,
+    quotas: tuple[BlockSize, ...] = QUOTAS,
     trained: Trained = Trained(),  # noqa: B008  a frozen value
     lambda1: float = 0.0,
 ) -> MaskTrainer:
@@ -93,7 +92,7 @@ def test_a_draw_keeps_a_segment_as_often_as_its_probability_says() -> None:
 def test_the_importances_gradient_is_that_of_the_mask_times_the_sigmoids(config: ModelConfig) -> None:
     """Against finite differences of the loss in the gates themselves, one after the other, in double precision."""
     weights = {name: tensor.double() for name, tensor in random_weights(config, 1).items()}
-    masks = trainer(two_blocks(config, weights), quotas=(Quota(1, 3), Quota(1, 3)))
+    masks = trainer(two_blocks(config, weights), quotas=(BlockSize(1, 3), BlockSize(1, 3)))
     data = [(x.double() if x.is_floating_point() else x, features, y) for x, features, y in micro_batches(config, 5, 5)]
     state = masks.rng.get_state()
     masks.accumulate(data)
@@ -199,7 +198,7 @@ def test_top_is_the_sorted_list_cut_off(data: st.DataObject) -> None:
 @given(st.integers(0, 4), st.integers(0, 10), st.integers(0, 99))
 def test_the_final_mask_has_exactly_the_quotas_size(heads: int, units: int, seed: int) -> None:
     spec = window(VIT, 1)
-    chosen = choose({}, VIT, spec, (Quota(heads, units),) * 2, torch_rng(seed, "test"))
+    chosen = choose({}, VIT, spec, (BlockSize(heads, units),) * 2, torch_rng(seed, "test"))
     assert [(len(keep.heads), len(keep.units)) for keep in chosen.window] == [(heads, units)] * 2
     assert (chosen.frozen, chosen.exits, chosen.prefix) == (spec.frozen, spec.exits, spec.prefix)
     chosen.check(VIT)
@@ -220,9 +219,9 @@ def test_the_final_mask_follows_the_importance() -> None:
 
 
 def test_recall_makes_a_block_up_once() -> None:
-    memory: Memory = {}
-    first = recall(memory, VIT, 2, Quota(1, 3), torch_rng(0, "test"))
-    second = recall(memory, VIT, 2, Quota(1, 3), torch_rng(1, "another"))
+    memory: Remembered = {}
+    first = recall(memory, VIT, 2, BlockSize(1, 3), torch_rng(0, "test"))
+    second = recall(memory, VIT, 2, BlockSize(1, 3), torch_rng(1, "another"))
     assert [len(part) for part in first] == [4, 10]
     assert all(a is b for a, b in zip(first, second, strict=True))
     assert sorted(memory) == ["heads.2", "units.2"]
@@ -233,7 +232,7 @@ def test_training_changes_importances_and_no_weight(config: ModelConfig) -> None
     weights = random_weights(config, 1)
     model = two_blocks(config, weights)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    memory: Memory = {}
+    memory: Remembered = {}
     masks = trainer(model, memory, lambda1=0.5)
     fresh = copy(memory)
     masks.train(endless(config, 3), lr=0.05, optimizer="adan")
@@ -247,7 +246,7 @@ def test_training_changes_importances_and_no_weight(config: ModelConfig) -> None
 
 @pytest.mark.parametrize("kind", ["heads", "units"])
 def test_only_the_trained_kind_changes(kind: str) -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     masks = trainer(two_blocks(VIT), memory, trained=Trained(heads=kind == "heads", units=kind == "units"))
     before = copy(memory)
     masks.train(endless(VIT, 2), lr=0.05, optimizer="adan")
@@ -255,14 +254,14 @@ def test_only_the_trained_kind_changes(kind: str) -> None:
 
 
 def test_the_next_task_goes_on_where_the_last_one_stopped() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     trainer(two_blocks(VIT), memory).train(endless(VIT, 2), lr=0.05, optimizer="adan")
     again = trainer(two_blocks(VIT), memory)
     assert all(torch.equal(p.detach(), memory[name]) for name, p in again.parameters.items())
 
 
 def test_training_does_not_write_into_tensors_it_was_given() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     masks = trainer(two_blocks(VIT), memory)
     held = dict(memory)
     before = copy(held)
@@ -273,8 +272,8 @@ def test_training_does_not_write_into_tensors_it_was_given() -> None:
 def test_candidates_may_be_a_part_of_the_block() -> None:
     spec = SubmodelSpec(1, (BlockKeep((0, 2, 3), (1, 4, 5, 9)), BlockKeep((1,), (0, 7))), (3,)).check(VIT)
     model = ElasticTransformer(VIT, spec).load(extract(random_weights(VIT, 1), VIT, spec))
-    memory: Memory = {}
-    quotas = (Quota(2, 2), Quota(1, 2))
+    memory: Remembered = {}
+    quotas = (BlockSize(2, 2), BlockSize(1, 2))
     masks = trainer(model, memory, quotas)
     before = copy(memory)
     assert {name: len(p) for name, p in masks.parameters.items()} == {"heads.1": 3, "units.1": 4}  # block 2 is decided
@@ -290,14 +289,14 @@ def test_candidates_may_be_a_part_of_the_block() -> None:
 
 
 def test_nothing_to_choose_is_no_training() -> None:
-    masks = trainer(two_blocks(VIT), quotas=(Quota(4, 10), Quota(4, 10)))
+    masks = trainer(two_blocks(VIT), quotas=(BlockSize(4, 10), BlockSize(4, 10)))
     assert masks.train(endless(VIT, 1), lr=0.05, optimizer="adan") == 0.0
 
 
 def test_a_loss_that_is_not_finite_names_the_way_out_and_forgets_nothing() -> None:
     weights = random_weights(VIT, 1)
     weights["exits.2.linear.bias"].fill_(float("nan"))
-    memory: Memory = {}
+    memory: Remembered = {}
     masks = trainer(two_blocks(VIT, weights), memory)
     before = copy(memory)
     with pytest.raises(TrainingError, match=r"mask phase became nan; lower masks\.lr \(now 0\.05\)"):
@@ -311,7 +310,7 @@ def test_a_loss_that_is_not_finite_names_the_way_out_and_forgets_nothing() -> No
 @settings(max_examples=30)
 @given(st.integers(0, 4), st.integers(0, 10), st.integers(0, 99))
 def test_random_masks_have_the_quotas_size(heads: int, units: int, seed: int) -> None:
-    keep = random_keep(VIT, Quota(heads, units), torch_rng(seed, "test"))
+    keep = random_keep(VIT, BlockSize(heads, units), torch_rng(seed, "test"))
     assert (len(keep.heads), len(keep.units)) == (heads, units)
     SubmodelSpec(0, (keep,), (1,)).check(VIT)
 

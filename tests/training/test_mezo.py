@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.costs.fitting import make_spec
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.plan import make_spec
 from cos2p.submodel.slicing import compact_shapes, extract
 from cos2p.training.mezo import MezoSettings, check_steps, mezo_memory, mezo_upload, mezo_work, move, replay, step
 from cos2p.training.trainers import run_task, trainer

@@ -7,7 +7,7 @@ from cos2p import SubmodelSpec
 from cos2p.methods.widths import width_spec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.platon import PlatonTask, Sensitivity, absolute_products, sensitivity
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainers import run_task
@@ -22,7 +22,7 @@ def settings(**changes: object) -> PlatonTask:
     return PlatonTask.model_validate({"local": LocalSettings(), "window": 2, **changes})
 
 
-def observer(memory: Memory, **changes: object) -> Sensitivity:
+def observer(memory: Remembered, **changes: object) -> Sensitivity:
     return Sensitivity(VIT, SPEC, settings(**changes), memory)
 
 
@@ -32,7 +32,7 @@ def heads0(value: float) -> dict[str, torch.Tensor]:
 
 def test_two_windows_by_hand() -> None:
     """β1 = .85, β2 = .95, windows of two steps: I = (1+3)/2 = 2, then (5+7)/2 = 6."""
-    memory: Memory = {}
+    memory: Remembered = {}
     seen = observer(memory, correct_bias=False)
     for value in (1.0, 3.0):
         seen.see(heads0(value))
@@ -48,7 +48,7 @@ def test_two_windows_by_hand() -> None:
 
 
 def test_correcting_the_bias_touches_the_score_alone() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     seen = observer(memory)
     for value in (1.0, 3.0):
         seen.see(heads0(value))
@@ -57,7 +57,7 @@ def test_correcting_the_bias_touches_the_score_alone() -> None:
 
 
 def test_constant_sensitivity_has_no_uncertainty() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     seen = observer(memory)
     for _ in range(1200):
         seen.see(heads0(4.0))
@@ -66,7 +66,7 @@ def test_constant_sensitivity_has_no_uncertainty() -> None:
 
 
 def test_a_short_last_window_is_closed_and_an_empty_one_is_not() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     seen = observer(memory)
     seen.see(heads0(2.0))
     seen.close_window()
@@ -76,7 +76,7 @@ def test_a_short_last_window_is_closed_and_an_empty_one_is_not() -> None:
 
 
 def test_segments_that_are_not_held_keep_their_state() -> None:
-    memory: Memory = {"platon.mean.heads.0": torch.ones(4), "platon.spread.heads.0": torch.ones(4),
+    memory: Remembered = {"platon.mean.heads.0": torch.ones(4), "platon.spread.heads.0": torch.ones(4),
                       "platon.windows.heads.0": torch.ones(4)}  # fmt: skip
     before = dict(memory)
     seen = observer(memory)

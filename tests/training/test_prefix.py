@@ -11,14 +11,14 @@ from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import TrainingError
-from cos2p.messages import Task, tensor_bytes
+from cos2p.messages import Precision, Task, tensor_bytes
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockSize
 from cos2p.models.transformer import ElasticTransformer, make_context
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training import prefix as prefix_module
 from cos2p.training import trainers
-from cos2p.training.masks import Quota
-from cos2p.training.prefix import Features, Precision, PrefixFile, decode, encode, prefix_features
+from cos2p.training.prefix import Features, PrefixFile, decode, encode, prefix_features
 from cos2p.training.settings import LocalSettings
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights, submodels
 from tests.tiny import VIT, order, same, shard, task, window
@@ -191,7 +191,7 @@ def test_both_phases_on_the_cache_have_the_losses_of_the_uncached_run(
     settings = LocalSettings.model_validate({"optimizer": "sgd", "mask": {"epochs": 2, "lr": 0.05}}).model_dump()
     settings |= {"epochs": 3, "batch": 4}
     spec = window(config, 2, exits=(3, 4))
-    given = order(spec, quotas=(Quota(1, 4), Quota(2, 5)), prefix_precision=precision, lr=0.05, **settings)
+    given = order(spec, quotas=(BlockSize(1, 4), BlockSize(2, 5)), prefix_precision=precision, lr=0.05, **settings)
     work = task(config, random_weights(config, 1), given)
     found, report, delta = losses_of(monkeypatch, config, work, cached=True)
     expected, slow_report, slow_delta = losses_of(monkeypatch, config, work, cached=False)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.plan import make_spec
 from cos2p.training.evaluation import build_model
 from cos2p.training.quantizers import UNSET, from_codes, on_grid, unpack_codes, weight_codes
 from cos2p.training.qvit import (

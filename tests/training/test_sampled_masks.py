@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.runtime.events import Joined
+from cos2p.runtime.decisions import Joined
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.seeding import torch_rng
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.masks import sampled, top
 from cos2p.training.trainers import run_task
 
@@ -67,8 +67,8 @@ def first_update(final: str) -> tuple[SubmodelSpec, int, int]:
         "method.masks.epochs=1",
     ]
     world = build_world(Recipe.load("quickstart", changes))
-    server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
-    client = world.house.names[0]
+    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+    client = world.context.names[0]
     (order,) = (effect.order for effect in server.handle(Joined(client)) if isinstance(effect, Send))
     assert order.settings["mask"]["final"] == final
     update, _ = run_task(world.config, server.task(order), world.shards[client], {})

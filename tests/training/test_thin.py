@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from cos2p import SubmodelSpec
+from cos2p.costs.flops import flops
+from cos2p.costs.workload import Workload
 from cos2p.messages import Order, Task
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.flops import flops
 from cos2p.submodel.slicing import extract
 from cos2p.submodel.thin import take_thin, thin, thin_config
-from cos2p.submodel.workload import Workload
 from cos2p.training.settings import LocalSettings
 from cos2p.training.thin import Scaler, ThinTask
 from cos2p.training.trainers import run_task, trainer

@@ -8,20 +8,20 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import ConfigError, TrainingError
 from cos2p.messages import Task, Update
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.submodel.spec import BlockKeep
 from cos2p.training import trainers
-from cos2p.training.masks import Memory, Quota
-from cos2p.training.optimizers import make_optimizer
+from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainers import run_task, train_weights, trainer
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, assert_close, copy, order, same, shard, task, window
 
 families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-QUOTAS = (Quota(1, 4), Quota(2, 5))
+QUOTAS = (BlockSize(1, 4), BlockSize(2, 5))
 
 
 def mask_task(config: ModelConfig, frozen: int = 2, attempt: int = 0, **settings: object) -> Task:
@@ -156,7 +156,7 @@ def test_masks_learn_what_the_data_need() -> None:
         weights[name] = thin
     spec = window(VIT, 3, blocks=1)
     mask = {"epochs": 60, "lr": 0.1, "lambda1": 1.0}
-    given = task(VIT, weights, order(spec, (Quota(1, 1),), mask=mask, batch=16))
+    given = task(VIT, weights, order(spec, (BlockSize(1, 1),), mask=mask, batch=16))
     data = shard(VIT, train=16, test=0)
     # The labels are what the full model says, so that whatever is removed hurts.
     inputs, _ = data.train.batch(torch.arange(16), data.normalize)
@@ -214,7 +214,7 @@ def test_an_unknown_trainer_is_told_with_those_there_are() -> None:
 
 
 def test_memory_is_predicted_from_the_order_alone() -> None:
-    memory: Memory = {}
+    memory: Remembered = {}
     given = mask_task(VIT)
     predicted = trainer("submodel").memory(VIT, given.order, 10).total
     assert predicted > sum(t.nbytes for t in run_task(VIT, given, shard(VIT), memory)[0].delta.values())

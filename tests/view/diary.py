@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.seeding import numpy_rng
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 
 MODEL: dict[str, Any] = {"family": "vit", "task": "classification", "depth": 2, "heads": 4, "kv_heads": 4, "mlp": 8,
                          "dim": 16, "head_dim": 4, "image": 4, "patch": 2, "channels": 1, "classes": 3}  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cos2p.errors import RunError
-from cos2p.view.document import Desk, for_html, to_json
+from cos2p.view.document import Sources, for_html, to_json
 from cos2p.view.model import View
 from tests.view.diary import Diary, two_rounds
 from tests.view.test_study import write_study
@@ -24,25 +24,25 @@ def test_the_sample_is_as_the_types_say() -> None:
 
 def test_runs_and_studies_in_one_document(tmp_path: Path) -> None:
     folders = [two_rounds().write(tmp_path / "x" / "out"), two_rounds().write(tmp_path / "y" / "out")]
-    desk = Desk([*folders, write_study(tmp_path / "study", {"a": {}})])
+    sources = Sources([*folders, write_study(tmp_path / "study", {"a": {}})])
     seen: list[str] = []
-    assert desk.refresh(lambda done, total, name: seen.append(f"{done}/{total} {name}"))
-    view = TypeAdapter(View).validate_python(desk.document())
+    assert sources.refresh(lambda done, total, name: seen.append(f"{done}/{total} {name}"))
+    view = TypeAdapter(View).validate_python(sources.document())
     assert [run["header"]["name"] for run in view["runs"]] == ["x/out", "y/out"]  # folders of one name are told apart
     assert [study["name"] for study in view["studies"]] == ["study"]
     assert seen == ["0/3 out", "1/3 out", "2/3 study"]
-    assert not desk.refresh()
+    assert not sources.refresh()
 
 
 def test_the_version_changes_with_the_document_and_only_then(tmp_path: Path) -> None:
     folder = Diary().started("a").joined(0, "a").write(tmp_path / "run")
-    desk = Desk([folder], live=True)
-    desk.refresh()
-    first = json.loads(to_json(desk.document()))
-    assert json.loads(to_json(desk.document())) == first
+    sources = Sources([folder], live=True)
+    sources.refresh()
+    first = json.loads(to_json(sources.document()))
+    assert json.loads(to_json(sources.document())) == first
     Diary().task(0, "a#0").write(folder, "a")
-    desk.refresh()
-    assert json.loads(to_json(desk.document()))["version"] != first["version"]
+    sources.refresh()
+    assert json.loads(to_json(sources.document()))["version"] != first["version"]
     assert first["live"]
     assert first["schema"] == 1
 
@@ -59,25 +59,25 @@ def test_the_version_changes_with_the_document_and_only_then(tmp_path: Path) -> 
 def test_what_is_no_run_is_said(tmp_path: Path, make: object, message: str) -> None:
     make(tmp_path / "x")  # type: ignore[operator]
     with pytest.raises(RunError, match=message):
-        Desk([tmp_path / "x"]).refresh()
+        Sources([tmp_path / "x"]).refresh()
 
 
 def test_live_waits_for_a_folder_but_not_for_somebody_elses(tmp_path: Path) -> None:
-    Desk([tmp_path / "later"], live=True).refresh()
+    Sources([tmp_path / "later"], live=True).refresh()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     with pytest.raises(RunError, match="neither a run"):
-        Desk([tmp_path / "other"], live=True).refresh()
+        Sources([tmp_path / "other"], live=True).refresh()
 
 
 def test_one_run_in_disorder_does_not_stop_the_others(tmp_path: Path) -> None:
     one, other = Diary().started("a").write(tmp_path / "one"), Diary().started("b").write(tmp_path / "other")
-    desk = Desk([one, other], live=True)
-    desk.refresh()
+    sources = Sources([one, other], live=True)
+    sources.refresh()
     (one / "events.jsonl").write_text("nonsense\n")
     Diary().joined(0, "b").task(0, "b#0").write(other, "a")
-    assert desk.refresh()
-    assert [run["devices"][0]["tasks"] for run in desk.document()["runs"]] == [0, 1]
+    assert sources.refresh()
+    assert [run["devices"][0]["tasks"] for run in sources.document()["runs"]] == [0, 1]
 
 
 @given(st.text() | st.just("</script><!--<script>&\u2028\u2029"))

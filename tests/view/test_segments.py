@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.view.masks import MaskBook
 from cos2p.view.segments import Coverage, Track
 from tests.view.diary import MODEL, Diary

@@ -16,9 +16,9 @@ import torch
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.mixing import Damping
-from cos2p.aggregation.segments import SegmentValues, expand, segment_key
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.submodel.segments import SegmentValues, expand, segment_key
 from cos2p.submodel.slicing import window_slices
 
 

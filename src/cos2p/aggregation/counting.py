@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from cos2p.aggregation.segments import SegmentValues, full_length, segment_key, segment_positions
 from cos2p.models.config import ModelConfig
-from cos2p.submodel.spec import SubmodelSpec
+from cos2p.models.spec import SubmodelSpec
+from cos2p.submodel.segments import SegmentValues, full_length, segment_key, segment_positions
 
 
 def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str]) -> SegmentValues:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.submodel.slicing import window_slices
 
 Denominator = Literal["clients", "filled"]

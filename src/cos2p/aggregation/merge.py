@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.passes import Scratch, add_scaled
-from cos2p.aggregation.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.submodel.kernels import Scratch, add_scaled
+from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key, segment_positions
 from cos2p.submodel.slicing import window_slices
-from cos2p.submodel.spec import SubmodelSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ import torch
 
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.submodel.segments import SegmentValues
 from cos2p.submodel.slicing import window_slices
 
 DampingKind = Literal["constant", "polynomial", "hinge"]

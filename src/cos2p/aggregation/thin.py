@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.submodel.thin import Thin, places, thin_slices
+from cos2p.submodel.segments import SegmentValues
+from cos2p.submodel.thin import ScaledCut, places, thin_slices
 
 
 class ThinMerge:
@@ -30,7 +30,7 @@ class ThinMerge:
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = 1.0 if self.weights == "uniform" else float(item.samples)
-        part = Thin.model_validate(item.settings["thin"])
+        part = ScaledCut.model_validate(item.settings["thin"])
         for name, cuts in thin_slices(self.config, part).items():
             if name not in self._sum:
                 for group in (self._sum, self._weight, self._count):

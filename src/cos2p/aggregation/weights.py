@@ -15,12 +15,12 @@ from typing import Literal
 
 import torch
 
-from cos2p.aggregation.passes import Scratch
-from cos2p.aggregation.segments import SegmentValues, segment_drift, segment_norms, segment_positions, segment_sizes
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.submodel.kernels import Scratch
+from cos2p.submodel.segments import SegmentValues, segment_drift, segment_norms, segment_positions, segment_sizes
 from cos2p.submodel.slicing import window_slices
-from cos2p.submodel.spec import SubmodelSpec
 
 Rule = Literal["paper", "relative", "uniform", "samples"]
 

@@ -19,7 +19,7 @@ from cos2p.cli.studies import (
     default_folder,
     parse_seeds,
 )
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,4 +62,4 @@ def ablate(
         return run_ablation(plan, execute, write)
 
     folder = out or default_folder("ablate", recipe)
-    conduct("ablate", folder, drive, Voice.of(ctx, quiet, verbose, json), jobs, retry)
+    conduct("ablate", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from cos2p.cli import ablate, compare, coverage, fleet, profile, recipes, report, run, sweep, watch
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain
 from cos2p.errors import Cos2pError
 
 EXIT_CODES = """Exit codes: 0 done · 1 other errors, or runs of a study failed · 2 wrong option, recipe or field ·
@@ -60,7 +60,7 @@ def everywhere(
     ] = False,
 ) -> None:
     """Train one large transformer on many weak, unequal devices."""
-    ctx.obj = Voice(quiet, verbose, json)
+    ctx.obj = OutputMode(quiet, verbose, json)
 
 
 app.command("run", epilog=EXIT_CODES)(run.run)

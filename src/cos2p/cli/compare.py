@@ -21,7 +21,7 @@ from cos2p.cli.studies import (
     parse_numbers,
     parse_seeds,
 )
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,4 +105,4 @@ def compare(
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:
         return run_comparison(plan, execute, write, lambda record: write_tuning(record, folder))
 
-    conduct("compare", folder, drive, Voice.of(ctx, quiet, verbose, json), jobs, retry)
+    conduct("compare", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)

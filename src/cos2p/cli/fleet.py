@@ -13,12 +13,12 @@ import typer
 
 from cos2p.cli.recipes import Changes, complete_recipe
 from cos2p.cli.run import finish, following_run
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice, console, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, console, print_json
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.runtime.nvflare.kits import Kit
-    from cos2p.runtime.nvflare.processes import Machine
+    from cos2p.fleet.admin.kits import Kit
+    from cos2p.fleet.admin.machines import Machine
 
 app = typer.Typer(no_args_is_help=True, help="A real fleet on NVFlare: kits, server, devices.")
 
@@ -33,11 +33,11 @@ def provision(
     json: Json = False,
 ) -> None:
     """Make a kit, with keys of its own, for the server, the admin and every device. Existing kits are kept."""
-    from cos2p.runtime.nvflare.kits import provision as make
-    from cos2p.runtime.nvflare.plan import FleetPlan
+    from cos2p.fleet.admin.fleet_plan import FleetPlan
+    from cos2p.fleet.admin.kits import provision as make
 
     kits = make(FleetPlan.load(plan), out)
-    if Voice.of(ctx, json=json).json:
+    if OutputMode.of(ctx, json=json).json:
         print_json([{"name": kit.name, "folder": str(kit.folder)} for kit in kits])
         return
     for kit in kits:
@@ -49,7 +49,7 @@ def provision(
 @app.command("serve")
 def serve(kit: KitFolder) -> None:
     """Run the fleet's server until Ctrl-C. A run that it was killed in goes on by itself."""
-    from cos2p.runtime.nvflare.processes import Machine, server_address
+    from cos2p.fleet.admin.machines import Machine, server_address
 
     machine = Machine(_open(kit, "server"))
     host, port = server_address(machine.kit)
@@ -71,8 +71,8 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
 ) -> None:
     """Let this device take part until Ctrl-C."""
-    from cos2p.runtime.nvflare.devicefile import DeviceFile
-    from cos2p.runtime.nvflare.processes import Machine, server_address
+    from cos2p.fleet.admin.machines import Machine, server_address
+    from cos2p.fleet.device.devicefile import DeviceFile
     from cos2p.units import parse_bytes
 
     own = _open(kit, "device")
@@ -92,7 +92,7 @@ def join(
 def _measured(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    from cos2p.fleet.profile import read_device
+    from cos2p.devices.profile import read_device
 
     return read_device(path)
 
@@ -104,10 +104,10 @@ def status(
     json: Json = False,
 ) -> None:
     """Which devices are connected, what each trains, and how the runs go."""
-    from cos2p.runtime.nvflare.status import fleet_status, status_tables
+    from cos2p.fleet.admin.status import fleet_status, status_tables
 
     found = fleet_status(_open(kit, "admin"))
-    if Voice.of(ctx, json=json).json:
+    if OutputMode.of(ctx, json=json).json:
         print_json(found)
         return
     for table in status_tables(found):
@@ -136,14 +136,14 @@ def local(
 
     cos2p fleet local quickstart --devices 4 --set schedule.rounds=3
     """
+    from cos2p.fleet.nvflare import require_nvflare
     from cos2p.recipe import Recipe
-    from cos2p.runtime.nvflare import require_nvflare
 
     require_nvflare()
-    voice = Voice.of(ctx, quiet, verbose, json)
+    voice = OutputMode.of(ctx, quiet, verbose, json)
     chosen = Recipe.load(recipe, changes or ())
     folder = out or Path("runs") / f"{chosen.name}-fleet-{chosen.seed}"
-    from cos2p.runtime.nvflare.local import run_local
+    from cos2p.fleet.admin.local import run_local
 
     with following_run(folder, voice, f"cos2p fleet local {recipe} --resume --out {folder}") as listener:
         result = run_local(
@@ -159,17 +159,17 @@ def local(
 
 
 def _open(folder: Path, role: Any) -> Kit:
-    from cos2p.runtime.nvflare import require_nvflare
+    from cos2p.fleet.nvflare import require_nvflare
 
     require_nvflare()
-    from cos2p.runtime.nvflare.kits import Kit
+    from cos2p.fleet.admin.kits import Kit
 
     return Kit.open(folder, role)
 
 
 def _keep_running(machine: Machine, greeting: str) -> None:
     """In the foreground, until Ctrl-C or a system's polite request to end."""
-    from cos2p.runtime.nvflare.processes import lock, supervise
+    from cos2p.fleet.admin.machines import lock, supervise
 
     lock(machine.kit)
     typer.echo(greeting, err=True)

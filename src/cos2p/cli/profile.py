@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, Quiet, Voice, console, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cos2p.fleet.profile import Profile, Sample
+    from cos2p.devices.profile import Profile, Sample
 
 
 def profile(
@@ -34,12 +34,12 @@ def profile(
 
     cos2p profile --model vit-base --memory 2GiB --target-seconds 60
     """
-    from cos2p.fleet.profile import profile as run_profile
-    from cos2p.fleet.profile import write_device
+    from cos2p.devices.profile import profile as run_profile
+    from cos2p.devices.profile import write_device
     from cos2p.models.sizes import model as named
     from cos2p.units import parse_bytes
 
-    voice = Voice.of(ctx, quiet=quiet, json=json)
+    voice = OutputMode.of(ctx, quiet=quiet, json=json)
     config = named(model)
     bytes_for_training = parse_bytes(memory) if memory else 0
 

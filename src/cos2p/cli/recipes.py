@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, Voice, complain, print_json
+from cos2p.cli.voice import Json, OutputMode, complain, print_json
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.recipes import recipe_text, shipped_recipes
 
@@ -31,7 +31,7 @@ Changes = Annotated[
 def ls(ctx: typer.Context, json: Json = False) -> None:
     """List the recipes that come with cos2p."""
     found = {name: tomllib.loads(recipe_text(name)).get("description", "") for name in shipped_recipes()}
-    if Voice.of(ctx, json=json).json:
+    if OutputMode.of(ctx, json=json).json:
         print_json([{"name": name, "description": description} for name, description in found.items()])
         return
     width = max(map(len, found))
@@ -71,11 +71,11 @@ def cp(
 def validate(ctx: typer.Context, file: Name, changes: Changes = None, json: Json = False) -> None:
     """Check a recipe: say what it would run, or name every field that is wrong."""
     from cos2p.recipe import Recipe, recipe_problems, recipe_values
-    from cos2p.report.plan import plan_words
+    from cos2p.report.recipe_plan import plan_words
 
     values = recipe_values(file, changes or ())
     wrong = recipe_problems(values)
-    as_json = Voice.of(ctx, json=json).json
+    as_json = OutputMode.of(ctx, json=json).json
     if as_json:
         print_json({"ok": not wrong, "problems": wrong})
     elif not wrong:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, print_json
 
 
 def report(
@@ -26,7 +26,7 @@ def report(
     """
     from cos2p.cli.waiting import reading
 
-    voice = Voice.of(ctx, quiet, verbose, json)
+    voice = OutputMode.of(ctx, quiet, verbose, json)
     with reading(voice) as told:
         from cos2p.view.frozen import write_report
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cos2p.cli.recipes import Changes, complete_recipe
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain, console, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(
     """
     from cos2p.tracking.loggers import logging_metrics
 
-    voice = Voice.of(ctx, quiet, verbose, json)
+    voice = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
     chosen = _load(recipe, out, [*(changes or ()), *_as_changes(seed, workers)], method)
@@ -107,7 +107,7 @@ def _train(
         from cos2p.runtime.run import run as simulate
 
         return simulate(recipe, folder, resume=resume, overwrite=overwrite, listener=listener)
-    from cos2p.runtime.nvflare.follow import run_on_fleet
+    from cos2p.fleet.admin.follow import run_on_fleet
 
     return run_on_fleet(recipe, folder, fleet, resume=resume, overwrite=overwrite, listener=listener)
 
@@ -128,7 +128,7 @@ def _again(folder: Path, fleet: Path | None) -> str:
 
 
 @contextmanager
-def following_run(folder: Path, voice: Voice, again: str) -> Iterator[Listener | None]:
+def following_run(folder: Path, voice: OutputMode, again: str) -> Iterator[Listener | None]:
     """Progress while a run goes on. A run that is stopped ends with the command that goes on with it."""
     from cos2p.runtime.run import Interrupted
 
@@ -144,7 +144,7 @@ def following_run(folder: Path, voice: Voice, again: str) -> Iterator[Listener |
         raise
 
 
-def finish(result: dict[str, Any], folder: Path, voice: Voice) -> None:
+def finish(result: dict[str, Any], folder: Path, voice: OutputMode) -> None:
     """Tell what came out."""
     if voice.json:
         print_json({"kind": "result", "out": str(folder), **result})
@@ -155,7 +155,7 @@ def finish(result: dict[str, Any], folder: Path, voice: Voice) -> None:
 
 
 @contextmanager
-def _listening(voice: Voice) -> Iterator[Listener | None]:
+def _listening(voice: OutputMode) -> Iterator[Listener | None]:
     if voice.json:
         yield None if voice.quiet else _print_event
     elif voice.quiet:

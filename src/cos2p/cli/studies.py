@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cos2p.cli.recipes import complete_recipe
-from cos2p.cli.voice import Voice, complain, console, print_json
+from cos2p.cli.voice import OutputMode, complain, console, print_json
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def conduct(
     kind: str,
     folder: Path,
     drive: Drive,
-    voice: Voice,
+    voice: OutputMode,
     jobs: int,
     retry: bool,
     plots: Callable[[Report], str] | None = None,
@@ -129,7 +129,7 @@ def conduct(
 
 
 @contextmanager
-def _showing(title: str, jobs: int, voice: Voice) -> Iterator[View]:
+def _showing(title: str, jobs: int, voice: OutputMode) -> Iterator[View]:
     from cos2p.studies.progress import StudyProgress, View
     from cos2p.studies.views import JsonView, showing
 
@@ -142,7 +142,7 @@ def _showing(title: str, jobs: int, voice: Voice) -> Iterator[View]:
             yield view
 
 
-def _print(report: Report, folder: Path, voice: Voice) -> None:
+def _print(report: Report, folder: Path, voice: OutputMode) -> None:
     if voice.json:
         values: dict[str, Any] = report.to_dict()
         figures = {key: values[key] for key in ("title", "seeds", "updates", "tables")}

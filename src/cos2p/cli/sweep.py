@@ -19,7 +19,7 @@ from cos2p.cli.studies import (
     default_folder,
     parse_seeds,
 )
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def sweep(
         "sweep",
         out or default_folder("sweep", recipe),
         drive,
-        Voice.of(ctx, quiet, verbose, json),
+        OutputMode.of(ctx, quiet, verbose, json),
         jobs,
         retry,
         plots=lambda report: sweep_plots(report, plan.axes),

@@ -22,19 +22,19 @@ _PIPE_WIDTH = 120
 
 
 @dataclass(frozen=True)
-class Voice:
+class OutputMode:
     quiet: bool = False
     verbose: bool = False
     json: bool = False
 
-    def __or__(self, other: Voice) -> Voice:
-        return Voice(self.quiet or other.quiet, self.verbose or other.verbose, self.json or other.json)
+    def __or__(self, other: OutputMode) -> OutputMode:
+        return OutputMode(self.quiet or other.quiet, self.verbose or other.verbose, self.json or other.json)
 
     @classmethod
-    def of(cls, ctx: typer.Context, quiet: bool = False, verbose: bool = False, json: bool = False) -> Voice:
+    def of(cls, ctx: typer.Context, quiet: bool = False, verbose: bool = False, json: bool = False) -> OutputMode:
         """A verb's own options and those given before it: `cos2p -q run x` is `cos2p run x -q`."""
-        before = ctx.find_object(Voice) or Voice()
-        return before | Voice(quiet, verbose, json)
+        before = ctx.find_object(OutputMode) or OutputMode()
+        return before | OutputMode(quiet, verbose, json)
 
 
 def console(stderr: bool = False) -> Console:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cos2p.cli.voice import Voice, console
+from cos2p.cli.voice import OutputMode, console
 
 SECONDS = 2.0
 
 
 @contextmanager
-def reading(voice: Voice, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
+def reading(voice: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
     """A function to be told of (done, all, what is at hand); shows it when it takes long, if somebody looks."""
     if voice.quiet or voice.json:
         yield lambda done, total, name: None

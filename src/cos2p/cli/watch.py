@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, Quiet, Verbose, Voice, complain, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, print_json
 
 
 def watch(
@@ -35,7 +35,7 @@ def watch(
     """
     from cos2p.cli.waiting import reading
 
-    voice = Voice.of(ctx, quiet, verbose, json)
+    voice = OutputMode.of(ctx, quiet, verbose, json)
     with reading(voice) as told:
         from cos2p.view.live import LiveServer
 

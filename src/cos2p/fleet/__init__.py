@@ -1,6 +1,10 @@
-"""The fleet: devices, and whose data is whose."""
+"""A real fleet: the second driver of the server, beside the simulator. No decision is taken here.
 
-from cos2p.fleet.devices import PRESETS, Device, device
-from cos2p.fleet.partition import PartitionKind, local_split, partition, sizes_by_weight
+    server/   one run at the server: what the network says becomes events, the server's effects become tasks
+    device/   one device: its data, and a training process with a hard memory cap
+    admin/    the person who starts runs: kits, submitting, following, status
+    nvflare/  the adapter: all that knows NVFlare
 
-__all__ = ["PRESETS", "Device", "PartitionKind", "device", "local_split", "partition", "sizes_by_weight"]
+What both sides need lies here: frames (`wire`), payloads on disk (`spool`), what a device says of itself
+(`join_request`).
+"""

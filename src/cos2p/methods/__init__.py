@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.methods.base import House, Method
+from cos2p.methods.base import Method, RunContext
 from cos2p.settings import Settings
 
 _BUILT_IN = (
@@ -64,5 +64,5 @@ def method_settings(values: Mapping[str, Any]) -> Settings:
     return method_class(name).settings_type.model_validate({k: v for k, v in values.items() if k != "name"})
 
 
-def build_method(values: Mapping[str, Any], house: House) -> Method:
-    return method_class(str(values["name"]))(method_settings(values), house)
+def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
+    return method_class(str(values["name"]))(method_settings(values), context)

@@ -23,12 +23,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from cos2p.aggregation.beside import BesideMerge
-from cos2p.methods.base import Assignment, Call, House, Member, Merge
+from cos2p.methods.base import Assignment, Call, Member, Merge, RunContext
 from cos2p.methods.leading import LeadingMethod, require_vit
 from cos2p.methods.widths import AveragingSettings
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.adavit import AdaptiveSettings, first_policies, policy_table
 
 
@@ -43,9 +43,9 @@ class PolicyMethod(LeadingMethod):
     settings_type: ClassVar[type[Settings]] = PolicySettings
     settings: PolicySettings
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        require_vit(house.config, self.name, "its policies gate image patches")
-        super().__init__(settings, house)
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        require_vit(context.config, self.name, "its policies gate image patches")
+        super().__init__(settings, context)
 
     def assign(self, call: Call) -> Assignment:
         local = AdaptiveSettings.model_validate(
@@ -63,12 +63,12 @@ class PolicyMethod(LeadingMethod):
         raise NotImplementedError
 
     def initial_weights(self, weights: Weights) -> Weights:
-        usages = [self.usage(member) for member in self.house.members.values()]
+        usages = [self.usage(member) for member in self.context.members.values()]
         mean = sum(usages) / len(usages)
-        return {**weights, **first_policies(self.house.config, self.house.seed, mean, self.settings.tau)}
+        return {**weights, **first_policies(self.context.config, self.context.seed, mean, self.settings.tau)}
 
     def merge(self) -> Merge:
-        return BesideMerge(self.house.config, policy_table(self.house.config), self.settings.weights)
+        return BesideMerge(self.context.config, policy_table(self.context.config), self.settings.weights)
 
 
 class AdaViTSettings(PolicySettings):
@@ -93,10 +93,10 @@ class FedAvgAdaViTFull(PolicyMethod):
     over_budget: ClassVar[bool] = True
 
     def spec(self, client: str) -> SubmodelSpec:
-        return SubmodelSpec.full(self.house.config)
+        return SubmodelSpec.full(self.context.config)
 
     def largest(self) -> SubmodelSpec:
-        return SubmodelSpec.full(self.house.config)
+        return SubmodelSpec.full(self.context.config)
 
     def usage(self, member: Member) -> float:
         """The three shares multiply to R_n."""

@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues
+from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
-from cos2p.fleet.devices import Device
-from cos2p.messages import Order, Update
+from cos2p.devices.device import Device
+from cos2p.messages import Order, Precision, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.recipe import ScheduleSettings, TrainingSettings
-from cos2p.runtime.rules import Redispatch
+from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.masks import Quota
-from cos2p.training.prefix import Precision
-from cos2p.training.settings import LocalSettings
+from cos2p.submodel.segments import SegmentValues
+from cos2p.training.settings import LocalSettings, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class House:
+class RunContext:
     """What every method is built from."""
 
     config: ModelConfig
@@ -91,7 +89,7 @@ class Assignment:
     spec: SubmodelSpec
     settings: Settings
     trainer: str = "submodel"
-    quotas: tuple[Quota, ...] | None = None
+    quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     extras: Weights = field(default_factory=dict)
     lr_factor: float = 1.0
@@ -124,8 +122,8 @@ class Method:
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        self.settings, self.house = settings, house
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        self.settings, self.context = settings, context
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"

@@ -14,22 +14,22 @@ import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import SegmentMerge
+from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import Rule
-from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, Forms, House, Member, Merge, Method
+from cos2p.costs.budget import mask_plan, peak
+from cos2p.messages import Order, Precision, Update
+from cos2p.methods.base import Assignment, Call, Forms, Member, Merge, Method, RunContext
 from cos2p.models.layout import Weights
-from cos2p.runtime.rules import Redispatch
+from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
-from cos2p.submodel.budget import mask_plan, peak
-from cos2p.submodel.rates import Cut, cut, spread
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.submodel.rates import SubmodelSize, cut, spread
 from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.distillation import Direction
-from cos2p.training.masks import FinalMask, Quota, random_keep
-from cos2p.training.prefix import Precision, Store
+from cos2p.training.masks import FinalMask, random_keep
+from cos2p.training.prefix import Store
 from cos2p.training.settings import LocalSettings, MaskPhase, OptimizerName
 
 MaskKind = Literal["trainable", "fixed", "random"]
@@ -115,27 +115,28 @@ class Cos2p(Method):
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
     }
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
-        self.cuts: dict[str, Cut] = {
-            name: cut(house.config, member.rate, self.settings.window.ratio) for name, member in house.members.items()
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self.cuts: dict[str, SubmodelSize] = {
+            name: cut(context.config, member.rate, self.settings.window.ratio)
+            for name, member in context.members.items()
         }
         depths = [shape.blocks for shape in self.cuts.values()]
-        offsets = tier_offsets(self.settings.window.schedule, house.config.depth, depths)
+        offsets = tier_offsets(self.settings.window.schedule, context.config.depth, depths)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
-        self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in house.members}
+        self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
         """Each client's last mask of each block, as its updates told."""
-        self.dispatched = [0] * house.config.depth
+        self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
 
     def rules(self) -> tuple[Trigger, Redispatch]:
-        schedule = self.house.schedule
+        schedule = self.context.schedule
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
 
     def merge(self) -> Merge:
         weighting = self.settings.weighting
         return SegmentMerge(
-            self.house.config,
+            self.context.config,
             weighting.rule,
             weighting.staleness_exponent,
             weighting.momentum,
@@ -168,7 +169,7 @@ class Cos2p(Method):
             spec, local, quotas=quotas if trains_masks else None, prefix_precision=settings.prefix.precision
         )
 
-    def quota(self, member: Member, block: int) -> Quota:
+    def quota(self, member: Member, block: int) -> BlockSize:
         """Heads and units a client may keep of a block.
 
         It depends on the block's number modulo K, so that any K consecutive blocks add up to exactly what the rate
@@ -176,7 +177,7 @@ class Cos2p(Method):
         """
         shape = self.cuts[member.name]
         place = block % shape.blocks
-        return Quota(spread(shape.heads, shape.blocks)[place], spread(shape.units, shape.blocks)[place])
+        return BlockSize(spread(shape.heads, shape.blocks)[place], spread(shape.units, shape.blocks)[place])
 
     def _trains_masks(self, member: Member, blocks: range, version: int) -> bool:
         masks = self.settings.masks
@@ -198,10 +199,10 @@ class Cos2p(Method):
 
         Where not all fits, the client's present mask stays and the others take turns from task to task.
         """
-        config, member, masks = self.house.config, call.member, self.settings.masks
+        config, member, masks = self.context.config, call.member, self.settings.masks
         work = workload(local, member.samples)
         memory = member.device.memory
-        if not self.house.enforce_memory:  # then at least what the training itself takes
+        if not self.context.enforce_memory:  # then at least what the training itself takes
             memory = max(memory, peak(config, spec, work).total)
         plan = mask_plan(config, spec, work, memory)
         window = []
@@ -211,7 +212,7 @@ class Cos2p(Method):
             if not self._undecided(member, block, call.version):
                 window.append(keep)
                 continue
-            rng = torch_rng(self.house.seed, "candidates", member.name, block, call.attempt)
+            rng = torch_rng(self.context.seed, "candidates", member.name, block, call.attempt)
             window.append(
                 BlockKeep(
                     _widen(keep.heads, config.groups, heads, rng) if masks.heads == "trainable" else keep.heads,
@@ -221,18 +222,18 @@ class Cos2p(Method):
         phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch})
         return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
 
-    def _kept(self, call: Call, block: int, quota: Quota) -> BlockKeep:
+    def _kept(self, call: Call, block: int, quota: BlockSize) -> BlockKeep:
         """The client's mask of a block: the trained one if there is one, else a draw."""
-        config, name, masks = self.house.config, call.member.name, self.settings.masks
-        fixed = random_keep(config, quota, torch_rng(self.house.seed, "fixed mask", name, block))
-        fresh = random_keep(config, quota, torch_rng(self.house.seed, "random mask", name, block, call.attempt))
+        config, name, masks = self.context.config, call.member.name, self.settings.masks
+        fixed = random_keep(config, quota, torch_rng(self.context.seed, "fixed mask", name, block))
+        fresh = random_keep(config, quota, torch_rng(self.context.seed, "random mask", name, block, call.attempt))
         learned = self.masks[name].get(block, fixed)
         choice = {"trainable": learned, "fixed": fixed, "random": fresh}
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
         masks, exits, prefix = self.settings.masks, self.settings.exits, self.settings.prefix
-        return self.house.local(
+        return self.context.local(
             member,
             rescale=self.settings.rescale,
             lambda2=exits.lambda2 if exits.kind == "tiers" else 0.0,
@@ -270,12 +271,12 @@ class Cos2p(Method):
         for name, blocks in values["masks"].items():
             kept = {int(block): BlockKeep.of(*keep) for block, keep in blocks.items()}
             if name in self.cuts:  # a mask from before the client's rate was lowered is too large for it now
-                member = self.house.members[name]
+                member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
 
 
-def _within(keep: BlockKeep, quota: Quota) -> bool:
+def _within(keep: BlockKeep, quota: BlockSize) -> bool:
     return len(keep.heads) <= quota.heads and len(keep.units) <= quota.units
 
 

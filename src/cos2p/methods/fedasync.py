@@ -17,11 +17,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from cos2p.aggregation.mixing import Damping, DampingKind, MixingMerge
+from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.methods.base import Assignment, Call, Merge, Method
-from cos2p.runtime.rules import Redispatch
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.proximal import ProximalTask
 
 
@@ -56,10 +56,10 @@ class FedAsync(Method):
         return Trigger.asynchronous(), "at-once"
 
     def assign(self, call: Call) -> Assignment:
-        spec, local = SubmodelSpec.full(self.house.config), self.house.local(call.member)
+        spec, local = SubmodelSpec.full(self.context.config), self.context.local(call.member)
         if self.settings.rho == 0:
             return Assignment(spec, local)
         return Assignment(spec, ProximalTask(local=local, rho=self.settings.rho), trainer="proximal")
 
     def merge(self) -> Merge:
-        return MixingMerge(self.house.config, self.settings.alpha, self.settings.damping())
+        return MixingMerge(self.context.config, self.settings.alpha, self.settings.damping())

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from cos2p.aggregation.merge import SegmentMerge
 from cos2p.methods.base import Assignment, Call, Merge, Method
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
 
 
 class FedAvgSettings(Settings):
@@ -28,7 +28,7 @@ class FedAvg(Method):
     settings: FedAvgSettings
 
     def assign(self, call: Call) -> Assignment:
-        return Assignment(SubmodelSpec.full(self.house.config), self.house.local(call.member))
+        return Assignment(SubmodelSpec.full(self.context.config), self.context.local(call.member))
 
     def merge(self) -> Merge:
-        return SegmentMerge(self.house.config, self.settings.weights)
+        return SegmentMerge(self.context.config, self.settings.weights)

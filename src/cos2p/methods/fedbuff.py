@@ -18,11 +18,11 @@ from pydantic import Field
 
 from cos2p.aggregation.buffer import BufferMerge
 from cos2p.aggregation.mixing import Damping
+from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.methods.base import Assignment, Call, Merge, Method
-from cos2p.runtime.rules import Redispatch
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
 
 
 class FedBuffSettings(Settings):
@@ -43,15 +43,15 @@ class FedBuff(Method):
     @property
     def buffer(self) -> int:
         """K."""
-        share = Trigger.semi_asynchronous(self.house.schedule.mu, t_clk=0.0)
-        return self.settings.buffer or share.threshold(len(self.house.members))
+        share = Trigger.semi_asynchronous(self.context.schedule.mu, t_clk=0.0)
+        return self.settings.buffer or share.threshold(len(self.context.members))
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.buffered(self.buffer), "at-once"
 
     def assign(self, call: Call) -> Assignment:
-        return Assignment(SubmodelSpec.full(self.house.config), self.house.local(call.member))
+        return Assignment(SubmodelSpec.full(self.context.config), self.context.local(call.member))
 
     def merge(self) -> Merge:
         damping = Damping("polynomial", self.settings.exponent)
-        return BufferMerge(self.house.config, self.settings.server_lr, damping)
+        return BufferMerge(self.context.config, self.settings.server_lr, damping)

@@ -25,12 +25,12 @@ from pydantic import Field
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, Forms, House, Merge
+from cos2p.methods.base import Assignment, Call, Forms, Merge, RunContext
 from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.training.mezo import MezoSettings, Wire, replay
 from cos2p.training.shard import steps
 
@@ -52,8 +52,8 @@ class FedMeZO(FedRolex):
     settings: FedMeZOSettings
     forms: ClassVar[Forms] = {}
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
         self.losses: dict[str, float] = {}
         """Each client's loss in its last task."""
 
@@ -62,7 +62,7 @@ class FedMeZO(FedRolex):
         local = MezoSettings.model_validate(
             {
                 **self.local(member).model_dump(),
-                "steps": settings.steps or steps(member.samples, member.batch, self.house.training.epochs),
+                "steps": settings.steps or steps(member.samples, member.batch, self.context.training.epochs),
                 "epsilon": settings.epsilon,
                 "wire": settings.wire,
             }
@@ -79,7 +79,7 @@ class FedMeZO(FedRolex):
         return (self.losses[client] - mean) / widest if widest else 0.0
 
     def merge(self) -> Merge:
-        return ReplayMerge(self.house.config, self.settings.weights)
+        return ReplayMerge(self.context.config, self.settings.weights)
 
     def accepted(self, order: Order, update: Update) -> None:
         loss = update.report.get("loss")
@@ -101,7 +101,7 @@ class FedMeZOFull(FedMeZO):
     over_budget: ClassVar[bool] = True
 
     def spec(self, client: str, round: int) -> SubmodelSpec:
-        return SubmodelSpec.full(self.house.config)
+        return SubmodelSpec.full(self.context.config)
 
 
 class ReplayMerge(SegmentMerge):

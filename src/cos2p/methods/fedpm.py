@@ -33,8 +33,7 @@ from torch import Tensor
 
 from cos2p.aggregation.beside import BesideMerge
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.segments import SegmentValues, segment_norms, segment_sizes
-from cos2p.methods.base import Assignment, Call, House, Member, Merge
+from cos2p.methods.base import Assignment, Call, Member, Merge, RunContext
 from cos2p.methods.widths import WidthMethod, WidthSettings, width_spec
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
@@ -42,6 +41,7 @@ from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 from cos2p.submodel.beside import take_beside
 from cos2p.submodel.rates import spread
+from cos2p.submodel.segments import SegmentValues, segment_norms, segment_sizes
 from cos2p.submodel.slicing import take, window_slices
 from cos2p.training.fedpm import (
     SURE,
@@ -86,8 +86,8 @@ class FedPM(WidthMethod):
     settings_type: ClassVar[type[Settings]] = FedPMSettings
     settings: FedPMSettings
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
         self._likely: tuple[int, SegmentValues] = (-1, {})
 
     @property
@@ -97,9 +97,9 @@ class FedPM(WidthMethod):
     # ------------------------------------------------------------ which submodel
 
     def assign(self, call: Call) -> Assignment:
-        config, budget = self.house.config, self.budgets[call.member.name]
+        config, budget = self.context.config, self.budgets[call.member.name]
         logits = self.segment_logits(call.weights, call.version)
-        rng = torch_rng(self.house.seed, "fedpm segments", call.member.name, call.attempt)
+        rng = torch_rng(self.context.seed, "fedpm segments", call.member.name, call.attempt)
         heads, units = (
             [gumbel_top(logits[f"{kind}.{block}"], count, rng) for block, count in enumerate(counts)]
             for kind, counts in (
@@ -123,13 +123,13 @@ class FedPM(WidthMethod):
     def segment_logits(self, weights: Weights, version: int) -> SegmentValues:
         """The score of every head and unit; with a score for each weight, the logit of their mean θ."""
         if self._likely[0] != version:
-            self._likely = (version, segment_logits(weights, self.house.config, self.elements))
+            self._likely = (version, segment_logits(weights, self.context.config, self.elements))
         return self._likely[1]
 
     # ------------------------------------------------------------ the server's model: θ in place of the weights
 
     def initial_weights(self, weights: Weights) -> Weights:
-        config, seed = self.house.config, self.house.seed
+        config, seed = self.context.config, self.context.seed
         names = [name for name in layout(config) if is_masked(config, name)]
         if self.elements:
             return {**weights, **{n: _first_theta(layout(config)[n].shape, seed, n) for n in names}}
@@ -140,7 +140,7 @@ class FedPM(WidthMethod):
 
     def evaluated_weights(self, weights: Weights) -> Weights:
         """The network under one mask drawn from θ (always the same draw for the same θ), or under its mean."""
-        config, seed, gain = self.house.config, self.house.seed, self.settings.gain
+        config, seed, gain = self.context.config, self.context.seed, self.settings.gain
         if self.elements:
             masked = {
                 name: random_weight(config, name, seed, gain) * self._mask(name, weights[name])
@@ -155,10 +155,12 @@ class FedPM(WidthMethod):
     def _mask(self, name: str, theta: Tensor) -> Tensor:
         if self.settings.evaluation == "mean":
             return theta
-        return (torch.rand(theta.shape, generator=torch_rng(self.house.seed, "fedpm evaluation", name)) < theta).float()
+        return (
+            torch.rand(theta.shape, generator=torch_rng(self.context.seed, "fedpm evaluation", name)) < theta
+        ).float()
 
     def merge(self) -> Merge:
-        return MaskMerge(self.house.config, self.settings.prior, self.elements)
+        return MaskMerge(self.context.config, self.settings.prior, self.elements)
 
 
 class MaskMerge(BesideMerge):

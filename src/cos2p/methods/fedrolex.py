@@ -24,9 +24,9 @@ from pydantic import Field
 
 from cos2p.methods.base import Assignment, Call, Forms
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingMethod, AveragingSettings, rolling, width_spec
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.submodel.rates import spread
-from cos2p.submodel.spec import SubmodelSpec
 
 Step = Literal["window", "official"]
 
@@ -49,13 +49,13 @@ class FedRolex(AveragingMethod):
 
     def spec(self, client: str, round: int) -> SubmodelSpec:
         """The client's submodel in a round; the version at dispatch is the round, for late tasks too."""
-        config, budget = self.house.config, self.budgets[client]
+        config, budget = self.context.config, self.budgets[client]
         heads = self._roll(config.groups, budget.heads, [b.heads for b in self.budgets.values()], round)
         units = self._roll(config.mlp, budget.units, [b.units for b in self.budgets.values()], round)
         return width_spec(heads, units)
 
     def _roll(self, segments: int, total: int, totals: list[int], round: int) -> list[list[int]]:
-        blocks = self.house.config.depth
+        blocks = self.context.config.depth
         smallest = min((count for count in totals if count), default=0)
         starts = window_starts(smallest, blocks, round, self.settings.step)
         counts = spread(total, blocks, rotation=round)

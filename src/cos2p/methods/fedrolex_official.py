@@ -25,11 +25,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.aggregation.thin import ThinMerge
-from cos2p.methods.base import Assignment, Call, Forms, House, Merge, Method
+from cos2p.methods.base import Assignment, Call, Forms, Merge, Method, RunContext
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings, expected_tasks
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.thin import Thin, thin, thin_rate
+from cos2p.submodel.thin import ScaledCut, thin, thin_rate
 from cos2p.training.thin import ThinTask
 
 Shift = tuple[int, int, int]
@@ -43,24 +43,24 @@ class ThinMethod(Method):
     settings: AveragingSettings
     forms: ClassVar[Forms] = WITHOUT_SCALER
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
-        self.rates = {name: thin_rate(house.config, member.rate) for name, member in house.members.items()}
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self.rates = {name: thin_rate(context.config, member.rate) for name, member in context.members.items()}
         """r of each client."""
 
     def shift(self, round: int) -> Shift:
         raise NotImplementedError
 
-    def part(self, client: str, round: int) -> Thin:
-        return thin(self.house.config, self.rates[client], self.shift(round))
+    def part(self, client: str, round: int) -> ScaledCut:
+        return thin(self.context.config, self.rates[client], self.shift(round))
 
     def assign(self, call: Call) -> Assignment:
-        local = self.house.local(call.member, rescale=self.settings.rescale)
+        local = self.context.local(call.member, rescale=self.settings.rescale)
         task = ThinTask(local=local, thin=self.part(call.member.name, call.version))
-        return Assignment(SubmodelSpec.full(self.house.config), task, trainer="thin")
+        return Assignment(SubmodelSpec.full(self.context.config), task, trainer="thin")
 
     def merge(self) -> Merge:
-        return ThinMerge(self.house.config, self.settings.weights)
+        return ThinMerge(self.context.config, self.settings.weights)
 
 
 class FedRolexOfficialSettings(AveragingSettings):
@@ -78,7 +78,7 @@ class FedRolexOfficial(ThinMethod):
     forms: ClassVar[Forms] = {**WITHOUT_SCALER, "step of one": ("method.step=official",)}
 
     def shift(self, round: int) -> Shift:
-        config = self.house.config
+        config = self.context.config
         residual, inner, units = (
             round * self._step(size) for size in (config.dim, config.heads * config.head_dim, config.mlp)
         )
@@ -88,5 +88,5 @@ class FedRolexOfficial(ThinMethod):
         """Entries a round, over a dimension of this size."""
         if self.settings.step == "official":
             return 1
-        rounds = expected_tasks(self.house)
+        rounds = expected_tasks(self.context)
         return max(1, int(self.settings.turns * size / rounds + 0.5))

@@ -25,6 +25,6 @@ class HeteroFl(ThinMethod):
         largest = max(self.rates.values())
         if largest == 1.0:
             return weights
-        config = self.house.config
+        config = self.context.config
         held = take_thin(weights, config, thin(config, largest), all_exits=True)
         return fold_scaler(held, largest) if self.settings.rescale else held

@@ -15,10 +15,10 @@ from cos2p.errors import ConfigError
 from cos2p.methods.widths import AveragingSettings, WidthMethod, by_block, even_order, width_spec
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.rates import Cut
+from cos2p.submodel.rates import SubmodelSize
 from cos2p.submodel.slicing import extract, scatter
-from cos2p.submodel.spec import SubmodelSpec
 
 
 class LeadingMethod(WidthMethod):
@@ -26,23 +26,23 @@ class LeadingMethod(WidthMethod):
     settings: AveragingSettings
 
     def spec(self, client: str) -> SubmodelSpec:
-        return leading_spec(self.house.config, self.budgets[client])
+        return leading_spec(self.context.config, self.budgets[client])
 
     def largest(self) -> SubmodelSpec:
         """What any device holds: leading submodels lie inside each other."""
         budgets = self.budgets.values()
         heads, units = max(b.heads for b in budgets), max(b.units for b in budgets)
-        return leading_spec(self.house.config, Cut(self.house.config.depth, 1.0, heads, units))
+        return leading_spec(self.context.config, SubmodelSize(self.context.config.depth, 1.0, heads, units))
 
     def evaluated_weights(self, weights: Weights) -> Weights:
-        return without_untrained(weights, self.house.config, self.largest(), self.settings.rescale)
+        return without_untrained(weights, self.context.config, self.largest(), self.settings.rescale)
 
 
-def leading_spec(config: ModelConfig, budget: Cut) -> SubmodelSpec:
+def leading_spec(config: ModelConfig, budget: SubmodelSize) -> SubmodelSpec:
     """The first segments of every block, as many as the budget has.
 
     >>> from cos2p import model
-    >>> spec = leading_spec(model("vit-tiny"), Cut(8, 1.0, heads=12, units=8))
+    >>> spec = leading_spec(model("vit-tiny"), SubmodelSize(8, 1.0, heads=12, units=8))
     >>> [len(keep.heads) for keep in spec.window], spec.window[0].units
     ([2, 2, 2, 2, 1, 1, 1, 1], (0,))
     """

@@ -26,9 +26,10 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.mixing import MixingMerge
+from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, House, Merge
+from cos2p.methods.base import Assignment, Call, Merge, RunContext
 from cos2p.methods.fedasync import MixingSettings
 from cos2p.methods.widths import (
     AveragingMethod,
@@ -45,7 +46,6 @@ from cos2p.methods.widths import (
     width_spec,
 )
 from cos2p.models.layout import Weights
-from cos2p.runtime.rules import Redispatch
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 from cos2p.training.platon import PlatonTask
@@ -91,12 +91,12 @@ class Platon(WidthMethod):
     updates_per_version: ClassVar[Literal["all", "one"]] = "all"
     settings: PlatonSettings
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
-        self._segments: dict[Kind, int] = {"heads": house.config.groups, "units": house.config.mlp}
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self._segments: dict[Kind, int] = {"heads": context.config.groups, "units": context.config.mlp}
         self.scores: dict[str, Tensor] = {
-            f"{name}/{kind}": torch.full((house.config.depth * count,), torch.inf)
-            for name in house.members
+            f"{name}/{kind}": torch.full((context.config.depth * count,), torch.inf)
+            for name in context.members
             for kind, count in self._segments.items()
         }
         """By client and kind, over all blocks; infinite for a segment never tried."""
@@ -105,9 +105,9 @@ class Platon(WidthMethod):
         member, settings = call.member, self.settings
         budget = self.budgets[member.name]
         if settings.budget == "faithful":
-            progress = min(1.0, call.cycle / expected_tasks(self.house, self.updates_per_version))
+            progress = min(1.0, call.cycle / expected_tasks(self.context, self.updates_per_version))
             share = remaining_share(progress, member.rate, settings.initial, settings.final)
-            budget = width_budget(self.house.config, share)
+            budget = width_budget(self.context.config, share)
         spec = width_spec(
             self._choose(member.name, "heads", budget.heads), self._choose(member.name, "units", budget.units)
         )
@@ -122,13 +122,13 @@ class Platon(WidthMethod):
 
     def _choose(self, client: str, kind: Kind, count: int) -> list[list[int]]:
         """The best, untried ones first: in an order of the client's own that is spread evenly over the blocks."""
-        depth, segments = self.house.config.depth, self._segments[kind]
-        order = even_order(depth, segments, torch_rng(self.house.seed, "platon order", client, kind))
+        depth, segments = self.context.config.depth, self._segments[kind]
+        order = even_order(depth, segments, torch_rng(self.context.seed, "platon order", client, kind))
         return by_block(best_first(self.scores[f"{client}/{kind}"], order)[:count], depth, segments)
 
     def accepted(self, order: Order, update: Update) -> None:
         for kind in self._segments:
-            numbers, values = reported(update, self.house.config, kind)
+            numbers, values = reported(update, self.context.config, kind)
             self.scores[f"{update.client}/{kind}"][numbers] = values
 
     def state(self) -> tuple[dict[str, Any], Weights]:
@@ -156,4 +156,4 @@ class FedAsyncPlaton(Platon):
         return Trigger.asynchronous(), "at-once"
 
     def merge(self) -> Merge:
-        return MixingMerge(self.house.config, self.settings.alpha, self.settings.damping())
+        return MixingMerge(self.context.config, self.settings.alpha, self.settings.damping())

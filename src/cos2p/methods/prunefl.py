@@ -26,9 +26,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.aggregation.segments import expand, segment_norms
+from cos2p.costs.shape import plain_scalars
 from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, House
+from cos2p.methods.base import Assignment, Call, RunContext
 from cos2p.methods.reconfiguration import fill_unknown, reconfigure, strongest, worth_their_time
 from cos2p.methods.widths import (
     AveragingMethod,
@@ -40,11 +40,11 @@ from cos2p.methods.widths import (
     width_spec,
 )
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 from cos2p.submodel.rates import segment_costs
-from cos2p.submodel.shape import plain_scalars
-from cos2p.submodel.spec import SubmodelSpec
+from cos2p.submodel.segments import expand, segment_norms
 from cos2p.training.prunefl import PruneFlTask
 
 Sets = dict[int, list[int]]
@@ -67,9 +67,9 @@ class PruneFl(AveragingMethod):
     settings_type: ClassVar[type[Settings]] = PruneFlSettings
     settings: PruneFlSettings
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
-        config = house.config
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        config = context.config
         self._segments: dict[Kind, int] = {"heads": config.groups, "units": config.mlp}
         self._sizes: dict[Kind, set[int]] = {
             "heads": {budget.heads for budget in self.budgets.values()},
@@ -93,8 +93,8 @@ class PruneFl(AveragingMethod):
         return Assignment(self._spec(call), PruneFlTask(local=self.local(call.member)), trainer="prunefl")
 
     def _spec(self, call: Call) -> SubmodelSpec:
-        config, budget = self.house.config, self.budgets[call.member.name]
-        rng = torch_rng(self.house.seed, "prunefl", call.member.name, call.attempt)
+        config, budget = self.context.config, self.budgets[call.member.name]
+        rng = torch_rng(self.context.seed, "prunefl", call.member.name, call.attempt)
         if not self.sets:
             return random_spec(config, budget, rng)
         chosen: dict[Kind, list[int]] = {
@@ -107,7 +107,7 @@ class PruneFl(AveragingMethod):
 
     def _probe(self, kind: Kind, held: list[int], version: int, rng: torch.Generator) -> list[int]:
         """Give up the weakest ρ, one segment at least, for others at random: their gradients are to be seen."""
-        everything = self.house.config.depth * self._segments[kind]
+        everything = self.context.config.depth * self._segments[kind]
         others = sorted(set(range(everything)) - set(held))
         count = min(len(others), len(held), max(1, int(self.turnover(version) * len(held))))
         if count == 0:
@@ -125,7 +125,7 @@ class PruneFl(AveragingMethod):
 
     def accepted(self, order: Order, update: Update) -> None:
         for kind in self._segments:
-            numbers, values = reported(update, self.house.config, kind)
+            numbers, values = reported(update, self.context.config, kind)
             self._sums[kind][numbers] += values * update.samples
             self._weights[kind][numbers] += update.samples
 
@@ -154,13 +154,13 @@ class PruneFl(AveragingMethod):
         return fill_unknown(self._known[kind], self._segments[kind])
 
     def _magnitude(self, weights: Weights, kind: Kind) -> Tensor:
-        blocks = range(self.house.config.depth)
-        norms = segment_norms({n: w for n, w in weights.items() if n.startswith("blocks.")}, self.house.config)
+        blocks = range(self.context.config.depth)
+        norms = segment_norms({n: w for n, w in weights.items() if n.startswith("blocks.")}, self.context.config)
         return torch.cat([norms[f"{kind}.{block}"] for block in blocks])
 
     def _admitted(self, weights: Weights, version: int) -> dict[Kind, list[int]]:
         """The paper's rule, over heads and units together; a segment's time is its number of scalars."""
-        config = self.house.config
+        config = self.context.config
         offset = config.depth * config.groups
         head, unit = segment_costs(config)
         gain = torch.cat((self._estimate("heads"), self._estimate("units")))
@@ -181,7 +181,7 @@ class PruneFl(AveragingMethod):
     def evaluated_weights(self, weights: Weights) -> Weights:
         if not self.sets:
             return weights
-        config, pruned = self.house.config, dict(weights)
+        config, pruned = self.context.config, dict(weights)
         for kind, sets in self.sets.items():
             count, output = self._segments[kind], "o" if kind == "heads" else "fc2"
             largest = sets[max(sets)]

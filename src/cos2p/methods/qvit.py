@@ -31,7 +31,7 @@ from pydantic import Field
 
 from cos2p.aggregation.beside import BesideMerge
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.base import Assignment, Call, House, Member, Merge
+from cos2p.methods.base import Assignment, Call, Member, Merge, RunContext
 from cos2p.methods.leading import LeadingMethod, output_scales, require_vit
 from cos2p.methods.widths import AveragingSettings, width_budget
 from cos2p.models.layout import Weights
@@ -60,10 +60,10 @@ class QuantMethod(LeadingMethod):
     widths: ClassVar[tuple[int, ...]]
     """The bit-widths there may be."""
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        require_vit(house.config, self.name, "its quantisers and norms are those of image transformers")
-        super().__init__(settings, house)
-        self.budgets = {n: width_budget(house.config, self.keep(m)) for n, m in house.members.items()}
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        require_vit(context.config, self.name, "its quantisers and norms are those of image transformers")
+        super().__init__(settings, context)
+        self.budgets = {n: width_budget(context.config, self.keep(m)) for n, m in context.members.items()}
 
     def bits(self, member: Member) -> int:
         raise NotImplementedError
@@ -78,23 +78,23 @@ class QuantMethod(LeadingMethod):
         return Assignment(self.spec(call.member.name), QuantSettings.model_validate(local), trainer="qvit")
 
     def initial_weights(self, weights: Weights) -> Weights:
-        return {**weights, **first_tensors(self.house.config, self.widths)}
+        return {**weights, **first_tensors(self.context.config, self.widths)}
 
     def evaluated_weights(self, weights: Weights) -> Weights:
         """At the largest bit-width of the fleet. Where outputs are rescaled their steps are too."""
-        best = max(self.bits(member) for member in self.house.members.values())
+        best = max(self.bits(member) for member in self.context.members.values())
         evaluated = super().evaluated_weights(
             {n: t for n, t in weights.items() if not n.startswith("qvit.b") or n.startswith(f"qvit.b{best}.")}
         )
         if self.settings.rescale:
-            for layer, scale in output_scales(self.house.config, self.largest()).items():
+            for layer, scale in output_scales(self.context.config, self.largest()).items():
                 name = step_name(f"{layer}.weight", best)
                 if scale != 1.0:
                     evaluated[name] = evaluated[name] + math.log(scale)
         return evaluated
 
     def merge(self) -> Merge:
-        config = self.house.config
+        config = self.context.config
         table = {**norm_table(config)}
         for bits in self.widths:
             table |= step_table(config, bits)

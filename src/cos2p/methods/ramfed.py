@@ -38,8 +38,8 @@ class RandomSubmodels(WidthMethod):
     """A submodel of the device's size, drawn anew for every task."""
 
     def assign(self, call: Call) -> Assignment:
-        rng = torch_rng(self.house.seed, "random submodel", call.member.name, call.attempt)
-        spec = random_spec(self.house.config, self.budgets[call.member.name], rng)
+        rng = torch_rng(self.context.seed, "random submodel", call.member.name, call.attempt)
+        spec = random_spec(self.context.config, self.budgets[call.member.name], rng)
         return Assignment(spec, self.local(call.member))
 
 
@@ -67,5 +67,5 @@ class RamFed(RandomSubmodels):
     forms: ClassVar[Forms] = {**WITHOUT_SCALER, "over holders": ("method.denominator=filled",)}
 
     def merge(self) -> Merge:
-        config, settings = self.house.config, self.settings
-        return MemoryMerge(config, len(self.house.members), settings.denominator, settings.max_age)
+        config, settings = self.context.config, self.settings
+        return MemoryMerge(config, len(self.context.members), settings.denominator, settings.max_age)

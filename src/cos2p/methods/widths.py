@@ -19,11 +19,11 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import SegmentMerge
 from cos2p.messages import Update
-from cos2p.methods.base import Forms, House, Member, Merge, Method
+from cos2p.methods.base import Forms, Member, Merge, Method, RunContext
 from cos2p.models.config import ModelConfig
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.rates import Cut, cut
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.submodel.rates import SubmodelSize, cut
 from cos2p.training.settings import LocalSettings
 
 Kind = Literal["heads", "units"]
@@ -50,12 +50,14 @@ class WidthMethod(Method):
     settings_type: ClassVar[type[Settings]] = WidthSettings
     settings: WidthSettings
 
-    def __init__(self, settings: Settings, house: House) -> None:
-        super().__init__(settings, house)
-        self.budgets: dict[str, Cut] = {n: width_budget(house.config, m.rate) for n, m in house.members.items()}
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self.budgets: dict[str, SubmodelSize] = {
+            n: width_budget(context.config, m.rate) for n, m in context.members.items()
+        }
 
     def local(self, member: Member) -> LocalSettings:
-        return self.house.local(member, rescale=self.settings.rescale)
+        return self.context.local(member, rescale=self.settings.rescale)
 
 
 class AveragingMethod(WidthMethod):
@@ -65,10 +67,10 @@ class AveragingMethod(WidthMethod):
     settings: AveragingSettings
 
     def merge(self) -> Merge:
-        return SegmentMerge(self.house.config, self.settings.weights)
+        return SegmentMerge(self.context.config, self.settings.weights)
 
 
-def width_budget(config: ModelConfig, rate: float) -> Cut:
+def width_budget(config: ModelConfig, rate: float) -> SubmodelSize:
     """N_H and N_U over all blocks.
 
     >>> from cos2p import model
@@ -85,12 +87,12 @@ def width_spec(heads: Sequence[Iterable[int]], units: Sequence[Iterable[int]]) -
     return SubmodelSpec(0, window, (len(window),))
 
 
-def expected_tasks(house: House, updates_per_version: Literal["all", "one"] = "all") -> float:
+def expected_tasks(context: RunContext, updates_per_version: Literal["all", "one"] = "all") -> float:
     """How many tasks a client will have done at the end of the run, if all are equally quick.
 
     A synchronous version has an update of everybody, an asynchronous one of one.
     """
-    schedule, clients = house.schedule, len(house.members)
+    schedule, clients = context.schedule, len(context.members)
     ends = []
     if schedule.updates:
         ends.append(schedule.updates / clients)
@@ -120,7 +122,7 @@ def drawn(segments: int, counts: Sequence[int], rng: torch.Generator) -> list[li
     return [torch.randperm(segments, generator=rng)[:count].tolist() for count in counts]
 
 
-def random_spec(config: ModelConfig, budget: Cut, rng: torch.Generator) -> SubmodelSpec:
+def random_spec(config: ModelConfig, budget: SubmodelSize, rng: torch.Generator) -> SubmodelSpec:
     """A submodel of the budget's size, drawn uniformly."""
     heads = drawn(config.groups, spread_at_random(budget.heads, config.depth, rng), rng)
     units = drawn(config.mlp, spread_at_random(budget.units, config.depth, rng), rng)

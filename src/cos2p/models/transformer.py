@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 
 Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
 """Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""

@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
-from cos2p.runtime.events import (
+from cos2p.aggregation.rules import Rules
+from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Arrived,
@@ -41,7 +42,6 @@ from cos2p.runtime.events import (
     Ticket,
     TimerFired,
 )
-from cos2p.runtime.rules import Rules
 
 
 @dataclass

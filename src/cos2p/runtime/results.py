@@ -15,7 +15,7 @@ import torch
 import cos2p
 from cos2p.errors import RunError
 from cos2p.methods import method_class
-from cos2p.methods.base import House
+from cos2p.methods.base import RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import Weights
@@ -29,7 +29,7 @@ WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
 
 
-def run_facts(recipe: Recipe, house: House) -> dict[str, Any]:
+def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
     """What a reader of the log needs to know beforehand."""
     return {
         "recipe": recipe.name,
@@ -38,7 +38,7 @@ def run_facts(recipe: Recipe, house: House) -> dict[str, Any]:
         "seed": recipe.seed,
         "rounds": recipe.schedule.rounds,
         "updates": recipe.schedule.updates,
-        "model": house.config.to_dict(),
+        "model": context.config.to_dict(),
         "devices": {
             name: {
                 "rate": member.rate,
@@ -47,7 +47,7 @@ def run_facts(recipe: Recipe, house: House) -> dict[str, Any]:
                 "memory": member.device.memory,
                 "flops": member.device.flops,
             }
-            for name, member in house.members.items()
+            for name, member in context.members.items()
         },
     }
 
@@ -69,7 +69,7 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    save_model(folder, server.house.config, weights)
+    save_model(folder, server.context.config, weights)
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import RunError, TrainingError
-from cos2p.interrupts import on_interrupt
+from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.simulation import NOBODY_LEFT, Listener, Simulation
@@ -79,12 +79,12 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
     try:
         simulation = Simulation(world, workers, tell)
         if checkpoint is None:
-            tell("started", {"t": 0.0, **run_facts(recipe, world.house)})
+            tell("started", {"t": 0.0, **run_facts(recipe, world.context)})
             simulation.begin()
         else:
             simulation.restore(checkpoint.values["simulation"], checkpoint)
             done = {"version": simulation.server.coordinator.version, "merged": simulation.server.coordinator.merged}
-            listener("resumed", {"t": simulation.now, **done, **run_facts(recipe, world.house)})
+            listener("resumed", {"t": simulation.now, **done, **run_facts(recipe, world.context)})
         saver = _Saver(simulation, log, folder, recipe.run.checkpoint_seconds)
         with on_interrupt(_asks_to_stop(simulation)):
             simulation.run(saver.after_event)

@@ -12,16 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.aggregation.door import check_update
+from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.versions import Versions
+from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.fleet.rates import cautious_workload, rate_limit
 from cos2p.messages import Order, Task, Update
-from cos2p.methods.base import Call, House, Member, Method
+from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
+from cos2p.numerics.optimizers import learning_rate
 from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.events import (
+from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Arrived,
@@ -35,9 +37,7 @@ from cos2p.runtime.events import (
     StartTimer,
     Ticket,
 )
-from cos2p.runtime.rules import Rules
 from cos2p.submodel.slicing import extract_prefix
-from cos2p.training.optimizers import learning_rate
 from cos2p.training.prefix import encode
 from cos2p.training.trainers import trainer
 from cos2p.units import format_bytes
@@ -83,10 +83,10 @@ Effect = Send | Timer | Note | NewVersion | Done
 
 
 class Server:
-    def __init__(self, house: House, method: Method, weights: Weights) -> None:
+    def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         trigger, redispatch = method.rules()
-        schedule = house.schedule
-        self.house, self.method = house, method
+        schedule = context.schedule
+        self.context, self.method = context, method
         self.coordinator = Coordinator(
             Rules(
                 trigger=trigger,
@@ -116,7 +116,7 @@ class Server:
     @property
     def progress(self) -> float:
         """How far the run is, 0 to 1, by rounds or by updates, whichever is further."""
-        schedule, done = self.house.schedule, self.coordinator
+        schedule, done = self.context.schedule, self.coordinator
         shares = [done.version / schedule.rounds] if schedule.rounds else []
         if schedule.updates:
             shares.append(done.merged / schedule.updates)
@@ -143,9 +143,9 @@ class Server:
             size = check_update(
                 update,
                 self.orders[ticket.task],
-                self.house.config,
-                max_rms=self.house.schedule.max_update_rms,
-                max_samples=self.house.members[sender].samples,
+                self.context.config,
+                max_rms=self.context.schedule.max_update_rms,
+                max_samples=self.context.members[sender].samples,
             )
         except UpdateRefused as refusal:
             reason = str(refusal)
@@ -157,16 +157,16 @@ class Server:
 
         Call it before the `Joined` or `Failed` that makes the client get its next task.
         """
-        if self.house.members.get(member.name) == member:
+        if self.context.members.get(member.name) == member:
             return
-        self.house = replace(self.house, members={**self.house.members, member.name: member})
-        method = type(self.method)(self.method.settings, self.house)
+        self.context = replace(self.context, members={**self.context.members, member.name: member})
+        method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
         self.method = method
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        weights, config = self.versions[order.version], self.house.config
+        weights, config = self.versions[order.version], self.context.config
         return Task(
             order,
             weights=trainer(order.trainer).sent(weights, config, order),
@@ -198,7 +198,7 @@ class Server:
         return effects
 
     def _dispatch(self, action: Dispatch) -> Send:
-        member, training = self.house.members[action.client], self.house.training
+        member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
             assignment = self.method.assign(call)
@@ -211,7 +211,7 @@ class Server:
             version=action.version,
             cycle=action.cycle,
             attempt=action.attempt,
-            seed=self.house.seed,
+            seed=self.context.seed,
             trainer=assignment.trainer,
             settings=assignment.settings.model_dump(mode="json"),
             lr=lr * assignment.lr_factor,
@@ -243,10 +243,10 @@ class Server:
 
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
-        member = self.house.members[order.client]
-        needed = trainer(order.trainer).memory(self.house.config, order, member.samples).total
+        member = self.context.members[order.client]
+        needed = trainer(order.trainer).memory(self.context.config, order, member.samples).total
         self.peak_memory[order.client] = max(needed, self.peak_memory.get(order.client, 0))
-        if needed <= member.device.memory or self.method.over_budget or not self.house.enforce_memory:
+        if needed <= member.device.memory or self.method.over_budget or not self.context.enforce_memory:
             return
         raise BudgetError(
             f"{order.client}: its task needs {format_bytes(needed)}, the device has "
@@ -254,8 +254,8 @@ class Server:
         )
 
     def _advice(self, member: Member) -> str:
-        load = cautious_workload(self.house.training, member.batch, member.samples)
-        rate = rate_limit(self.house.config, member.device.memory, load)
+        load = cautious_workload(self.context.training, member.batch, member.samples)
+        rate = rate_limit(self.context.config, member.device.memory, load)
         if rate == 0.0:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
@@ -314,7 +314,7 @@ class Server:
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
-        config, holders = self.house.config, self.merge.holders
+        config, holders = self.context.config, self.merge.holders
         heads: list[list[int]] = []
         units: list[list[float]] = []
         least = math.inf

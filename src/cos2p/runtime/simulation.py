@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
+from cos2p.devices.clock import lost_after, task_phases
 from cos2p.errors import RunError
-from cos2p.fleet.clock import lost_after, task_phases
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
-from cos2p.runtime.events import Failed, Joined, Left, Stop, TimerFired
+from cos2p.runtime.decisions import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
 from cos2p.runtime.workers import Outcome, Workers, pack_memory, unpack_memory, wait
 from cos2p.runtime.world import World, first_weights
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.scores import Scores
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 """Told of every event (kind, fields) as it is logged."""
@@ -50,10 +50,10 @@ class Due:
 class Simulation:
     def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
         self.world, self.workers, self._listener = world, workers, listener
-        self.server = Server(world.house, world.method(), first_weights(world.recipe, world.config))
+        self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
         self.now = 0.0
-        self.scores = Scores(world.house)
-        self.memories: dict[str, Memory] = {name: {} for name in world.house.members}
+        self.scores = Scores(world.context)
+        self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self.finished: str | None = None
         self._agenda: list[Due] = []
         self._planned = 0
@@ -67,7 +67,7 @@ class Simulation:
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        for member in self.world.house.members.values():
+        for member in self.world.context.members.values():
             self._plan(member.device.joins_at, "joins", member.name)
             if member.device.leaves_at is not None:
                 self._plan(member.device.leaves_at, "leaves", member.name)
@@ -95,7 +95,7 @@ class Simulation:
         handler(due.subject)
 
     def _on_joins(self, client: str) -> None:
-        if not self.world.house.members[client].device.present_at(self.now):
+        if not self.world.context.members[client].device.present_at(self.now):
             return
         self._log("joined", client=client)
         self._carry_out(self.server.handle(Joined(client)))
@@ -119,7 +119,7 @@ class Simulation:
         client = self.server.orders[task].client if task in self.server.orders else task.rpartition("#")[0]
         self.scores.idle(client, self.now)
         self._log("lost", client=client, task=task)
-        self._plan(self.now + self.world.house.members[client].device.downtime, "joins", client)
+        self._plan(self.now + self.world.context.members[client].device.downtime, "joins", client)
 
     def _on_arrives(self, task: str) -> None:
         future = self._training.pop(task, None)
@@ -160,7 +160,7 @@ class Simulation:
                 self.finished = effect.reason
 
     def _send(self, order: Order) -> None:
-        member = self.world.house.members[order.client]
+        member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
         phases = task_phases(self.world.config, member.device, order, member.samples, member.test_samples, len(data))
         self.scores.dispatched(order, self.now, len(data))

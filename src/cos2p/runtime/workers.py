@@ -18,11 +18,11 @@ import torch
 from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.models.layout import Weights
+from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.recipe import Recipe
-from cos2p.runtime.processes import ProcessPool, WorkerDied
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.trainers import run_task
 
 
@@ -42,7 +42,7 @@ class Workers:
         count = recipe.run.workers or os.cpu_count() or 1
         self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"))
 
-    def train(self, task: bytes, memory: Memory) -> Future[Outcome]:
+    def train(self, task: bytes, memory: Remembered) -> Future[Outcome]:
         return self._pool.submit(_train, task, pack_memory(memory))
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
@@ -90,9 +90,9 @@ def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[
     return score_model(_world.recipe, _world.config, _world.bundle, load_tensors(weights), exits, everything)
 
 
-def pack_memory(memory: Memory) -> bytes:
+def pack_memory(memory: Remembered) -> bytes:
     return safetensors.torch.save(memory) if memory else b""
 
 
-def unpack_memory(data: bytes) -> Memory:
+def unpack_memory(data: bytes) -> Remembered:
     return load_tensors(data) if data else {}

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from cos2p.data import Bundle, load
+from cos2p.data.partition import local_split, partition, sizes_by_weight
+from cos2p.devices.device import Device
+from cos2p.devices.rates import choose_rate
+from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
-from cos2p.fleet.devices import Device
-from cos2p.fleet.partition import local_split, partition, sizes_by_weight
-from cos2p.fleet.rates import choose_rate
 from cos2p.methods import build_method
-from cos2p.methods.base import House, Member, Method
+from cos2p.methods.base import Member, Method, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.layout import Weights, init_weights
-from cos2p.recipe import DeviceGroup, Recipe
+from cos2p.recipe import Recipe
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
 
@@ -26,11 +27,11 @@ class World:
     recipe: Recipe
     bundle: Bundle
     config: ModelConfig
-    house: House
+    context: RunContext
     shards: dict[str, Shard]
 
     def method(self) -> Method:
-        return build_method(self.recipe.method, self.house)
+        return build_method(self.recipe.method, self.context)
 
 
 def build_world(recipe: Recipe) -> World:
@@ -42,12 +43,15 @@ def build_world(recipe: Recipe) -> World:
     members = {}
     for device, group in devices:
         shard = shards[device.name]
-        rate = group.rate if group.rate is not None else choose_rate(config, device, group, recipe, len(shard.train))
+        rate = group.rate
+        if rate is None:
+            target = recipe.fleet.target_seconds
+            rate = choose_rate(config, device, group.batch, recipe.training, target, len(shard.train))
         members[device.name] = Member(
             device.name, device, rate, min(group.batch, len(shard.train)), len(shard.train), len(shard.test)
         )
-    house = House(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
-    return World(recipe, bundle, config, house, shards)
+    context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
+    return World(recipe, bundle, config, context, shards)
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:

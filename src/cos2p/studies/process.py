@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from cos2p.children import when_orphaned
 from cos2p.errors import Cos2pError
+from cos2p.processes.children import when_orphaned
 
 EXIT_DEFECT = 70
 STDOUT, STDERR = 1, 2

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from cos2p.children import deaf_children, how_it_ended
 from cos2p.errors import RunError
-from cos2p.interrupts import on_interrupt
+from cos2p.processes.children import deaf_children, how_it_ended
+from cos2p.processes.interrupts import on_interrupt
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.outcome import Outcome, Outcomes

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cos2p.numerics.metrics import mean_interval
 from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
 from cos2p.studies.grid import Grid, Row
 from cos2p.studies.outcome import Outcomes
-from cos2p.tracking.metrics import mean_interval
 
 MISSING = "–"
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import segment_index
-from cos2p.submodel.spec import SubmodelSpec
 
 
 @dataclass(frozen=True)
-class Beside:
+class SideTensor:
     """Full shape of a tensor, and what the entries of its first axis belong to."""
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Beside:
         return self.shape if rows is None else (len(rows), *self.shape[1:])
 
 
-Table = Mapping[str, Beside]
+Table = Mapping[str, SideTensor]
 
 
 def take_beside(weights: Mapping[str, Tensor], table: Table, config: ModelConfig, spec: SubmodelSpec) -> Weights:

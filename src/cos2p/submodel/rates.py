@@ -17,7 +17,7 @@ _GUARD = 1e-9  # √.5625 · 8 must floor to 6, not 5
 
 
 @dataclass(frozen=True)
-class Cut:
+class SubmodelSize:
     """How deep and how wide a submodel is."""
 
     blocks: int
@@ -36,7 +36,7 @@ def check_rate(rate: float) -> float:
     return rate
 
 
-def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> Cut:
+def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> SubmodelSize:
     """Divide `rate` so that R_width / R_depth = `ratio`: 1 is the paper's balanced default (equal square roots).
 
     `ratio=0` cuts the width only (full depth), `ratio=inf` cuts the depth only (full width), as far as one block
@@ -44,9 +44,9 @@ def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> Cut:
 
     >>> from cos2p import model
     >>> cut(model("vit-tiny"), 0.25)
-    Cut(blocks=4, width=0.5, heads=16, units=4096)
+    SubmodelSize(blocks=4, width=0.5, heads=16, units=4096)
     >>> cut(model("vit-tiny"), 0.0625, ratio=0.0)
-    Cut(blocks=8, width=0.0625, heads=4, units=1024)
+    SubmodelSize(blocks=8, width=0.0625, heads=4, units=1024)
     """
     check_rate(rate)
     if ratio < 0 or math.isnan(ratio):
@@ -54,7 +54,7 @@ def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> Cut:
     depth_rate = 1.0 if ratio == 0 else min(1.0, max(rate, math.sqrt(rate / ratio)))
     blocks = max(1, math.floor(config.depth * depth_rate + _GUARD))
     width = min(1.0, rate * config.depth / blocks)
-    return Cut(
+    return SubmodelSize(
         blocks=blocks,
         width=width,
         heads=math.floor(width * blocks * config.groups + _GUARD),

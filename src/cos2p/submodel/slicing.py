@@ -15,7 +15,7 @@ from torch import Tensor
 from cos2p.errors import SpecError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 
 Slice = tuple[int, Tensor]
 """The axis that is cut and the indices kept along it."""

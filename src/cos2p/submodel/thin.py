@@ -22,11 +22,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from cos2p.costs.ledger import last_holding
 from cos2p.errors import BudgetError, ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights, exit_key, layout
 from cos2p.settings import Settings
-from cos2p.submodel.ledger import last_holding
 from cos2p.submodel.rates import check_rate, prunable
 
 _GUARD = 1e-9  # ⌈r·D⌉ for r = j/D must be j
@@ -45,7 +45,7 @@ class Window(Settings):
         return (torch.arange(self.count) + self.start) % size
 
 
-class Thin(Settings):
+class ScaledCut(Settings):
     """Which part of every dimension a device holds."""
 
     rate: float = Field(gt=0, le=1, description="r: share of every dimension.")
@@ -86,7 +86,7 @@ def thin_rate(config: ModelConfig, rate: float) -> float:
     return steps[last_holding(0, len(steps) - 1, lambda i: prunable(thin_config(config, steps[i])) <= allowed)]
 
 
-def thin(config: ModelConfig, rate: float, shift: tuple[int, int, int] = (0, 0, 0)) -> Thin:
+def thin(config: ModelConfig, rate: float, shift: tuple[int, int, int] = (0, 0, 0)) -> ScaledCut:
     """The part of share `rate` after its windows (residual, inner, units) have been shifted so far.
 
     The official index list is roll(arange(D), shift)[:count], which begins at −shift.
@@ -96,7 +96,7 @@ def thin(config: ModelConfig, rate: float, shift: tuple[int, int, int] = (0, 0, 
     residual, inner, units = (
         Window(start=-by % size, count=count) for by, size, count in zip(shift, around, counts, strict=True)
     )
-    return Thin(rate=rate, residual=residual, inner=inner, units=units)
+    return ScaledCut(rate=rate, residual=residual, inner=inner, units=units)
 
 
 def fitted_config(config: ModelConfig, weights: Mapping[str, Tensor]) -> ModelConfig:
@@ -108,7 +108,7 @@ def fitted_config(config: ModelConfig, weights: Mapping[str, Tensor]) -> ModelCo
 
 
 @lru_cache(maxsize=256)
-def thin_slices(config: ModelConfig, part: Thin, all_exits: bool = False) -> Mapping[str, Cuts]:
+def thin_slices(config: ModelConfig, part: ScaledCut, all_exits: bool = False) -> Mapping[str, Cuts]:
     """How every tensor of the device's model is cut out of the full one; of the exits it has the last, or all."""
     heads = Window(start=part.inner.start, count=config.heads * config.head_dim).index(config.heads * config.head_dim)
     index = {
@@ -143,7 +143,7 @@ def _residual_axes(name: str, axes: int) -> tuple[int, ...]:
     return (0,) if axes != 2 else (0, 1)  # of a block's matrices one axis is plain, the other has a meaning of its own
 
 
-def thin_shapes(config: ModelConfig, part: Thin) -> dict[str, tuple[int, ...]]:
+def thin_shapes(config: ModelConfig, part: ScaledCut) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the device's tensors."""
     return {
         name: tuple(
@@ -153,7 +153,7 @@ def thin_shapes(config: ModelConfig, part: Thin) -> dict[str, tuple[int, ...]]:
     }
 
 
-def take_thin(weights: Mapping[str, Tensor], config: ModelConfig, part: Thin, all_exits: bool = False) -> Weights:
+def take_thin(weights: Mapping[str, Tensor], config: ModelConfig, part: ScaledCut, all_exits: bool = False) -> Weights:
     """The device's tensors, as copies."""
     return {name: weights[name][places(cuts)].clone() for name, cuts in thin_slices(config, part, all_exits).items()}
 

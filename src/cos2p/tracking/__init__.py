@@ -1,8 +1,6 @@
 """What a run leaves behind: events, metrics, files that survive a crash."""
 
-from cos2p.tracking.events import EventLog, read_events
-from cos2p.tracking.files import explained, prepare_folder, write_atomic
-from cos2p.tracking.metrics import (
+from cos2p.numerics.metrics import (
     ConfusionCounter,
     busy_in,
     busy_share,
@@ -10,6 +8,8 @@ from cos2p.tracking.metrics import (
     mean_interval,
     resource_utilisation,
 )
+from cos2p.tracking.events import EventLog, read_events
+from cos2p.tracking.files import explained, prepare_folder, write_atomic
 
 __all__ = [
     "ConfusionCounter",

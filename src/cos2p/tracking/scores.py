@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from cos2p.messages import Order
-from cos2p.methods.base import House
-from cos2p.tracking.metrics import busy_in
+from cos2p.methods.base import RunContext
+from cos2p.numerics.metrics import busy_in
 
 Interval = tuple[float, float]
 
 
 class Scores:
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, context: RunContext) -> None:
+        self._house = context
         self.down: Counter[str] = Counter()
         self.up: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
         self.merged: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
-        self.busy: dict[str, float] = dict.fromkeys(house.members, 0.0)
+        self.busy: dict[str, float] = dict.fromkeys(context.members, 0.0)
         """Seconds in which a device was at work, up to the end of the last round."""
         self.local: dict[str, dict[str, float]] = {}
         """Each client's last scores of its own submodel."""
@@ -44,10 +44,10 @@ class Scores:
 
     # ------------------------------------------------------------ while it runs
 
-    def meet(self, house: House) -> None:
+    def meet(self, context: RunContext) -> None:
         """Clients joined that were not known beforehand, or their figures changed."""
-        self._house = house
-        self.busy = dict.fromkeys(house.members, 0.0) | self.busy
+        self._house = context
+        self.busy = dict.fromkeys(context.members, 0.0) | self.busy
 
     def dispatched(self, order: Order, now: float, nbytes: int) -> None:
         self.tasks[order.client] += 1

@@ -27,23 +27,23 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from cos2p.costs.budget import Ledger
+from cos2p.costs.shape import Shape
+from cos2p.costs.tape import FLOAT
 from cos2p.errors import TrainingError
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import Block, Context, ElasticTransformer, Gates, Linear, make_context
+from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.beside import Beside, beside_shapes, take_beside
-from cos2p.submodel.budget import Ledger
-from cos2p.submodel.shape import Shape
+from cos2p.submodel.beside import SideTensor, beside_shapes, take_beside
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import Work, plain, submodel_memory, submodel_work, update_bytes, workload
+from cos2p.training.costs import TaskFlops, as_submodel_order, submodel_memory, submodel_work, update_bytes, workload
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import FORWARDS
-from cos2p.training.masks import Memory
-from cos2p.training.optimizers import STATE_BYTES, make_optimizer
+from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.trainers import local_scores, register
@@ -163,12 +163,12 @@ def usage_loss(used: Sequence[Used], heads: float, layers: float, tokens: float)
 # ---------------------------------------------------------------- the policies beside the model
 
 
-def policy_table(config: ModelConfig) -> dict[str, Beside]:
-    table: dict[str, Beside] = {}
+def policy_table(config: ModelConfig) -> dict[str, SideTensor]:
+    table: dict[str, SideTensor] = {}
     for block in range(1, config.depth):
         for name, rows, per in (("heads", config.groups, "head"), ("layers", 2, "whole"), ("tokens", 1, "whole")):
-            table[f"adavit.{block}.{name}.weight"] = Beside((rows, config.dim), per, block)  # type: ignore[arg-type]
-            table[f"adavit.{block}.{name}.bias"] = Beside((rows,), per, block)  # type: ignore[arg-type]
+            table[f"adavit.{block}.{name}.weight"] = SideTensor((rows, config.dim), per, block)  # type: ignore[arg-type]
+            table[f"adavit.{block}.{name}.bias"] = SideTensor((rows,), per, block)  # type: ignore[arg-type]
     return table
 
 
@@ -205,9 +205,9 @@ def adaptive_upload(config: ModelConfig, order: Order) -> int:
     return update_bytes(config, order) + FLOAT * policy_scalars(config, order.spec)
 
 
-def adaptive_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def adaptive_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     """Training is as dense as without gates; the policies come on top."""
-    base = submodel_work(config, plain(order), samples, test_samples)
+    base = submodel_work(config, as_submodel_order(order), samples, test_samples)
     per_sample = 2.0 * config.tokens * config.dim * (order.spec.top - 1)
     per_sample += sum(2.0 * config.dim * (len(keep.heads) + 2) for keep in order.spec.window[1:])
     epochs = int(order.settings["epochs"])
@@ -217,7 +217,7 @@ def adaptive_work(config: ModelConfig, order: Order, samples: int, test_samples:
 def adaptive_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     """Plain training, the policies, and for every block the masks and what the gates' products keep."""
     settings = AdaptiveSettings.model_validate(order.settings)
-    base = submodel_memory(config, plain(order), samples)
+    base = submodel_memory(config, as_submodel_order(order), samples)
     load, policies = workload(settings, samples), policy_scalars(config, order.spec)
     rows, tokens = load.batch * config.tokens, config.tokens
     kept = 0
@@ -240,7 +240,7 @@ def adaptive_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     "adavit", work=adaptive_work, memory=adaptive_memory, sent=sent_adaptive, answer=adaptive_answer,
     upload=adaptive_upload,
 )  # fmt: skip
-def train_adaptive(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_adaptive(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings, order = AdaptiveSettings.model_validate(task.order.settings), task.order
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     model = AdaptiveTransformer(config, order.spec, rescale=settings.rescale, tau=settings.tau)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
+from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, shape_flops
+from cos2p.costs.shape import Shape, trainable_scalars
+from cos2p.costs.workload import Workload
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
-from cos2p.submodel.budget import Ledger, prefix_batch, shape_ledger
-from cos2p.submodel.flops import block_forward, exit_forward, prefix_forward, shape_flops
-from cos2p.submodel.shape import BlockSize, Shape, trainable_scalars
-from cos2p.submodel.spec import BlockKeep
-from cos2p.submodel.workload import Workload
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.training.settings import LocalSettings
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskFlops:
     """FLOPs of the parts of a task."""
 
     prefix: float = 0.0
@@ -26,7 +26,7 @@ class Work:
     training: float = 0.0
 
 
-def plain(order: Order) -> Order:
+def as_submodel_order(order: Order) -> Order:
     """The order with only the settings that plain submodel training has: other trainers add to its costs."""
     return replace(order, settings={name: order.settings[name] for name in LocalSettings.model_fields})
 
@@ -62,7 +62,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
     )
 
 
-def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     """FLOPs of the `submodel` trainer: prefix pass, mask phase, training, the test of the personal submodel."""
     settings = LocalSettings.model_validate(order.settings)
     load = workload(settings, samples)
@@ -75,7 +75,7 @@ def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples:
         masks = settings.mask.epochs * epochs_of_steps * step
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
     forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(config, tokens)
-    return Work(
+    return TaskFlops(
         prefix=(samples + test_samples) * prefix_forward(config, shape, tokens),
         masks=masks,
         training=training + test_samples * forward,

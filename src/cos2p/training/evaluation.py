@@ -10,11 +10,11 @@ from cos2p.data.examples import Examples, Normalize
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.metrics import ConfusionCounter
 from cos2p.submodel.slicing import window_slices
-from cos2p.submodel.spec import SubmodelSpec
 from cos2p.submodel.thin import fitted_config
-from cos2p.tracking.metrics import ConfusionCounter
 from cos2p.training.distillation import flatten
 from cos2p.training.prefix import Features
 

@@ -23,20 +23,20 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
+from cos2p.costs.budget import Ledger
+from cos2p.costs.tape import FLOAT
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import compact_shapes, take, window_slices
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import Work, plain, submodel_memory, submodel_work
+from cos2p.training.costs import TaskFlops, as_submodel_order, submodel_memory, submodel_work
 from cos2p.training.distillation import exits_loss
-from cos2p.training.masks import Memory
-from cos2p.training.optimizers import STATE_BYTES, make_optimizer
+from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings, OptimizerName
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.trainers import local_scores, register, submodel
@@ -154,14 +154,14 @@ def mask_upload(config: ModelConfig, order: Order) -> int:
     return FLOAT * dense + -(-_masked_count(config, order) // 8)
 
 
-def score_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
-    return submodel_work(config, plain(order), samples, test_samples)
+def score_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
+    return submodel_work(config, as_submodel_order(order), samples, test_samples)
 
 
 def score_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     """Plain training, whose weights are the scores, beside the random weights and their masked form."""
     settings = ScoreSettings.model_validate(order.settings)
-    base = submodel_memory(config, plain(order), samples)
+    base = submodel_memory(config, as_submodel_order(order), samples)
     masked = _masked_count(config, order)
     largest = max(map(math.prod, masked_shapes(config, order.spec).values()), default=0)
     states = STATE_BYTES[settings.score_optimizer] - STATE_BYTES[settings.optimizer]
@@ -180,7 +180,7 @@ def check_mask(config: ModelConfig, order: Order, update: Update, max_rms: float
 @register(
     "fedpm", work=score_work, memory=score_memory, answer=dense_answer, upload=mask_upload, check=check_mask
 )  # fmt: skip
-def train_scores(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_scores(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings, order = ScoreSettings.model_validate(task.order.settings), task.order
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     frozen = random_weights(config, order.spec, order.seed, settings.gain)

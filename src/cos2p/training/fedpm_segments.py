@@ -15,18 +15,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from cos2p.costs.budget import Ledger
+from cos2p.costs.tape import FLOAT
 from cos2p.errors import TrainingError
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, Gates
+from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.beside import Beside, beside_shapes, take_beside
-from cos2p.submodel.budget import Ledger
+from cos2p.submodel.beside import SideTensor, beside_shapes, take_beside
 from cos2p.submodel.slicing import extract
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import plain, submodel_memory
+from cos2p.training.costs import as_submodel_order, submodel_memory
 from cos2p.training.distillation import exits_loss
 from cos2p.training.fedpm import (
     ScoreSettings,
@@ -39,8 +40,7 @@ from cos2p.training.fedpm import (
     score_work,
     to_scores,
 )
-from cos2p.training.masks import Memory
-from cos2p.training.optimizers import STATE_BYTES, make_optimizer
+from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.trainers import local_scores, register, submodel
 
@@ -53,12 +53,12 @@ class SegmentScoreSettings(ScoreSettings):
     )
 
 
-def segment_table(config: ModelConfig) -> dict[str, Beside]:
+def segment_table(config: ModelConfig) -> dict[str, SideTensor]:
     """θ of every head and unit."""
-    table: dict[str, Beside] = {}
+    table: dict[str, SideTensor] = {}
     for block in range(config.depth):
-        table[f"fedpm.{block}.heads"] = Beside((config.groups,), "head", block)
-        table[f"fedpm.{block}.units"] = Beside((config.mlp,), "unit", block)
+        table[f"fedpm.{block}.heads"] = SideTensor((config.groups,), "head", block)
+        table[f"fedpm.{block}.units"] = SideTensor((config.mlp,), "unit", block)
     return table
 
 
@@ -97,7 +97,7 @@ def segment_upload(config: ModelConfig, order: Order) -> int:
 def segment_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     """Plain training without the gradients and the optimiser of what is frozen."""
     settings = SegmentScoreSettings.model_validate(order.settings)
-    base = submodel_memory(config, plain(order), samples)
+    base = submodel_memory(config, as_submodel_order(order), samples)
     dense = sum(map(math.prod, dense_answer(config, order, order.spec).values()))
     gates = sum(map(math.prod, segment_shapes(config, order.spec).values()))
     return replace(
@@ -115,7 +115,7 @@ def check_segments(config: ModelConfig, order: Order, update: Update, max_rms: f
     "fedpm-segments", work=score_work, memory=segment_memory, sent=sent_segments, answer=dense_answer,
     upload=segment_upload, check=check_segments,
 )  # fmt: skip
-def train_segments(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_segments(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings, order = SegmentScoreSettings.model_validate(task.order.settings), task.order
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     theta = {name: task.weights[name] for name in segment_shapes(config, order.spec)}

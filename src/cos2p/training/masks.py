@@ -22,13 +22,13 @@ from torch import Tensor
 from cos2p.data.examples import IGNORE
 from cos2p.errors import TrainingError
 from cos2p.models.config import ModelConfig
+from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, Gates
+from cos2p.numerics.optimizers import make_optimizer
 from cos2p.submodel.rates import segment_costs
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.training.distillation import flatten
-from cos2p.training.optimizers import make_optimizer
 
-Memory = dict[str, Tensor]
+Remembered = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
 
 FinalMask = Literal["top", "sampled"]
@@ -36,14 +36,6 @@ FinalMask = Literal["top", "sampled"]
 
 MicroBatch = tuple[Tensor, Tensor | None, Tensor]
 """Inputs, features behind the frozen prefix (if any), labels."""
-
-
-@dataclass(frozen=True)
-class Quota:
-    """How many heads and units of one block the device may keep."""
-
-    heads: int
-    units: int
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def fresh_importance(segments: int, share: float, rng: torch.Generator) -> Tenso
 
 
 def recall(
-    memory: Memory, config: ModelConfig, block: int, quota: Quota, rng: torch.Generator
+    memory: Remembered, config: ModelConfig, block: int, quota: BlockSize, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The importance of a block's heads and units; a block never met before gets a fresh one."""
     for kind, segments, kept in (("heads", config.groups, quota.heads), ("units", config.mlp, quota.units)):
@@ -94,10 +86,10 @@ def sampled(importance: Tensor, candidates: tuple[int, ...], count: int, rng: to
 
 
 def choose(
-    memory: Memory,
+    memory: Remembered,
     config: ModelConfig,
     spec: SubmodelSpec,
-    quotas: tuple[Quota, ...],
+    quotas: tuple[BlockSize, ...],
     rng: torch.Generator,
     final: FinalMask = "top",
 ) -> SubmodelSpec:
@@ -128,8 +120,8 @@ class MaskTrainer:
     def __init__(
         self,
         model: ElasticTransformer,
-        memory: Memory,
-        quotas: tuple[Quota, ...],
+        memory: Remembered,
+        quotas: tuple[BlockSize, ...],
         trained: Trained,
         lambda1: float,
         rng: torch.Generator,
@@ -217,7 +209,7 @@ class MaskTrainer:
             self.memory[name] = updated
 
 
-def random_keep(config: ModelConfig, quota: Quota, rng: torch.Generator) -> BlockKeep:
+def random_keep(config: ModelConfig, quota: BlockSize, rng: torch.Generator) -> BlockKeep:
     """A uniformly drawn mask of the quota's size."""
     heads = torch.randperm(config.groups, generator=rng)[: quota.heads]
     units = torch.randperm(config.mlp, generator=rng)[: quota.units]

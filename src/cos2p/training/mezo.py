@@ -23,21 +23,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from cos2p.costs.budget import Ledger
+from cos2p.costs.flops import block_forward, embedding_forward, exit_forward
+from cos2p.costs.shape import Shape, trainable_scalars
+from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.budget import Ledger
-from cos2p.submodel.flops import block_forward, embedding_forward, exit_forward
-from cos2p.submodel.shape import Shape, trainable_scalars
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.tape import FLOAT, BlockTape, embedding_ops
-from cos2p.training.costs import Work, update_bytes, workload
+from cos2p.training.costs import TaskFlops, update_bytes, workload
 from cos2p.training.distillation import exits_loss
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.trainers import local_scores, register, submodel
@@ -128,13 +128,13 @@ def forward_flops(config: ModelConfig, shape: Shape, tokens: int) -> float:
     return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens)
 
 
-def mezo_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def mezo_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     """Two forward passes a step, and the test of the personal submodel."""
     settings = MezoSettings.model_validate(order.settings)
     load = workload(settings, samples)
     forward = forward_flops(config, Shape.of(config, order.spec), load.length(config))
     passes = settings.steps * samples / load.steps  # samples seen in all: the last batch of an epoch may be short
-    return Work(training=(2 * passes + test_samples) * forward)
+    return TaskFlops(training=(2 * passes + test_samples) * forward)
 
 
 def mezo_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
@@ -183,7 +183,7 @@ def check_steps(config: ModelConfig, order: Order, update: Update, max_rms: floa
 
 @register("mezo", work=mezo_work, memory=mezo_memory, answer=mezo_answer, upload=mezo_upload, check=check_steps)
 @torch.no_grad()
-def train_mezo(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_mezo(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings, order = MezoSettings.model_validate(task.order.settings), task.order
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     model = submodel(config, task, order.spec, {n: t.clone() for n, t in task.weights.items()}, settings.rescale)

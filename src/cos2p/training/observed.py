@@ -9,28 +9,28 @@ from dataclasses import replace
 
 import torch
 
+from cos2p.costs.ledger import Ledger
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
-from cos2p.submodel.ledger import Ledger
 from cos2p.submodel.rates import segment_costs
-from cos2p.training.costs import Work, submodel_memory, submodel_work, trained_shape, update_bytes
+from cos2p.training.costs import TaskFlops, submodel_memory, submodel_work, trained_shape, update_bytes
 from cos2p.training.observers import Observer
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, steps
 from cos2p.training.trainers import local_scores, shard_features, train_weights
 
 
-def plain(order: Order) -> Order:
+def as_submodel_order(order: Order) -> Order:
     """The order as the trainer `submodel` would get it."""
     return replace(order, settings=order.settings["local"])
 
 
 def train_observed(config: ModelConfig, task: Task, shard: Shard, observer: Observer) -> Update:
     """The same steps, in the same order, as the trainer `submodel` without masks; `observer` sees each of them."""
-    task = replace(task, order=plain(task.order))
+    task = replace(task, order=as_submodel_order(task.order))
     order, settings = task.order, LocalSettings.model_validate(task.order.settings)
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     features = shard_features(config, task, shard, shard.train, settings)
@@ -54,9 +54,9 @@ def segments(config: ModelConfig, order: Order) -> int:
     return sum(size.heads + size.units for size in trained_shape(config, order).window)
 
 
-def observed_work(config: ModelConfig, order: Order, samples: int, test_samples: int, per_scalar: float) -> Work:
+def observed_work(config: ModelConfig, order: Order, samples: int, test_samples: int, per_scalar: float) -> TaskFlops:
     """Plain training, and `per_scalar` FLOPs for every scalar of a head or unit in every step."""
-    order = plain(order)
+    order = as_submodel_order(order)
     settings = LocalSettings.model_validate(order.settings)
     work = submodel_work(config, order, samples, test_samples)
     watching = per_scalar * prunable_scalars(config, order) * steps(samples, settings.batch, settings.epochs)
@@ -65,7 +65,7 @@ def observed_work(config: ModelConfig, order: Order, samples: int, test_samples:
 
 def observed_memory(config: ModelConfig, order: Order, samples: int, extra: int) -> Ledger:
     """Plain training, with `extra` bytes held all the time."""
-    ledger = submodel_memory(config, plain(order), samples)
+    ledger = submodel_memory(config, as_submodel_order(order), samples)
     return replace(ledger, overhead=ledger.overhead + extra)
 
 

@@ -15,18 +15,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.aggregation.passes import SCRATCH
-from cos2p.aggregation.segments import SegmentValues, full_length, segment_key, segment_positions
+from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights, layout, segment_width
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
-from cos2p.submodel.ledger import Ledger
+from cos2p.submodel.kernels import SCRATCH
 from cos2p.submodel.rates import segment_costs
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.costs import Work
-from cos2p.training.masks import Memory
+from cos2p.submodel.segments import SegmentValues, full_length, segment_key, segment_positions
+from cos2p.training.costs import TaskFlops
+from cos2p.training.masks import Remembered
 from cos2p.training.observed import (
     check_statistics,
     observed_memory,
@@ -79,7 +79,7 @@ def absolute_products(a: Tensor, b: Tensor, dim: int) -> Tensor:
 class Sensitivity(Observer):
     """Keeps I while training goes on and writes Ī, Ū and the number of windows into the device's memory."""
 
-    def __init__(self, config: ModelConfig, spec: SubmodelSpec, settings: PlatonTask, memory: Memory) -> None:
+    def __init__(self, config: ModelConfig, spec: SubmodelSpec, settings: PlatonTask, memory: Remembered) -> None:
         self.config, self.spec, self.settings, self.memory = config, spec, settings, memory
         self._sum: SegmentValues = {}
         self._steps = 0
@@ -133,7 +133,7 @@ class Sensitivity(Observer):
         return found
 
 
-def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     return observed_work(config, order, samples, test_samples, per_scalar=3)
 
 
@@ -143,7 +143,7 @@ def _memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
 
 
 @register("platon", work=_work, memory=_memory, upload=upload_with_statistics, check=check_statistics)
-def train_platon(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_platon(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     observer = Sensitivity(config, task.order.spec, PlatonTask.model_validate(task.order.settings), memory)
     update = train_observed(config, task, shard, observer)
     observer.close_window()

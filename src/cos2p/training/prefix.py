@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from cos2p.errors import TrainingError
+from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
-from cos2p.submodel.spec import BlockKeep, SubmodelSpec
 from cos2p.units import format_bytes
 
-Precision = Literal["float32", "float16", "int8"]
 FeaturePrecision = Literal["float32", "float16"]
 Store = Literal["memory", "disk"]
 M = TypeVar("M", bound=torch.nn.Module)

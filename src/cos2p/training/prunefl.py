@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cos2p.aggregation.segments import SegmentValues, segment_key
+from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout, segment_width
 from cos2p.models.transformer import Block, ElasticTransformer
 from cos2p.settings import Settings
-from cos2p.submodel.ledger import Ledger
-from cos2p.training.costs import Work
-from cos2p.training.masks import Memory
+from cos2p.submodel.segments import SegmentValues, segment_key
+from cos2p.training.costs import TaskFlops
+from cos2p.training.masks import Remembered
 from cos2p.training.observed import (
     check_statistics,
     observed_memory,
@@ -78,7 +78,7 @@ class GradientSums(Observer):
         return found
 
 
-def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     return observed_work(config, order, samples, test_samples, per_scalar=1)
 
 
@@ -87,7 +87,7 @@ def _memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
 
 
 @register("prunefl", work=_work, memory=_memory, upload=upload_with_statistics, check=check_statistics)
-def train_prunefl(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_prunefl(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     observer = GradientSums(config)
     update = train_observed(config, task, shard, observer)
     return with_extras(update, observer.squares()), memory

@@ -28,22 +28,22 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from cos2p.costs.budget import Ledger
+from cos2p.costs.shape import Shape
+from cos2p.costs.tape import FLOAT
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.beside import Beside, beside_shapes, take_beside
-from cos2p.submodel.budget import Ledger
-from cos2p.submodel.shape import Shape
+from cos2p.submodel.beside import SideTensor, beside_shapes, take_beside
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.tape import FLOAT
-from cos2p.training.costs import Work, plain, submodel_memory, submodel_work, workload
+from cos2p.training.costs import TaskFlops, as_submodel_order, submodel_memory, submodel_work, workload
 from cos2p.training.evaluation import FORWARDS
-from cos2p.training.masks import Memory
+from cos2p.training.masks import Remembered
 from cos2p.training.mezo import forward_flops
-from cos2p.training.optimizers import STATE_BYTES, make_optimizer
 from cos2p.training.quantizers import from_codes, on_grid, pack_codes, packed_bytes
 from cos2p.training.qvit_model import ENDS, QuantTransformer, build_quant, norm_table, step_table
 from cos2p.training.settings import LocalSettings
@@ -123,7 +123,7 @@ def gram_distance(ours: list[tuple[Tensor, Tensor]], theirs: list[tuple[Tensor, 
 # ---------------------------------------------------------------- what travels
 
 
-def quant_table(config: ModelConfig, bits: int, spec: SubmodelSpec) -> dict[str, Beside]:
+def quant_table(config: ModelConfig, bits: int, spec: SubmodelSpec) -> dict[str, SideTensor]:
     return {**norm_table(config), **step_table(config, bits, spec.exits)}
 
 
@@ -192,9 +192,9 @@ def _beside_scalars(config: ModelConfig, order: Order) -> int:
     return sum(map(math.prod, beside_shapes(table, config, order.spec).values()))
 
 
-def quant_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def quant_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     """Training, the teacher's pass, and the Gram matrices of both (the student's forward and backward)."""
-    base = submodel_work(config, plain(order), samples, test_samples)
+    base = submodel_work(config, as_submodel_order(order), samples, test_samples)
     settings, shape = QuantSettings.model_validate(order.settings), Shape.of(config, order.spec)
     extra = 0.0
     if settings.distillation or settings.dgd:
@@ -208,7 +208,7 @@ def quant_work(config: ModelConfig, order: Order, samples: int, test_samples: in
 def quant_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     """Plain training; quantised weights, steps, the teacher's memory; and what quantisers and open attention keep."""
     settings = QuantSettings.model_validate(order.settings)
-    base = submodel_memory(config, plain(order), samples)
+    base = submodel_memory(config, as_submodel_order(order), samples)
     load, shape = workload(settings, samples), Shape.of(config, order.spec)
     coded = sum(map(math.prod, code_shapes(config, order.spec).values()))
     beside = _beside_scalars(config, order)
@@ -240,7 +240,7 @@ def quant_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
     "qvit", work=quant_work, memory=quant_memory, sent=sent_quant, answer=quant_answer, upload=quant_upload,
     check=check_codes,
 )  # fmt: skip
-def train_quant(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_quant(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings, order = QuantSettings.model_validate(task.order.settings), task.order
     rng = torch_rng(order.seed, "device", order.client, order.attempt)
     coded = code_shapes(config, order.spec) if settings.wire == "codes" else {}

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import Block, ElasticTransformer, Exit, Gates, Linear, make_context
-from cos2p.submodel.beside import Beside
-from cos2p.submodel.spec import SubmodelSpec
+from cos2p.submodel.beside import SideTensor
 from cos2p.training.quantizers import UNSET, ActStep, WeightStep
 
 ENDS = 8
@@ -200,33 +200,37 @@ def _classify(module: nn.Module, steps: nn.Module, x_BTD: Tensor) -> Tensor:
 # ---------------------------------------------------------------- tensors beside the model
 
 
-def norm_table(config: ModelConfig) -> dict[str, Beside]:
+def norm_table(config: ModelConfig) -> dict[str, SideTensor]:
     return {
-        f"qvit.norms.{block}.{which}.{part}": Beside((config.head_dim,))
+        f"qvit.norms.{block}.{which}.{part}": SideTensor((config.head_dim,))
         for block in range(config.depth)
         for which in ("q", "k")
         for part in ("weight", "bias")
     }
 
 
-def step_table(config: ModelConfig, bits: int, exits: tuple[int, ...] | None = None) -> dict[str, Beside]:
+def step_table(config: ModelConfig, bits: int, exits: tuple[int, ...] | None = None) -> dict[str, SideTensor]:
     """Steps and zero-points of one bit-width; of the exits named, or of all."""
-    table: dict[str, Beside] = {}
+    table: dict[str, SideTensor] = {}
 
-    def add(name: str, entry: Beside, zero: bool) -> None:
+    def add(name: str, entry: SideTensor, zero: bool) -> None:
         table[f"qvit.b{bits}.{name}.step"] = entry
         if zero:
             table[f"qvit.b{bits}.{name}.zero"] = entry
 
     def ends(name: str, inputs: int, outputs: int) -> None:
-        add(f"{name}.weight", Beside((outputs,)), zero=False)
-        add(f"{name}.input", Beside((inputs,)), zero=True)
+        add(f"{name}.weight", SideTensor((outputs,)), zero=False)
+        add(f"{name}.input", SideTensor((inputs,)), zero=True)
 
     ends("embed", config.channels, config.dim)
     inner = config.groups * config.head_dim
     for i in range(config.depth):
-        rows, unit, whole = Beside((inner,), "query", i), Beside((config.mlp,), "unit", i), Beside((config.dim,))
-        head = Beside((config.groups,), "head", i)
+        rows, unit, whole = (
+            SideTensor((inner,), "query", i),
+            SideTensor((config.mlp,), "unit", i),
+            SideTensor((config.dim,)),
+        )
+        head = SideTensor((config.groups,), "head", i)
         for name, entry in {"q": rows, "k": rows, "v": rows, "o": whole, "fc1": unit, "fc2": whole}.items():
             add(f"{i}.{name}", entry, zero=False)
         for name in ("queries", "keys", "values", "attention"):

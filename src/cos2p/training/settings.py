@@ -6,15 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from cos2p.messages import LabelSkew
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
 from cos2p.training.masks import FinalMask
 from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
-
-LabelSkew = Literal["ignored", "corrected"]
-"""What a device does about the unequal shares of its labels (`training.label_skew`)."""
 
 
 class MaskPhase(Settings):
@@ -44,3 +42,18 @@ class LocalSettings(Settings):
     features: Store = Field(default="memory", description="Where the features behind the frozen prefix are kept.")
     feature_precision: FeaturePrecision = Field(default="float32", description="float16 halves the cache.")
     mask: MaskPhase = MaskPhase()
+
+
+class TrainingSettings(Settings):
+    """Local training, the same for every method."""
+
+    epochs: int = Field(default=5, ge=1, description="E: passes over the local data per task.")
+    optimizer: OptimizerName = Field(default="adan", description="adan (the paper's), adamw or sgd.")
+    lr: float = Field(default=2e-3, gt=0, description="η at the start of the run.")
+    lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
+    lr_floor: float = Field(default=0.0, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
+    label_skew: LabelSkew = Field(
+        default="ignored",
+        description="`corrected`: devices add log(share of each class in their data) to the logits while they train.",
+    )

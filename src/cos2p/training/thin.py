@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
-from cos2p.submodel.ledger import Ledger
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.submodel.thin import SCALED_LAYERS, Thin, take_thin, thin_config, thin_shapes
-from cos2p.training.costs import Work, submodel_memory, submodel_work, update_bytes, workload
-from cos2p.training.masks import Memory
+from cos2p.submodel.thin import SCALED_LAYERS, ScaledCut, take_thin, thin_config, thin_shapes
+from cos2p.training.costs import TaskFlops, submodel_memory, submodel_work, update_bytes, workload
+from cos2p.training.masks import Remembered
 from cos2p.training.observed import train_observed
 from cos2p.training.observers import Observer
 from cos2p.training.settings import LocalSettings
@@ -33,7 +33,7 @@ from cos2p.training.trainers import register
 class ThinTask(Settings):
     local: LocalSettings
     """`rescale`: whether the Scaler is on."""
-    thin: Thin
+    thin: ScaledCut
 
 
 class Scaler(Observer):
@@ -70,7 +70,7 @@ def device_order(config: ModelConfig, order: Order) -> tuple[ModelConfig, Order]
     return small, replace(order, spec=SubmodelSpec.full(small), settings=local.model_dump(mode="json"))
 
 
-def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> Work:
+def _work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
     return submodel_work(*device_order(config, order), samples, test_samples)
 
 
@@ -97,7 +97,7 @@ def _upload(config: ModelConfig, order: Order) -> int:
 
 
 @register("thin", work=_work, memory=_memory, sent=_sent, answer=_answer, upload=_upload)
-def train_thin(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_thin(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings = ThinTask.model_validate(task.order.settings)
     small, order = device_order(config, task.order)
     observer = Scaler(settings.thin.rate) if settings.local.rescale else Observer()

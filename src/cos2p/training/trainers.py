@@ -14,29 +14,29 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
 from cos2p.errors import ConfigError, TrainingError
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.budget import Ledger
 from cos2p.submodel.slicing import compact_shapes, extract, narrow
-from cos2p.submodel.spec import SubmodelSpec
-from cos2p.training.costs import Work, prefix_samples, submodel_memory, submodel_work, update_bytes
+from cos2p.training.costs import TaskFlops, prefix_samples, submodel_memory, submodel_work, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
-from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
+from cos2p.training.masks import MaskTrainer, MicroBatch, Remembered, Trained, choose
 from cos2p.training.observers import Observer
-from cos2p.training.optimizers import make_optimizer
 from cos2p.training.prefix import Features, PrefixFile, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 
-Train = Callable[[ModelConfig, Task, Shard, Memory], tuple[Update, Memory]]
-WorkOf = Callable[[ModelConfig, Order, int, int], Work]
+Train = Callable[[ModelConfig, Task, Shard, Remembered], tuple[Update, Remembered]]
+WorkOf = Callable[[ModelConfig, Order, int, int], TaskFlops]
 MemoryOf = Callable[[ModelConfig, Order, int], Ledger]
 Sent = Callable[[Weights, ModelConfig, Order], Weights]
 Answer = Callable[[ModelConfig, Order, SubmodelSpec], Mapping[str, tuple[int, ...]]]
@@ -106,7 +106,7 @@ def trainer(name: str) -> Trainer:
     return TRAINERS[name]
 
 
-def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     """Do the task. Returns the update and what the device remembers now; the memory given is not changed."""
     if task.order.label_skew == "corrected":
         task = with_own_shares(config, task, shard.train.labels)
@@ -114,7 +114,7 @@ def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> t
 
 
 @register("submodel")
-def train_submodel(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> tuple[Update, Memory]:
+def train_submodel(config: ModelConfig, task: Task, shard: Shard, memory: Remembered) -> tuple[Update, Remembered]:
     settings = LocalSettings.model_validate(task.order.settings)
     rng = torch_rng(task.order.seed, "device", task.order.client, task.order.attempt)
     features = shard_features(config, task, shard, shard.train, settings)
@@ -162,7 +162,7 @@ def _train_masks(
     config: ModelConfig,
     task: Task,
     shard: Shard,
-    memory: Memory,
+    memory: Remembered,
     settings: LocalSettings,
     features: Features | None,
     rng: torch.Generator,

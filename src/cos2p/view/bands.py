@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cos2p.tracking.metrics import mean_interval
+from cos2p.numerics.metrics import mean_interval
 from cos2p.view import model
 
 POINTS = 120

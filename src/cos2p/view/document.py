@@ -34,7 +34,7 @@ def source(folder: Path, may_come: bool = False) -> Source:
     raise RunError(f"{folder} is neither a run (no events.jsonl) nor a study (no study.json); check the path")
 
 
-class Desk:
+class Sources:
     """Several folders as one document."""
 
     def __init__(self, folders: Sequence[Path], live: bool = False) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cos2p.errors import RunError
 from cos2p.tracking.files import write_atomic
-from cos2p.view.document import Desk, Told, for_html, to_json
+from cos2p.view.document import Sources, Told, for_html, to_json
 from cos2p.view.page_files import PAGE_FILES
 
 STYLE, VIEW, SCRIPT = "<!--STYLE-->", "<!--VIEW-->", "<!--SCRIPT-->"
@@ -26,9 +26,9 @@ def write_report(folders: Sequence[Path], out: Path, told: Told = lambda done, t
         raise RunError(f"{out} is a folder; name a file with -o, for instance {out / 'report.html'}")
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or name another file with -o")
-    desk = Desk(folders)
-    desk.refresh(told)
-    page = assemble(to_json(desk.document())).encode()
+    sources = Sources(folders)
+    sources.refresh(told)
+    page = assemble(to_json(sources.document())).encode()
     write_atomic(out, page)
     return len(page)
 

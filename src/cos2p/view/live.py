@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from cos2p.errors import Cos2pError, RunError
-from cos2p.view.document import Desk, Told, to_json
+from cos2p.view.document import Sources, Told, to_json
 from cos2p.view.frozen import assemble, content_policy, page_script, page_style
 
 LOOK_SECONDS = 0.5
@@ -47,7 +47,7 @@ class Watch:
     """The document of the folders, made anew when somebody asks and something has changed."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self._desk = Desk(folders, live=True)
+        self._desk = Sources(folders, live=True)
         self._lock = threading.Lock()
         self._made: Document | None = None
         self._next_look = 0.0

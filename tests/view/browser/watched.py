@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cos2p.view.document import Desk, to_json
+from cos2p.view.document import Sources, to_json
 from cos2p.view.frozen import assemble
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample.json"
@@ -68,8 +68,8 @@ def page_of(view: dict[str, Any], folder: Path) -> str:
 
 
 def page_of_run(run: Path, folder: Path) -> str:
-    desk = Desk([run])
-    desk.refresh()
+    sources = Sources([run])
+    sources.refresh()
     file = folder / "report.html"
-    file.write_text(assemble(to_json(desk.document())), encoding="utf-8")
+    file.write_text(assemble(to_json(sources.document())), encoding="utf-8")
     return file.as_uri()

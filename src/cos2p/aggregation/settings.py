@@ -1,0 +1,41 @@
+"""The `[schedule]` table of a recipe: when the server aggregates and when the run ends."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from cos2p.aggregation.rules import Redispatch
+from cos2p.settings import Settings
+
+
+class ScheduleSettings(Settings):
+    """When the server aggregates and when the run ends."""
+
+    rounds: int | None = Field(default=None, ge=1, description="Q: aggregations. Empty: `updates` decides alone.")
+    updates: int | None = Field(
+        default=None, ge=1, description="Client updates in all: the fair measure between methods. Empty: no limit."
+    )
+    virtual_seconds: float | None = Field(default=None, gt=0, description="End of virtual time. Empty: no limit.")
+    mu: float = Field(default=0.5, gt=0, le=1, description="μ: share of the devices that must have reported.")
+    t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")
+    redispatch: Redispatch = Field(
+        default="at-once", description="When a device that reported gets its next task (semi-asynchronous methods)."
+    )
+    task_timeout: float | None = Field(
+        default=None, gt=0, description="Seconds after which a device is not waited for."
+    )
+    max_staleness: int | None = Field(default=None, ge=0, description="Drop updates older than this. Empty: keep all.")
+    max_update_rms: float = Field(default=10.0, gt=0, description="Refuse updates with a larger root mean square.")
+    evaluate_every: int = Field(default=1, ge=1, description="Rounds between evaluations of the server's model.")
+    evaluate_samples: int = Field(
+        default=0, ge=0, description="Test samples used during the run (the last evaluation uses all). 0: all."
+    )
+    patience: int = Field(
+        default=0, ge=0, description="Stop after this many evaluations without a better one; 0: never."
+    )
+
+    @model_validator(mode="after")
+    def _ends(self) -> ScheduleSettings:
+        if self.rounds is None and self.updates is None:
+            raise ValueError("give `rounds` or `updates` (or both): the run needs an end")
+        return self

@@ -1,0 +1,121 @@
+"""FLOPs of a submodel: a multiply and an add are two. Attention and exits included; norms and activations not.
+
+A linear layer of p weights costs 2·p a token forward, as much again for the gradient of its input, and as much again
+for that of its weights. Attention costs two products of T×T a head forward, and five backward (the kernel computes
+its scores again instead of keeping them).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cos2p.costs.shape import Shape
+from cos2p.costs.workload import Workload
+from cos2p.models.config import ModelConfig
+from cos2p.models.spec import BlockSize, SubmodelSpec
+
+Phase = Literal["prefix", "mask", "weight"]
+
+
+def _linear(config: ModelConfig, size: BlockSize) -> tuple[float, float, float]:
+    """Weights of a block's matrices: q, k, v; o; the MLP."""
+    query = size.heads * config.queries_per_group * config.head_dim
+    key = size.heads * config.head_dim
+    mlp = (3 if config.gated else 2) * size.units
+    return (query + 2 * key) * config.dim, query * config.dim, mlp * config.dim
+
+
+def _product(config: ModelConfig, size: BlockSize, tokens: int) -> float:
+    """One T×T product of all heads, per sample. A causal kernel computes about half of it."""
+    query = size.heads * config.queries_per_group * config.head_dim
+    return 2.0 * tokens * tokens * query * (0.5 if config.family == "llama" else 1.0)
+
+
+def block_forward(config: ModelConfig, size: BlockSize, tokens: int) -> float:
+    """One sample through one block."""
+    return 2.0 * tokens * sum(_linear(config, size)) + 2 * _product(config, size, tokens)
+
+
+def embedding_forward(config: ModelConfig) -> float:
+    """One image through the patch embedding; looking up a token is free."""
+    if config.family != "vit":
+        return 0.0
+    return 2.0 * (config.tokens - 1) * config.dim * config.channels * config.patch**2
+
+
+def exit_forward(config: ModelConfig, tokens: int) -> float:
+    """One sample through one exit."""
+    if config.task == "language-modeling":
+        return 2.0 * tokens * config.dim * config.vocab
+    pooler = config.dim**2 if config.family == "bert" else 0
+    return 2.0 * (pooler + config.dim * config.classes)
+
+
+def prefix_forward(config: ModelConfig, shape: Shape, tokens: int) -> float:
+    """One sample through everything below the window."""
+    if shape.frozen == 0:
+        return 0.0
+    return embedding_forward(config) + sum(block_forward(config, size, tokens) for size in shape.prefix)
+
+
+def _weight_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
+    total = 0.0
+    if shape.frozen == 0:
+        total += 2 * embedding_forward(config)  # an image needs no gradient
+    for size in shape.window:
+        total += 3 * 2.0 * tokens * sum(_linear(config, size)) + 7 * _product(config, size, tokens)
+    if shape.frozen and not config.pre_norm:  # without a norm before it the first block's input needs no gradient
+        total -= 2.0 * tokens * _linear(config, shape.window[0])[0]
+    # A tied table above a frozen prefix is frozen too: no gradient of its own.
+    frozen_table = config.task == "language-modeling" and config.tied and shape.frozen > 0
+    return total + (2 if frozen_table else 3) * len(shape.exits) * exit_forward(config, tokens)
+
+
+def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
+    """Weights are frozen, so backward is for the gates alone: it ends at the first block's attention output."""
+    total = embedding_forward(config) if shape.frozen == 0 else 0.0
+    for i, size in enumerate(shape.window):
+        into_heads, out_of_heads, mlp = _linear(config, size)
+        total += block_forward(config, size, tokens) + 2.0 * tokens * (out_of_heads + mlp)
+        if i > 0:
+            total += 2.0 * tokens * into_heads + 5 * _product(config, size, tokens)
+    # Every exit of the spec runs; the deepest alone is trained through.
+    return total + (len(shape.exits) + 1) * exit_forward(config, tokens)
+
+
+def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
+    tokens = workload.length(config)
+    prefix = prefix_forward(config, shape, tokens)
+    cached = workload.caches(shape.frozen)
+    if phase == "prefix":
+        return workload.shard * prefix if cached else 0.0
+    step = _mask_step(config, shape, tokens) if phase == "mask" else _weight_step(config, shape, tokens)
+    return workload.batch * (step if cached else step + prefix)
+
+
+def flops(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> float:
+    """Forward and backward of one step on one batch ("mask", "weight"), or the one pass of the shard ("prefix").
+
+    A prefix that is held, or whose features are not kept, runs again at every step and is counted there.
+    In the mask phase `spec` names the candidates.
+    """
+    return shape_flops(config, Shape.of(config, spec), workload, phase)
+
+
+def task_flops(
+    config: ModelConfig, spec: SubmodelSpec, workload: Workload, candidates: SubmodelSpec | None = None
+) -> float:
+    """A whole task: prefix pass, Ê epochs on the `candidates` (by default full width), E epochs on the submodel.
+
+    Batches that are not full are counted by their samples, so the figure is exact for any shard.
+    """
+    per_sample = 1.0 / workload.batch
+    total = flops(config, spec, workload, "prefix")
+    total += workload.epochs * workload.shard * per_sample * flops(config, spec, workload, "weight")
+    if workload.mask_epochs:
+        shape = Shape.of(config, spec)
+        wide = Shape(shape.frozen, (BlockSize.full(config),) * len(shape.window), shape.exits, shape.prefix)
+        if candidates is not None:
+            wide = Shape.of(config, candidates)
+        total += workload.mask_epochs * workload.shard * per_sample * shape_flops(config, wide, workload, "mask")
+    return total

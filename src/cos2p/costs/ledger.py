@@ -1,0 +1,191 @@
+"""What a submodel holds in memory in each phase of a task, at the worst moment. A prediction is a promise.
+
+    prefix   the shard runs through the frozen part, one block in memory at a time, into the feature cache
+    mask     weights are frozen; the gates of heads and units are trained, micro-batch by micro-batch
+    weight   the submodel trains: weights, gradients, optimiser state, activations
+
+Bytes are counted over the idle process (interpreter, torch, thread pool), as `measure` measures them. The promise holds
+for a trainer that drops old gradients before it runs forward, and outputs before it runs backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from cos2p.costs.flops import Phase
+from cos2p.costs.shape import (
+    Shape,
+    block_scalars,
+    embedding_scalars,
+    frozen_table_scalars,
+    prefix_scalars,
+    trainable_scalars,
+    trainable_tensors,
+)
+from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
+from cos2p.costs.workload import Workload
+from cos2p.errors import ConfigError
+from cos2p.models.config import ModelConfig
+from cos2p.models.spec import SubmodelSpec
+from cos2p.numerics.optimizers import CHUNK_BYTES_PER_THREAD, STATE_BYTES
+
+SLACK_BYTES = 3 * 2**20
+"""Small tensors in the heap, Python's own objects, pages of code that were not touched before."""
+
+PAGE_BYTES = 4096
+"""A large tensor is a mapping of its own, and its header takes one page more."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Bytes held at the worst moment of one phase."""
+
+    phase: Phase
+    moment: str
+    """Which moment is the worst: `pass` (forward and backward), `step`, `prefix` or `load`."""
+    weights: int
+    """Tensors that train (in the mask phase: the candidates), and a tied output table held frozen."""
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    prefix: int = 0
+    """Frozen blocks in memory."""
+    features: int = 0
+    """Cache of what the prefix gave."""
+    inputs: int = 0
+    overhead: int = SLACK_BYTES
+    """What lies between tensors: whole pages and the allocator's own."""
+
+    @property
+    def total(self) -> int:
+        state = self.weights + self.gradients + self.optimizer + self.activations
+        return state + self.prefix + self.features + self.inputs + self.overhead
+
+
+def ledger(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> Ledger:
+    """The worst moment of one phase. In the mask phase `spec` names the candidates."""
+    return shape_ledger(config, Shape.of(config, spec), workload, phase)
+
+
+def peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload) -> Ledger:
+    """The worst phase of a task. The mask phase is never it: `mask_plan` keeps it below the others."""
+    return shape_peak(config, Shape.of(config, spec), workload)
+
+
+def shape_peak(config: ModelConfig, shape: Shape, workload: Workload) -> Ledger:
+    phases = (shape_ledger(config, shape, workload, "prefix"), shape_ledger(config, shape, workload, "weight"))
+    return max(phases, key=lambda entry: entry.total)
+
+
+def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> Ledger:
+    if phase not in get_args(Phase):
+        raise ConfigError(f"unknown phase {phase!r}; known: {', '.join(get_args(Phase))}")
+    trainable = trainable_scalars(config, shape)
+    gates = sum(size.heads + size.units for size in shape.window) if phase == "mask" else 0
+    stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
+    state = STATE_BYTES[workload.optimizer]
+    tensors = trainable_tensors(config, shape) * ((2 + state // FLOAT) if phase == "weight" else 1)
+    copies = 2 if workload.keep_start and phase == "weight" else 1
+    base = Ledger(
+        phase,
+        "load",
+        weights=FLOAT * (copies * trainable + frozen_table_scalars(config, shape) + 2 * gates),
+        optimizer=state * stepped,
+        prefix=_waiting(config, shape, workload),
+        features=_cache(config, shape, workload),
+        inputs=_inputs(config, workload),
+        overhead=SLACK_BYTES + PAGE_BYTES * tensors,
+    )
+    moments = [base]
+    if phase == "weight":
+        moments += _weight_moments(config, shape, workload, base, FLOAT * stepped)
+    elif phase == "mask":
+        kept = walk(pass_tape(config, shape, workload, train=False)).activations
+        moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
+    elif workload.caches(shape.frozen):
+        moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
+    if phase != "prefix" and shape.frozen and not workload.caches(shape.frozen):
+        accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
+        moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)
+    return max(moments, key=lambda entry: entry.total)
+
+
+def _weight_moments(
+    config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
+) -> list[Ledger]:
+    worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
+    features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
+    chunk = CHUNK_BYTES_PER_THREAD * workload.threads  # all that a step needs beside the optimiser's state
+    return [
+        replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
+        replace(base, moment="step", activations=features + chunk, gradients=gradients),
+    ]
+
+
+def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, samples: int) -> list[Ledger]:
+    """Some samples in the widest part of the prefix; and a streamed part in 16 bits beside its decoded form."""
+    tokens = workload.length(config)
+    features = samples * tokens * config.dim * FLOAT
+    sizes = set(shape.prefix)
+    passing = max(
+        *(op.forward for op in embedding_ops(config, samples, tokens, workload.threads)),
+        *(features + BlockTape(config, size, samples * tokens).inference() for size in sizes),
+    )
+    if workload.prefix == "held":
+        return [replace(base, moment="prefix", activations=passing)]
+    part = FLOAT * max(embedding_scalars(config), *(block_scalars(config, size) for size in sizes))
+    return [
+        replace(base, moment="prefix", activations=passing, prefix=base.prefix + part),
+        replace(base, moment="load", prefix=base.prefix + part + part // 2),
+    ]
+
+
+def prefix_batch(config: ModelConfig, spec: SubmodelSpec, workload: Workload) -> int:
+    """Samples at a time through a streamed prefix, so that this pass needs no more memory than the training behind it.
+
+    Features do not depend on it: a wide frozen block is made to fit a narrow window's budget by fewer samples.
+    """
+    return _prefix_batch(config, Shape.of(config, spec), workload)
+
+
+def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
+    if workload.prefix_batch or not workload.caches(shape.frozen):
+        return workload.prefix_batch or workload.micro
+    allowed = shape_ledger(config, shape, workload, "weight").total
+
+    def needed(samples: int) -> int:
+        fixed = replace(workload, prefix_batch=samples)
+        return shape_ledger(config, shape, fixed, "prefix").total
+
+    return last_holding(1, workload.micro, lambda samples: needed(samples) <= allowed)
+
+
+def _waiting(config: ModelConfig, shape: Shape, workload: Workload) -> int:
+    """The prefix while the window trains: held, or waiting in memory for its pass, or on disk."""
+    each = FLOAT if workload.prefix == "held" else workload.payload_bytes
+    return each * prefix_scalars(config, shape)
+
+
+def _cache(config: ModelConfig, shape: Shape, workload: Workload) -> int:
+    if not workload.caches(shape.frozen) or workload.features == "disk":
+        return 0
+    return workload.shard * workload.length(config) * config.dim * workload.feature_bytes
+
+
+def _inputs(config: ModelConfig, workload: Workload) -> int:
+    """One micro-batch as the model takes it, and the raw shard if it is in memory."""
+    if config.family == "vit":
+        scalars, each = config.channels * config.image**2, FLOAT
+    else:
+        scalars, each = workload.length(config), 8
+    return scalars * (workload.micro * each + workload.shard * workload.shard_bytes)
+
+
+def last_holding(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The last of low..high for which a condition holds that holds at `low` and, once false, stays false."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

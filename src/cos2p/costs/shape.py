@@ -1,0 +1,122 @@
+"""`Shape`: how large a submodel is, in counts. What bytes and FLOPs depend on, whichever segments are kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import block_parameters, embedding_parameters, exit_key, exit_parameters
+from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.submodel.rates import cut, segment_costs, spread
+from cos2p.submodel.window import exit_depths
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A `SubmodelSpec` without its indices."""
+
+    frozen: int
+    window: tuple[BlockSize, ...]
+    exits: tuple[int, ...]
+    prefix: tuple[BlockSize, ...]
+
+    @property
+    def top(self) -> int:
+        return self.frozen + len(self.window)
+
+    @classmethod
+    def of(cls, config: ModelConfig, spec: SubmodelSpec) -> Shape:
+        spec.check(config)
+        window = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.window)
+        if spec.prefix is None:
+            prefix = (BlockSize.full(config),) * spec.frozen
+        else:
+            prefix = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.prefix)
+        return cls(spec.frozen, window, spec.exits, prefix)
+
+    @classmethod
+    def at(
+        cls,
+        config: ModelConfig,
+        rate: float,
+        ratio: float = 1.0,
+        start: int | None = None,
+        tier_blocks: tuple[int, ...] = (),
+        rotation: int | None = None,
+    ) -> Shape:
+        """The submodel of a rate with its window at block `start`; None is the top, below which most is frozen.
+
+        Segments that do not divide evenly go to blocks in an order turned by `rotation`; None turns with the window.
+        """
+        size = cut(config, rate, ratio)
+        frozen = config.depth - size.blocks if start is None else start
+        turn = frozen if rotation is None else rotation
+        heads, units = spread(size.heads, size.blocks, turn), spread(size.units, size.blocks, turn)
+        return cls(
+            frozen,
+            tuple(map(BlockSize, heads, units)),
+            exit_depths(frozen, size.blocks, tier_blocks),
+            (BlockSize.full(config),) * frozen,
+        )
+
+    def exit_keys(self, config: ModelConfig) -> tuple[str, ...]:
+        """Exits with parameters of their own: one when all depths share it."""
+        return tuple(dict.fromkeys(exit_key(config, depth) for depth in self.exits))
+
+
+@lru_cache(maxsize=256)
+def plain_scalars(config: ModelConfig) -> int:
+    """Scalars of a block that are never cut: norms and the biases behind the residual sums."""
+    head, unit = segment_costs(config)
+    whole = sum(math.prod(p.shape) for p in block_parameters(config).values())
+    return whole - config.groups * head - config.mlp * unit
+
+
+def block_scalars(config: ModelConfig, size: BlockSize) -> int:
+    head, unit = segment_costs(config)
+    return plain_scalars(config) + size.heads * head + size.units * unit
+
+
+def embedding_scalars(config: ModelConfig) -> int:
+    return sum(math.prod(p.shape) for p in embedding_parameters(config).values())
+
+
+def exit_scalars(config: ModelConfig) -> int:
+    return sum(math.prod(p.shape) for p in exit_parameters(config).values())
+
+
+def table_scalars(config: ModelConfig) -> int:
+    """The output table of a language model, tied or not; 0 for classification."""
+    return config.vocab * config.dim if config.task == "language-modeling" else 0
+
+
+def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
+    """What a device trains and sends back."""
+    count = sum(block_scalars(config, size) for size in shape.window)
+    count += len(shape.exit_keys(config)) * exit_scalars(config)
+    if shape.frozen == 0:
+        count += embedding_scalars(config)
+    if not config.tied:
+        count += table_scalars(config)
+    return count
+
+
+def trainable_tensors(config: ModelConfig, shape: Shape) -> int:
+    """How many tensors those scalars are in."""
+    count = len(shape.window) * len(block_parameters(config))
+    count += len(shape.exit_keys(config)) * len(exit_parameters(config))
+    return count + (len(embedding_parameters(config)) if shape.frozen == 0 else 0)
+
+
+def frozen_table_scalars(config: ModelConfig, shape: Shape) -> int:
+    """The tied output table beside a window that does not train it."""
+    return table_scalars(config) if config.tied and shape.frozen else 0
+
+
+def prefix_scalars(config: ModelConfig, shape: Shape) -> int:
+    """Embeddings and blocks below the window; none if the window is at the bottom."""
+    if shape.frozen == 0:
+        return 0
+    return embedding_scalars(config) + sum(block_scalars(config, size) for size in shape.prefix)

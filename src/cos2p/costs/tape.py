@@ -1,0 +1,294 @@
+"""What one forward and backward of the elastic transformer holds in memory, op by op.
+
+Autograd keeps a tensor from the forward of the op that needs it until that op's backward is done; the gradients of
+parameters appear meanwhile. So memory rises through the forward, and in the backward it falls with what is released
+and rises with the gradients. `Op` says for every differentiable step what it keeps, what it leaves behind and what it
+needs for a moment; `walk` plays the tape and finds the worst moment. The tests compare both with torch's allocator.
+
+All figures are bytes for one micro-batch. D, Q, K, F are the bytes of a tensor as wide as the residual, the queries
+of the kept heads, their keys, and the kept units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from cos2p.costs.shape import Shape, embedding_scalars, exit_scalars, table_scalars
+from cos2p.costs.workload import Workload
+from cos2p.models.config import ModelConfig
+from cos2p.models.spec import BlockSize
+
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Op:
+    """One differentiable step."""
+
+    kept: int = 0
+    """Held from its forward until its backward is done."""
+    grown: int = 0
+    """Gradients of parameters that its backward leaves behind."""
+    forward: int = 0
+    """Temporaries at the worst moment of its forward, beside what it keeps."""
+    backward: int = 0
+    """Temporaries at the worst moment of its backward, beside what it keeps: gradients that come in and go out."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a pass holds at one moment."""
+
+    activations: int = 0
+    gradients: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.activations + self.gradients
+
+
+def worst(moments: Iterable[Moment]) -> Moment:
+    return max(moments, key=lambda moment: moment.total)
+
+
+def walk(tape: list[Op], accumulated: bool = False) -> Moment:
+    """The worst moment of forward and backward.
+
+    `accumulated`: a step has several micro-batches, so all gradients are there from the first one on, and each new one
+    is a temporary until it has been added.
+    """
+    everything = sum(op.grown for op in tape)
+    moments, kept, grown = [], 0, 0
+    for op in tape:
+        kept += op.kept
+        moments.append(Moment(kept + op.forward, everything if accumulated else 0))
+    for op in reversed(tape):
+        grown += op.grown
+        if accumulated:
+            moments.append(Moment(kept + op.backward + op.grown, everything))
+        else:
+            moments.append(Moment(kept + op.backward, grown))
+        kept -= op.kept
+    return worst(moments)
+
+
+class BlockTape:
+    """The ops of one block, and what it needs when it only infers.
+
+    `train`: its weights get gradients (weight phase); otherwise its heads and units have gates that do (mask phase).
+    """
+
+    def __init__(
+        self, config: ModelConfig, size: BlockSize, rows: int, *, train: bool = True, rescale: bool = False
+    ) -> None:
+        self.config, self.size, self.train, self.rescale = config, size, train, rescale
+        key = size.heads * config.head_dim
+        query = key * config.queries_per_group
+        self.row = rows * FLOAT  # one scalar a token
+        self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
+        # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
+        self.sums = self.row * size.heads * config.queries_per_group
+        self.attended = 2 * self.Q + 2 * self.K + self.sums
+        self.attended += self.row if config.family == "bert" else 0
+        bias = 1 if config.biased else 0
+        self.into_heads = self._gradient((query + 2 * key) * (config.dim + bias))
+        self.out_of_heads = self._gradient(config.dim * (query + bias))
+        self.into_units = self._gradient((2 if config.gated else 1) * size.units * (config.dim + bias))
+        self.out_of_units = self._gradient(config.dim * (size.units + bias))
+
+    def _gradient(self, scalars: int) -> int:
+        return FLOAT * scalars if self.train else 0
+
+    def scales(self, kept: int, whole: int) -> bool:
+        return self.rescale and self.train and kept < whole
+
+    def norm(self) -> Op:
+        """Keeps its input and statistics; RMSNorm, made of several ops, the normalised input too, for its weight."""
+        D = self.D
+        if self.config.biased:
+            return Op(D + 2 * self.row, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
+        weight = D if self.train else 0
+        return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
+
+    def bias_only(self, live: int) -> Op:
+        """No segment is kept: `live` tensors, the zeros of a model without biases, and the sum, for a moment."""
+        tensors = live + (1 if self.config.biased else 2)
+        return Op(grown=self._gradient(self.config.dim), forward=tensors * self.D, backward=2 * self.D)
+
+    def attention(self, first: bool = False) -> list[Op]:
+        """q, k, v; rotation; attention; gate or scale; o; the sum with the residual."""
+        D, Q, K = self.D, self.Q, self.K
+        if self.size.heads == 0:
+            return [self.bias_only(live=1)]
+        if not self.train:
+            return self._gated_attention(first)
+        # The three gradients of the common input are summed one after the other.
+        summing = max(Q + 2 * K + D, Q + K + 2 * D, Q + 3 * D)
+        ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
+        if self.config.family == "llama":
+            ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
+        ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
+        scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
+        ops.append(Op(scaled, self.out_of_heads, forward=2 * D, backward=D + Q))
+        return ops
+
+    def _gated_attention(self, first: bool) -> list[Op]:
+        """With frozen weights no linear layer keeps its input; below the first gate there is no backward at all."""
+        D, Q, K = self.D, self.Q, self.K
+        rotated = 3 * Q if self.config.family == "llama" else 0
+        core, live = Op(Q, forward=D + Q + 2 * K + rotated), Q + 2 * K
+        if not first:
+            core, live = Op(self.attended, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated), 0
+        out = max(2 * D + Q + live, 3 * D + Q)
+        return [core, Op(forward=D + Q + live, backward=D + 3 * Q), Op(forward=out, backward=D + Q)]
+
+    def feed_forward(self) -> list[Op]:
+        """fc1 (and gate); activation; gate or scale; fc2; the sum with the residual."""
+        D, F = self.D, self.F
+        if self.size.units == 0:
+            return [self.bias_only(live=2)]  # the norm and its input
+        loose = 0 if self.train else D  # the norm's output, which only a trained layer keeps
+        kept = D - loose
+        if self.config.gated:
+            ops = [
+                Op(kept, self.into_units, forward=loose + 2 * F, backward=4 * D + F),
+                Op(F, forward=loose + F, backward=2 * D + 2 * F),
+                Op(2 * F, forward=loose, backward=D + 3 * F),
+            ]
+        else:
+            ops = [
+                Op(kept, self.into_units, forward=loose + F, backward=2 * D + F),
+                Op(F, forward=loose + F, backward=D + 2 * F),
+            ]
+        if self.train:
+            scaled = F if self.scales(self.size.units, self.config.mlp) else 0
+            return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
+        return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
+
+    def ops(self, first: bool = False, held: bool = True) -> list[Op]:
+        """In the order of the forward. The input of the `first` block may be `held` by whoever runs it."""
+        ops = self._pre_norm(first) if self.config.pre_norm else self._post_norm(first)
+        keeps_input = self.size.heads > 0 and (self.train or (self.config.pre_norm and not first))
+        if keeps_input:
+            return ops
+        if first and held:
+            return [Op(self.D), *ops]
+        # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
+        return [replace(op, forward=op.forward + self.D) for op in ops]
+
+    def _pre_norm(self, first: bool) -> list[Op]:
+        passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
+        norms = self.size.heads > 0 and (self.train or not first)
+        below = self.norm() if norms else passing
+        between = self.norm() if self.size.units else replace(passing, forward=3 * self.D)
+        return [below, *self.attention(first), between, *self.feed_forward()]
+
+    def _post_norm(self, first: bool) -> list[Op]:
+        return [*self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
+
+    def inference(self) -> int:
+        """Temporaries at the worst moment of a forward without gradients, beside the block's input."""
+        D, Q, K, F = self.D, self.Q, self.K, self.F
+        normed = D if self.config.pre_norm else 0
+        rotated = 3 * Q if self.config.family == "llama" else 0
+        attention = normed + Q + 2 * K + max(rotated, Q + 2 * D)
+        wide = 3 * F if self.config.gated else 2 * F
+        return max(attention, D + normed + max(wide, F + 2 * D))
+
+
+def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int) -> list[Op]:
+    """The embeddings below an unfrozen window. Their input is counted with the inputs."""
+    D = samples * tokens * config.dim * FLOAT
+    tables = FLOAT * embedding_scalars(config)
+    if config.family == "vit":
+        # Convolution, cls token and positions each make a new tensor; backward reorders the gradient for its kernel.
+        return [Op(grown=tables, forward=3 * D, backward=2 * D + patch_scratch(config, threads))]
+    if config.family == "bert":
+        norm = BlockTape(config, BlockSize(0, 0), samples * tokens).norm()
+        return [Op(grown=tables - norm.grown, forward=3 * D, backward=2 * D), norm]
+    if config.task == "language-modeling" and config.tied:
+        # The table's gradient from the exits is there already: counted with them, this one and their sum come on top.
+        return [Op(forward=D, backward=2 * D + 2 * tables)]
+    return [Op(grown=tables, forward=D, backward=2 * D)]
+
+
+def patch_scratch(config: ModelConfig, threads: int) -> int:
+    """The patch kernel's backward: a gradient of the weights and an image for each thread, summed at the end."""
+    return FLOAT * threads * config.channels * (config.patch**2 * config.dim + config.image**2)
+
+
+def exit_ops(
+    config: ModelConfig,
+    samples: int,
+    tokens: int,
+    *,
+    train: bool,
+    table_trains: bool,
+    deepest: bool,
+    alone: bool,
+    student: bool,
+) -> list[Op]:
+    """One exit and what the loss keeps for it.
+
+    Its logits make way for their log-probabilities and these for their gradient: one tensor of that size all the time.
+    `alone`: no block above keeps the exit's input. `student`: it also learns from the deepest exit, which keeps three
+    tensors more.
+    """
+    each = samples * config.dim * FLOAT
+    D = each * tokens
+    if config.task == "classification":
+        logits = samples * config.classes * FLOAT
+        kept = 3 * each + (4 if student else 1) * logits
+        if alone and config.family != "llama":
+            kept += D  # one token is picked by a view, which keeps them all
+        grown = FLOAT * exit_scalars(config) if train else 0
+        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
+    logits = samples * tokens * config.vocab * FLOAT
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
+    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
+    # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
+    table = FLOAT * table_scalars(config) if table_trains else 0
+    labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
+    kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
+    arriving = 2 * D + (0 if deepest else 2 * table)
+    return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
+
+
+def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool) -> Op:
+    """Temporaries of the loss over all exits, beside the tensor of each that `exit_ops` count.
+
+    The outputs live until their log-probabilities are there, and language modelling copies the real tokens out of them.
+    """
+    rows = samples if config.task == "classification" else samples * tokens
+    logits = rows * config.outputs * FLOAT
+    teaching = 2 if distill else 0
+    return Op(forward=(2 * exits + teaching) * logits, backward=(2 + teaching) * logits)
+
+
+def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Op]:
+    """Everything one micro-batch goes through, from the window's input to the loss.
+
+    `train`: the weights (weight phase); otherwise gates of heads and units, with the deepest exit alone (mask phase).
+    """
+    samples, tokens = workload.micro, workload.length(config)
+    distill = train and workload.distill and len(shape.exits) > 1
+    language = config.task == "language-modeling"
+    table_trains = train and language and (not config.tied or shape.frozen == 0)
+    rotary = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
+    tape: list[Op] = rotary
+    if shape.frozen == 0:
+        ops = embedding_ops(config, samples, tokens, workload.threads)
+        tape += ops if train else [Op(forward=op.forward) for op in ops]
+    for i, size in enumerate(shape.window):
+        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
+        tape += block.ops(first=i == 0, held=shape.frozen > 0)
+        depth = shape.frozen + i + 1
+        if depth in shape.exits:
+            deepest = depth == shape.top
+            alone = deepest or shape.window[i + 1].heads == 0
+            tape += exit_ops(
+                config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest, alone=alone,
+                student=distill and not deepest,
+            )  # fmt: skip
+    return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill)]

@@ -1,0 +1,54 @@
+"""Virtual time: how long a device takes for a task. FLOPs over its speed, bytes over its bandwidth, seeded jitter.
+
+Everything counts: the download, the pass through the frozen prefix, the mask phase, the training, the test of the
+personal submodel, the upload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from cos2p.devices.device import Device
+from cos2p.messages import Order
+from cos2p.models.config import ModelConfig
+from cos2p.seeding import numpy_rng
+from cos2p.training.trainers import trainer
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of each part of a task."""
+
+    download: float
+    prefix: float
+    masks: float
+    training: float
+    upload: float
+
+    @property
+    def total(self) -> float:
+        return self.download + self.prefix + self.masks + self.training + self.upload
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def task_phases(
+    config: ModelConfig, device: Device, order: Order, samples: int, test_samples: int, download: int
+) -> Phases:
+    """How long the device takes; the jitter depends on the run's seed, the device and the attempt, nothing else."""
+    work = trainer(order.trainer).work(config, order, samples, test_samples)
+    factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
+    return Phases(
+        download=device.download_seconds(download) * factor,
+        prefix=device.compute_seconds(work.prefix) * factor,
+        masks=device.compute_seconds(work.masks) * factor,
+        training=device.compute_seconds(work.training) * factor,
+        upload=device.upload_seconds(trainer(order.trainer).upload(config, order)) * factor,
+    )
+
+
+def lost_after(device: Device, order: Order, seconds: float) -> float | None:
+    """When, after the dispatch, the task is lost because the device restarts; None if it is not."""
+    rng = numpy_rng(order.seed, "drop", order.client, order.attempt)
+    return float(rng.uniform()) * seconds if rng.uniform() < device.drop_rate else None

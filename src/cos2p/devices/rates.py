@@ -1,0 +1,60 @@
+"""Which share of the model a device can train, from its memory and a wanted time per task."""
+
+from __future__ import annotations
+
+from cos2p.costs.budget import largest_rate
+from cos2p.costs.flops import shape_flops
+from cos2p.costs.shape import Shape
+from cos2p.costs.workload import Workload
+from cos2p.devices.device import Device
+from cos2p.errors import BudgetError
+from cos2p.models.config import ModelConfig
+from cos2p.submodel.rates import cut
+from cos2p.training.settings import TrainingSettings
+from cos2p.units import format_bytes
+
+LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0.015625)
+"""Rates to choose from: few, so that devices fall into tiers and share exits."""
+
+
+def choose_rate(
+    config: ModelConfig, device: Device, batch: int, training: TrainingSettings, target: float, samples: int
+) -> float:
+    """The largest rate of the ladder that fits the device's memory and the wanted seconds per task (0: any)."""
+    workload = cautious_workload(training, min(batch, samples), samples)
+    limit = rate_limit(config, device.memory, workload)
+    for rate in LADDER:
+        if rate <= limit and (target == 0 or task_seconds(config, device, rate, workload) <= target):
+            return rate
+    raise BudgetError(
+        f"{device.name} cannot train even {LADDER[-1]:.4f} of the model: {format_bytes(device.memory)} of memory"
+        + (f" and {target:g} s per task" if target else "")
+        + "; give it a smaller batch, more memory or more time"
+    )
+
+
+def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> Workload:
+    """Local training with everything that a method may add: what fits with it fits without."""
+    return Workload(
+        batch=batch,
+        samples=samples,
+        epochs=training.epochs,
+        optimizer=training.optimizer,
+        keep_start=True,
+        distill=True,
+        rescale=True,
+    )
+
+
+def rate_limit(config: ModelConfig, memory: int, workload: Workload) -> float:
+    """The largest rate that fits, wherever the fleet's other tiers put their exits; 0.0 if none does."""
+    tiers = tuple(sorted({cut(config, rate).blocks for rate in LADDER}))
+    return largest_rate(config, memory, workload, tier_blocks=tiers)
+
+
+def task_seconds(config: ModelConfig, device: Device, rate: float, workload: Workload) -> float:
+    """Training time of one task with the window at the top, where the frozen prefix is longest."""
+    shape = Shape.at(config, rate)
+    steps = workload.shard / workload.batch * workload.epochs
+    flops = shape_flops(config, shape, workload, "prefix") + steps * shape_flops(config, shape, workload, "weight")
+    return device.compute_seconds(flops)

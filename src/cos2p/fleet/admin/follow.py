@@ -1,0 +1,206 @@
+"""`cos2p run RECIPE --fleet kits/admin`: start a run on the fleet, follow it, and bring its folder home.
+
+The run itself goes on at the server whether somebody follows or not. Here its log is copied as it grows, every event is
+told to the listener, and at the end the figures and the weights are fetched: the same folder a simulation leaves.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+import cos2p.errors
+from cos2p.errors import Cos2pError, RunError
+from cos2p.fleet.admin.admin_session import AdminSession
+from cos2p.fleet.admin.kits import Kit
+from cos2p.fleet.nvflare import require_nvflare
+from cos2p.models.config import ModelConfig
+from cos2p.processes.interrupts import on_interrupt
+from cos2p.recipe import Recipe
+from cos2p.runtime.results import check_same_recipe, recipe_toml, save_model
+from cos2p.runtime.run import Interrupted
+from cos2p.runtime.simulation import Listener
+from cos2p.tracking.events import mark_in_use
+from cos2p.tracking.files import prepare_folder, write_atomic
+
+LOOK_SECONDS = 0.5
+OUTAGE_SECONDS = 3600.0
+"""How long a server may be away before the one who follows gives up. The run is not lost by that."""
+
+CRASH_SECONDS = 60.0
+"""How long a run whose server process ended may take to come back as a new one."""
+
+
+def run_on_fleet(
+    recipe: Recipe | str | Path,
+    out: str | Path,
+    kit: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    listener: Listener | None = None,
+    expected: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Run the recipe on the fleet of the admin kit `kit`, into the folder `out`; returns the figures.
+
+    It begins when the devices that are `expected`, by default those connected now, are ready, or after two minutes.
+
+    `resume` goes on with the run of that folder: one that is still going is followed again, one that was paused or
+    whose server was lost goes on from its checkpoint, one that is over is fetched.
+    """
+    require_nvflare()
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    folder, admin = Path(out), Kit.open(kit, "admin")
+    if resume and (folder / "result.json").exists():
+        check_same_recipe(recipe, folder)
+        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    prepare_folder(folder, overwrite=overwrite, resume=resume)
+    if resume and (folder / "recipe.toml").exists():
+        check_same_recipe(recipe, folder)
+    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
+    office = AdminSession(admin)
+    try:
+        follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda kind, fields: None))
+        return follower.follow(sorted(expected))
+    finally:
+        office.close()
+
+
+def _run_name(recipe: Recipe, folder: Path) -> str:
+    """The run's name at the server: the same every time this folder is resumed."""
+    path = folder / "fleet.json"
+    if not path.exists():
+        stem = re.sub(r"[^a-z0-9]+", "-", recipe.name.lower()).strip("-") or "run"
+        write_atomic(path, (json.dumps({"run": f"{stem}-{uuid.uuid4().hex[:8]}"}) + "\n").encode())
+    return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+
+
+class Follower:
+    def __init__(self, office: AdminSession, recipe: Recipe, folder: Path, run: str, listener: Listener) -> None:
+        self.office, self.recipe, self.folder, self.run, self._listener = office, recipe, folder, run, listener
+        self._log = folder / "events.jsonl"
+        self._log.touch()
+        self._life = ""
+        self._pause_asked = False
+        self._job = ""
+
+    def follow(self, expected: list[str]) -> dict[str, Any]:
+        self._begin(expected)
+        self.office.patience = OUTAGE_SECONDS
+        lost = 0.0
+        with self._log.open("rb") as log, on_interrupt(self._ask_to_pause):
+            mark_in_use(log.fileno())
+            while True:
+                if self._pause_asked:
+                    self.office.ask(self._job, "pause")
+                report = self.office.ask(self._job, "report", life=self._life, offset=self._log.stat().st_size)
+                lost = self._look_for_the_job(lost) if report is None else 0.0
+                if report is not None and report["state"] != "starting":
+                    self._copy(report)
+                    if report["end"] == self._log.stat().st_size and not report["lines"]:
+                        if report["state"] == "finished":
+                            return self._bring_home(report)
+                        if report["state"] == "failed":
+                            self.office.ask(self._job, "fetched")
+                            raise _error(report.get("error", {}))
+                time.sleep(LOOK_SECONDS if report is not None else 2 * LOOK_SECONDS)
+
+    # ------------------------------------------------------------ the job at the server
+
+    def _begin(self, expected: list[str]) -> None:
+        known = self.office.job(self.run)
+        if known is not None and not known[1].startswith("FINISHED"):
+            self._job = known[0]
+            return
+        told = False
+        while not (connected := self.office.clients()):
+            if not told:
+                self._listener("waiting", {"t": 0.0, "reason": "no device is connected yet (cos2p fleet join)"})
+                told = True
+            time.sleep(LOOK_SECONDS)
+        self._job = self.office.submit(self.run, self.recipe, expected or connected)
+
+    def _look_for_the_job(self, lost: float) -> float:
+        """Not started yet, started again as another job after a crash, or ended. Returns since when it is lost."""
+        known = self.office.job(self.run)
+        if known is None:
+            raise RunError(f"the server does not know the run {self.run}; start it again without --resume")
+        job, status = known
+        if job != self._job:
+            self._job = job
+            return 0.0
+        if not status.startswith("FINISHED"):
+            return 0.0
+        if self._pause_asked:
+            raise Interrupted("the run is paused; go on with --resume")
+        if status == "FINISHED:COMPLETED":  # over while nobody looked: its folder is still at the server
+            self._job = self.office.submit(self.run, self.recipe, self.office.clients())
+            return 0.0
+        lost = lost or time.monotonic()
+        if time.monotonic() - lost > CRASH_SECONDS:
+            raise RunError(f"the run ended at the server ({status}); see its log.txt, then go on with --resume")
+        return lost
+
+    # ------------------------------------------------------------ bringing things home
+
+    def _copy(self, report: Mapping[str, Any]) -> None:
+        """The log as far as it goes. A server that went on from a checkpoint has cut it back: the copy is cut too."""
+        if report["life"] != self._life:
+            with self._log.open("r+b") as log:
+                log.truncate(report["start"])
+            if self._life or report["start"]:
+                done = {name: report.get(name, 0) for name in ("version", "merged")}
+                self._listener("resumed", {"t": report.get("now", 0.0), **done, **report.get("facts", {"devices": {}})})
+            self._life = report["life"]
+        with self._log.open("ab") as log:
+            log.write(report["lines"].encode("ascii"))
+        for line in report["lines"].splitlines():
+            event = json.loads(line)
+            self._listener(event.pop("kind"), event)
+
+    def _bring_home(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        for name, size in report["files"].items():
+            if name != "result.json":
+                write_atomic(self.folder / name, self._fetch(name, size))
+        weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
+        result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
+        save_model(self.folder, self._config(report), weights)
+        write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
+        self.office.ask(self._job, "fetched")
+        return dict(result)
+
+    def _config(self, report: Mapping[str, Any]) -> ModelConfig:
+        if "facts" in report:
+            return ModelConfig.from_dict(report["facts"]["model"])
+        with self._log.open(encoding="ascii") as log:  # the run was over before: its log tells
+            return ModelConfig.from_dict(json.loads(log.readline())["model"])
+
+    def _fetch(self, name: str, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            answer = self.office.ask(self._job, "fetch", name=name, offset=len(data))
+            piece = base64.b64decode(answer["data"]) if answer and "data" in answer else b""
+            if not piece:
+                raise RunError(f"{name} could not be fetched from the server; try again with --resume")
+            data += piece
+        return bytes(data)
+
+    def _ask_to_pause(self) -> None:
+        """The first Ctrl-C asks the server to pause with a checkpoint; the second one leaves the run to itself."""
+        if self._pause_asked:
+            raise KeyboardInterrupt
+        self._pause_asked = True
+
+
+def _error(told: Mapping[str, Any]) -> Cos2pError:
+    """The error that ended the run at the server, as what it was."""
+    kind = getattr(cos2p.errors, str(told.get("kind")), RunError)
+    return (kind if issubclass(kind, Cos2pError) else RunError)(str(told.get("message", "the run failed")))

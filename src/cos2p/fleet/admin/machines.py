@@ -1,0 +1,158 @@
+"""NVFlare's processes on this machine: start the one a kit is for, watch it, end it with all its children."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from cos2p.errors import RunError
+from cos2p.fleet.admin.kits import BEAT_SECONDS, ORGANISATION, Kit, settle
+
+_MODULES = {
+    "server": "nvflare.private.fed.app.server.server_train",
+    "device": "nvflare.private.fed.app.client.client_train",
+}
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+class Machine:
+    """A kit's process and its children (one per running job, and the training process below it)."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.kill()
+        settle(self.kit)
+        (self.kit.folder / "transfer").mkdir(exist_ok=True)
+        with (self.kit.folder / "output.txt").open("ab") as log:  # NVFlare writes its log itself
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.kit.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_surroundings(),
+                start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
+                preexec_fn=_die_with_parent,
+            )
+
+    def _command(self) -> list[str]:
+        kit = self.kit
+        base = [sys.executable, "-u", "-m", _MODULES[kit.role], "-m", str(kit.folder)]
+        common = ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
+        if kit.role == "server":
+            return [*base, "-s", "fed_server.json", *common]
+        return [*base, "-s", "fed_client.json", *common, f"uid={kit.name}", f"heart_beat_interval={BEAT_SECONDS}"]
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of this kit, the main one first; also those whose parent was killed."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if str(self.kit.folder) in process.cmdline():
+                    found.append(process)
+                    found += process.children(recursive=True)
+        own = {process.pid: process for process in found}
+        first = self._process.pid if self._process is not None else -1
+        return sorted(own.values(), key=lambda process: (process.pid != first, process.pid))
+
+    def kill(self) -> None:
+        """End the whole tree at once."""
+        for process in self.processes():
+            with suppress(psutil.Error):
+                process.kill()
+        if self._process is not None:
+            self._process.wait()
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of the log, for a message."""
+        with suppress(OSError):
+            return "\n".join(self.kit.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+
+def _surroundings() -> dict[str, str]:
+    """The environment of a kit's processes. They run in the kit's folder; a recipe's relative path to its data is
+    meant from where the command was given."""
+    found = {"COS2P_DATA": str(Path.cwd())} | os.environ
+    return found | {"PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
+
+
+def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
+    """Keep the kit's process running until `stopped`; one that ends by itself is started again, ever more slowly."""
+    pause = 1.0
+    while not stopped():
+        began = time.monotonic()
+        machine.start()
+        while machine.running and not stopped():
+            time.sleep(0.2)
+        if stopped() or (machine.kit.folder / "shutdown.fl").exists():
+            break
+        pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 60.0)
+        say(f"the process ended with code {machine.code}; started again in {pause:.0f} s (log: {machine.kit.log})")
+        deadline = time.monotonic() + pause
+        while time.monotonic() < deadline and not stopped():
+            time.sleep(0.2)
+    machine.kill()
+
+
+def wait_for_port(host: str, port: int, seconds: float, alive: Callable[[], bool] = lambda: True) -> None:
+    """Until somebody listens there; RunError if nobody does in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and alive():
+        with suppress(OSError), socket.create_connection((host, port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise RunError(f"nobody listens at {host}:{port}; is the server running (cos2p fleet serve)?")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def lock(kit: Kit) -> None:
+    """RunError if this kit's process runs already."""
+    running = [p for p in Machine(kit).processes() if p.pid != os.getpid()]
+    if running:
+        raise RunError(f"{kit.folder} is in use by process {running[0].pid}; end that one first")
+
+
+def server_address(kit: Kit) -> tuple[str, int]:
+    """Host and port of the fleet's server, as this kit knows it."""
+    import json
+
+    if kit.role == "admin":
+        admin = json.loads((kit.startup / "fed_admin.json").read_text())["admin"]
+        return admin["host"], int(admin["port"])
+    name = "fed_server.json" if kit.role == "server" else "fed_client.json"
+    target = json.loads((kit.startup / name).read_text())["servers"][0]["service"]["target"]
+    host, _, port = target.partition(":")
+    return host, int(port)

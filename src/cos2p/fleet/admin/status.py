@@ -1,0 +1,75 @@
+"""`cos2p fleet status`: who is connected, what each device does, how the runs go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cos2p.fleet.admin.admin_session import AdminSession
+from cos2p.fleet.admin.kits import Kit
+from cos2p.fleet.admin.machines import server_address
+from cos2p.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def fleet_status(kit: Kit, patience: float = 10.0) -> dict[str, Any]:
+    """What the server of an admin kit says. RunError if it does not answer."""
+    host, port = server_address(kit)
+    office = AdminSession(kit, patience)
+    try:
+        connected = office.clients()
+        jobs = sorted(office.jobs(), key=lambda job: str(job.get("submit_time")))
+        runs = [{"run": job.get("job_name"), "status": job.get("status"), "job": job.get("job_id")} for job in jobs]
+        going = next((run for run in reversed(runs) if run["status"] == "RUNNING"), None)
+        report = office.ask(str(going["job"]), "report", life="", offset=2**62) if going else None
+    finally:
+        office.close()
+    clients = (report or {}).get("clients", {})
+    return {
+        "server": f"{host}:{port}",
+        "connected": connected,
+        "runs": runs,
+        "run": going["run"] if going else None,
+        "state": (report or {}).get("state"),
+        "version": (report or {}).get("version"),
+        "merged": (report or {}).get("merged"),
+        "clients": clients,
+    }
+
+
+def status_tables(found: dict[str, Any]) -> list[Table]:
+    from rich.table import Table
+
+    head = f"server {found['server']}"
+    if found["run"]:
+        head += f" · {found['run']}: {found['state'] or 'starting'}"
+        if found["version"] is not None:
+            head += f", version {found['version']}, {found['merged']} updates"
+    devices = Table(
+        "device", "connected", "rate", "memory", "task", "heard", "updates", "down", "up", "beyond tensors", title=head
+    )
+    for name in sorted({*found["connected"], *found["clients"]}):
+        own = found["clients"].get(name, {})
+        devices.add_row(
+            name,
+            "yes" if name in found["connected"] else "no",
+            f"{own['rate']:g}" if own else "",
+            format_bytes(own["memory"]) if own else "",
+            own.get("task", ""),
+            f"{own['silent']:.0f} s ago" if own else "",
+            str(own.get("updates", "")),
+            format_bytes(own["wire_down"]) if own else "",
+            format_bytes(own["wire_up"]) if own else "",
+            _overhead(own),
+        )
+    runs = Table("run", "status")
+    for run in found["runs"]:
+        runs.add_row(str(run["run"]), str(run["status"]))
+    return [devices, runs] if found["runs"] else [devices]
+
+
+def _overhead(own: dict[str, Any]) -> str:
+    """What the link carried beyond the tensors, as a share of them."""
+    tensors = own.get("tensors_down", 0) + own.get("tensors_up", 0)
+    return f"{(own['wire_down'] + own['wire_up']) / tensors - 1:.1%}" if tensors else ""

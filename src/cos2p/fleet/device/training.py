@@ -1,0 +1,175 @@
+"""The executor's hold on the training process: start it, give it a task, and tell every way it can end.
+
+A killed process is reported with numbers, a slow one is waited for, and whoever comes next gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import DataError
+from cos2p.fleet.device.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
+from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.processes.child_env import CHILD_ENV
+from cos2p.units import format_bytes
+
+WATCH_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task ended on the device."""
+
+    done: bool
+    reason: str = ""
+    out_of_memory: bool = False
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """Seconds and bytes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Gone(Exception):
+    """The training process ended in the middle."""
+
+    def __init__(self, code: int, resident: int) -> None:
+        super().__init__(code)
+        self.code, self.resident = code, resident
+
+
+class TrainingProcess:
+    """One child at a time. `stopped` is asked while waiting: True ends the child."""
+
+    def __init__(self, setup: Setup, log: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+        self.setup, self._log, self._stopped = setup, log, stopped
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+        self.idle = 0
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def start(self) -> dict[str, Any]:
+        """Begin a fresh process and load the device's data. DataError if that cannot be."""
+        self.stop()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cos2p.fleet.device.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | CHILD_ENV | CAPPED_ENV,
+            )
+        self._rest = b""
+        try:
+            answer = self._ask(self.setup.to_dict())
+        except Gone as gone:
+            self.stop()
+            raise DataError(f"the training process did not start: {_ending(gone.code)}; see {self._log}") from None
+        if "unfit" in answer:
+            self.stop()
+            raise DataError(answer["unfit"])
+        self.facts, self.idle = answer, answer["idle"]
+        return answer
+
+    def train(self, job: Job) -> Outcome:
+        """Do one task; a fresh process if there is none."""
+        if self.pid is None:
+            self.start()
+        try:
+            answer = self._ask(asdict(job))
+        except Gone as gone:
+            self.stop()
+            return self._killed(gone)
+        if "done" in answer:
+            return Outcome(True, numbers=answer["done"])
+        if "out_of_memory" in answer:
+            self.stop()  # its heap is torn; the next task begins clean
+            return Outcome(False, self._short(answer["out_of_memory"]), True, answer["out_of_memory"])
+        return Outcome(False, answer["failed"])
+
+    def kill(self) -> None:
+        """End the child from another thread; whoever waits for it is told."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+    # ------------------------------------------------------------ how it ends
+
+    def _short(self, numbers: dict[str, Any]) -> str:
+        asked = f"; {format_bytes(numbers['asked'])} more were asked for" if numbers.get("asked") else ""
+        return (
+            f"out of memory: the cap is {format_bytes(numbers['memory'])} and {format_bytes(numbers['peak'])} "
+            f"were in use{asked}"
+        )
+
+    def _killed(self, gone: Gone) -> Outcome:
+        used = max(0, gone.resident - self.idle)
+        numbers = {"memory": self.setup.memory, "peak": used}
+        killed = gone.code == -signal.SIGKILL
+        if killed and self.setup.memory and used > 0.9 * self.setup.memory:
+            return Outcome(False, self._short(numbers) + ", so it was killed", True, numbers)
+        return Outcome(
+            False, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", False, numbers
+        )
+
+    # ------------------------------------------------------------ talking to it
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise Gone(process.wait(), 0) from None
+        resident = 0
+        while b"\n" not in self._rest:
+            if select.select([process.stdout], [], [], WATCH_SECONDS)[0]:
+                piece = os.read(process.stdout.fileno(), 2**16)
+                if not piece:
+                    raise Gone(process.wait(), resident)
+                self._rest += piece
+                continue
+            resident = max(resident, own_bytes(process.pid))
+            self._watch(process, resident)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+    def _watch(self, process: subprocess.Popen[bytes], resident: int) -> None:
+        """Kill a child that is over its cap, or that nobody waits for any more."""
+        over = self.setup.memory and self.idle and resident > self.idle + self.setup.memory + 2 * SLACK_BYTES
+        if over or self._stopped():
+            process.kill()
+            time.sleep(WATCH_SECONDS)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    return f"killed by signal {-code} ({signal.Signals(-code).name})"

@@ -1,0 +1,191 @@
+"""The training process of a device: a child of the executor, so that running out of memory kills nothing else.
+
+    python -m cos2p.fleet.device.worker < requests > answers          one JSON object per line each
+
+The first request says what the device is; the answer how many samples it has. Every further request is a task: a file
+with the task, a file for the update, a file for what the device remembers. Payloads never pass the pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from cos2p.costs.fitting import make_spec
+from cos2p.data.examples import Examples, Normalize
+from cos2p.errors import Cos2pError, TrainingError
+from cos2p.fleet.device.cap import (
+    bytes_asked,
+    data_bytes,
+    forget_peak,
+    is_out_of_memory,
+    mapped_bytes,
+    own_bytes,
+    peak_bytes,
+    set_cap,
+)
+from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.shards import dealt_shard, own_shard
+from cos2p.fleet.orphans import die_with_parent
+from cos2p.messages import Order, Task
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import init_weights
+from cos2p.models.sizes import model
+from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.recipe import Recipe
+from cos2p.runtime.workers import pack_memory, unpack_memory
+from cos2p.submodel.rates import cut
+from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.tracking.files import write_atomic
+from cos2p.training.settings import LocalSettings, MaskPhase
+from cos2p.training.shard import Shard
+from cos2p.training.trainers import run_task
+
+
+def main() -> None:
+    answers = _claim_stdout()
+    die_with_parent()
+    leave_compiler_out()
+    requests = _requests()
+    device = _Device(Setup(**next(requests)))
+    answers.write(json.dumps(device.prepare()) + "\n")
+    answers.flush()
+    for request in requests:
+        answers.write(json.dumps(device.work(Job(**request))) + "\n")
+        answers.flush()
+
+
+class _Device:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.config = ModelConfig.from_dict(setup.config)
+        self.shard: Shard
+        self.idle = 0
+        self.mapped = 0
+        """Bytes of files in memory when the last task was done, and ..."""
+        self.mapped_before = 0
+        """... when it began."""
+
+    def prepare(self) -> dict[str, Any]:
+        """Load the data, warm up, and only then set the cap: it counts over the idle state, as the ledger does."""
+        setup = self.setup
+        if setup.threads:
+            torch.set_num_threads(setup.threads)
+        try:
+            recipe = Recipe.parse(setup.recipe)
+            if setup.data:
+                self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
+            else:
+                self.shard = dealt_shard(recipe, setup.name)
+        except Cos2pError as error:
+            return {"unfit": str(error)}
+        _warm_up()
+        self.idle = peak_bytes()
+        limit = set_cap(setup.memory) if setup.memory else None
+        return {
+            "samples": len(self.shard.train),
+            "test_samples": len(self.shard.test),
+            "idle": own_bytes(os.getpid()),
+            "limit": limit,
+        }
+
+    def work(self, job: Job) -> dict[str, Any]:
+        forget_peak()
+        self.mapped = self.mapped_before = mapped_bytes()
+        began, cpu = time.monotonic(), time.process_time()
+        try:
+            self._train(job)
+        except TrainingError as error:
+            return {"failed": str(error)}
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return {"out_of_memory": self._shortage(error)}
+        wall, used = time.monotonic() - began, time.process_time() - cpu
+        pause = max(0.0, self.setup.slowdown * used - wall) if self.setup.slowdown > 1 else 0.0
+        time.sleep(pause)
+        return {"done": {"seconds": wall + pause, "cpu_seconds": used, "peak": self._peak()}}
+
+    def _peak(self) -> int:
+        """Bytes over the idle state, without the pages of the task's file: they are the system's to take back."""
+        return max(0, peak_bytes() - self.idle - max(0, self.mapped - self.mapped_before))
+
+    def _train(self, job: Job) -> None:
+        remembered = Path(job.remembered)
+        memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
+        task = read_task(Path(job.task))
+        update, memory = run_task(self.config, task, self.shard, memory)
+        self.mapped = mapped_bytes()  # now, while the task is still there
+        Path(job.update).write_bytes(update.to_bytes())
+        # Last, and whole: a device killed before this line has neither answered nor learned.
+        write_atomic(remembered, pack_memory(memory))
+
+    def _shortage(self, error: BaseException) -> dict[str, Any]:
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        self.mapped = mapped_bytes()  # what the error was raised in still holds the task
+        return {
+            "memory": self.setup.memory,
+            "peak": self._peak(),
+            "asked": bytes_asked(error),
+            "left": max(0, limit - data_bytes()) if limit != resource.RLIM_INFINITY else None,
+        }
+
+
+def leave_compiler_out() -> None:
+    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them."""
+    for member in vars(torch.optim.Optimizer).values():
+        plain = getattr(member, "__wrapped__", None)
+        if plain is not None:
+            setattr(plain, "__dynamo_disable", plain)
+
+
+def _warm_up() -> None:
+    """One task of a small model through all phases: modules that are loaded late, thread pools and what kernels keep
+    for good belong to the idle state."""
+    config = model("vit-nano", image=8, patch=4, channels=1, classes=2)
+    spec = replace(make_spec(config, 0.1, start=1), window=(BlockKeep.full(config),) * cut(config, 0.1).blocks)
+    weights = init_weights(config, 0)
+    settings = LocalSettings(epochs=1, batch=4, mask=MaskPhase(epochs=1))
+    order = Order(
+        "",
+        "",
+        0,
+        0,
+        0,
+        0,
+        "submodel",
+        settings.model_dump(mode="json"),
+        1e-3,
+        spec,
+        (BlockSize(1, 1),) * len(spec.window),
+    )
+    examples = Examples(torch.zeros(8, 1, 8, 8), torch.arange(8) % 2, ("0", "1"))
+    task = Task(order, extract(weights, config, spec), extract_prefix(weights, config, spec))
+    update, _ = run_task(config, task, Shard(examples, examples, Normalize()), {})
+    update.to_bytes()
+
+
+def _claim_stdout() -> TextIO:
+    """The answers' own stream; whatever a library prints goes to stderr instead."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""NVFlare's side of a device: fetch the task, have it trained by the training process, send the update back.
+
+Runs in the client's job process. It survives its training process, and beats while that one works.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from cos2p.errors import Cos2pError, UpdateRefused
+from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.training import TrainingProcess
+from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
+from cos2p.fleet.orphans import die_with_parent
+from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
+from cos2p.fleet.wire import CHUNK_BYTES
+
+FARTHEST = 2**50
+"""A task is as large as the server says; a device's disk is the limit."""
+
+
+class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = uuid.uuid4().hex
+        """Of this process; a task given to an earlier one is not done."""
+        self._ended = threading.Event()
+        self._folder: Path
+        self._link: Link
+        self._run = ""
+        self._training: TrainingProcess | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.START_RUN:
+            die_with_parent()
+            self._folder = Path(fl_ctx.get_workspace().get_root_dir())
+            self._link = Link(fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id(), self._ended.is_set)
+            # Beside NVFlare's own start: loading the data may take minutes.
+            threading.Thread(target=self._join, args=(fl_ctx.get_identity_name(),), daemon=True).start()
+        elif event_type in (EventType.ABORT_TASK, EventType.END_RUN):
+            self._ended.set()
+            if self._training is not None:
+                self._training.kill()
+
+    # ------------------------------------------------------------ joining
+
+    def _join(self, name: str) -> None:
+        try:
+            welcome, _ = self._link.insist("hello", {"session": self.session})
+            self._run = str(welcome["run"])
+            threading.Thread(target=self._beat, args=(float(welcome["beat"]),), daemon=True).start()
+            device = DeviceFile.read(self._folder)
+            setup = Setup(
+                name,
+                welcome["recipe"],
+                welcome["config"],
+                welcome["classes"],
+                data=device.data,
+                memory=device.memory,
+                slowdown=device.slowdown,
+                threads=device.threads,
+            )
+            self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
+            found = self._training.start()
+            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops)
+            self._link.insist("ready", facts.to_dict() | {"session": self.session})
+        except (LinkDown, Refusal) as error:
+            self.logger.error(f"cannot join the run: {error}")
+        except Cos2pError as error:
+            self.logger.error(f"cannot take part: {error}")
+            self._link.insist("unfit", {"session": self.session, "reason": str(error)})
+
+    def _beat(self, seconds: float) -> None:
+        while not self._ended.wait(seconds):
+            try:
+                self._link.ask("beat", {"session": self.session}, idle=seconds)
+            except (LinkDown, Refusal):
+                continue  # the next one may come through
+
+    # ------------------------------------------------------------ a task
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        answer: dict[str, Any]
+        try:
+            answer = self._do(json.loads(shareable["notice"]))
+        except Cos2pError as error:
+            answer = {"failure": str(error)}
+        except OSError as error:
+            answer = {"failure": f"the device cannot store the task: {error}"}
+        reply = make_reply(ReturnCode.OK)
+        reply["answer"] = json.dumps(answer)
+        return reply
+
+    def _do(self, order: dict[str, Any]) -> dict[str, Any]:
+        if order.get("session") != self.session or self._training is None:
+            return {"failure": "the task was given to an earlier process of this device"}
+        notice = Notice.from_dict(order)
+        spool = clean(self._folder / "spool")
+        began = time.monotonic()
+        task = self._fetch(notice, spool / "task")
+        fetched = time.monotonic()
+        remembered = self._folder / "remembered" / f"{self._run}.safetensors"
+        remembered.parent.mkdir(exist_ok=True)
+        outcome = self._training.train(Job(str(task), str(spool / "update"), str(remembered)))
+        if not outcome.done:
+            return {"failure": outcome.reason, "out_of_memory": outcome.out_of_memory, "numbers": outcome.numbers}
+        trained = time.monotonic()
+        sent = self._send(notice.task, spool / "update")
+        seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}
+        return {"sent": sent.to_dict(), "numbers": outcome.numbers | seconds}
+
+    def _fetch(self, notice: Notice, path: Path) -> Path:
+        incoming = Incoming(path, notice, FARTHEST)
+        while incoming.received < notice.size:
+            _, chunk = self._link.insist("pull", {"task": notice.task, "offset": incoming.received})
+            if not chunk:
+                raise UpdateRefused(f"the task ended at byte {incoming.received} of {notice.size}")
+            incoming.write(incoming.received, chunk)
+        return incoming.close()
+
+    def _send(self, task: str, path: Path) -> Notice:
+        notice = Notice(task, path.stat().st_size, digest_of_file(path))
+        offset = 0
+        with path.open("rb") as file:
+            while offset < notice.size:
+                file.seek(offset)
+                answer, _ = self._link.insist("push", notice.to_dict() | {"offset": offset}, file.read(CHUNK_BYTES))
+                offset = int(answer["received"])
+        return notice

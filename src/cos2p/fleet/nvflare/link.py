@@ -1,0 +1,119 @@
+"""Frames over NVFlare's cells: a client asks, the server's job process answers.
+
+Who asks is what the transport vouches for. NVFlare's server process lets a message pass only if its token is signed
+for the client's name and bound to the cell it comes from; the token is then looked up among the job's clients. What a
+frame says about its sender is never read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellMessageHeaderKeys
+
+from cos2p.errors import Cos2pError, UpdateRefused
+from cos2p.fleet.wire import Head, pack, unpack
+
+CHANNEL = "cos2p"
+
+Answer = tuple[Mapping[str, Any], bytes]
+Handler = Callable[[str, Head, memoryview], Answer]
+"""(authenticated client, head, body) → head and body of the answer. A Cos2pError is told to the client."""
+
+
+class LinkDown(Cos2pError):
+    """The server cannot be reached just now."""
+
+
+class Refusal(Cos2pError):
+    """The server said no; asking again would not help."""
+
+
+def serve(
+    cell: Any,
+    clients: Callable[[], Mapping[str, Any]],
+    handlers: Mapping[str, Handler],
+    count: Callable[[str, int, int], None],
+) -> None:
+    """Answer frames on the job's cell.
+
+    `clients`: token → the client NVFlare registered under it. `count` is told of every exchange: client, bytes of the
+    frame received, bytes of the frame sent.
+    """
+
+    def answer(message: Message) -> Message:
+        handler = handlers.get(str(message.get_header(MessageHeaderKey.TOPIC)))
+        if handler is None:
+            return _reply({"refused": "no such topic"})
+        client = clients().get(message.get_header(CellMessageHeaderKeys.TOKEN))
+        if client is None or client.name != message.get_header(CellMessageHeaderKeys.CLIENT_NAME):
+            return _reply({"later": "this client is not one of the job's yet"})
+        try:
+            answer = _reply(*handler(client.name, *unpack(message.payload)))
+        except Cos2pError as error:
+            answer = _reply({"refused": str(error)})
+        count(client.name, len(message.payload), len(answer.payload))
+        return answer
+
+    for topic in handlers:
+        cell.register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
+
+
+def _reply(head: Mapping[str, Any], body: bytes = b"") -> Message:
+    return make_reply(ReturnCode.OK, "", pack(head, body))
+
+
+class Link:
+    """A client's end."""
+
+    def __init__(self, cell: Any, job: str, stopped: Callable[[], bool]) -> None:
+        self._cell, self._stopped = cell, stopped
+        self._server = FQCN.join([FQCN.ROOT_SERVER, job])
+        self.sent = 0
+        """Bytes of all frames sent, and ..."""
+        self.received = 0
+        """... received."""
+
+    def ask(self, topic: str, head: Mapping[str, Any], body: bytes | memoryview = b"", idle: float = 60.0) -> Answer:
+        """One question. LinkDown if nothing moved for `idle` seconds or the server is away; Refusal if it says no."""
+        frame = pack(head, body)
+        reply = self._cell.send_request(
+            channel=CHANNEL,
+            target=self._server,
+            topic=topic,
+            request=Message(payload=frame),
+            timeout=idle,
+            optional=True,
+        )
+        code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+        if code != ReturnCode.OK:
+            raise LinkDown(f"the server cannot be reached ({code})")
+        try:
+            answer, content = unpack(reply.payload)
+        except (UpdateRefused, TypeError):
+            raise LinkDown("the server's answer cannot be read") from None
+        if "later" in answer:
+            raise LinkDown(str(answer["later"]))
+        if "refused" in answer:
+            raise Refusal(str(answer["refused"]))
+        self.sent += len(frame)
+        self.received += len(reply.payload)
+        return answer, bytes(content)
+
+    def insist(self, topic: str, head: Mapping[str, Any], body: bytes | memoryview = b"") -> Answer:
+        """Ask until there is an answer or the job ends: a link that is down for an hour costs an hour, no more."""
+        pause = 0.1
+        while True:
+            try:
+                return self.ask(topic, head, body)
+            except LinkDown:
+                if self._stopped():
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)

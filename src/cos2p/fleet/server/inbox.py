@@ -1,0 +1,48 @@
+"""What network threads tell the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.spool import Notice
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A client has its data loaded and waits for work."""
+
+    client: str
+    facts: JoinRequest
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A client is done with a task: its update lies on the transfers, or it says why there is none."""
+
+    client: str
+    task: str
+    notice: Notice | None
+    failure: str = ""
+    out_of_memory: bool = False
+    numbers: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The user wants the run to pause, to go on later from a checkpoint; or to end now, with a reason."""
+
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A line for the log."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+Happening = Ready | Answered | Asked | Remark

@@ -1,0 +1,68 @@
+"""Evaluation beside the training: one version at a time, always the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from cos2p.fleet.server.evaluation import Evaluator
+from cos2p.models.layout import Weights
+from cos2p.processes.pool import WorkerDied
+
+LAST_ATTEMPTS = 3
+"""How often the last evaluation is begun, should its process be killed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of an evaluation; no scores if its process was killed."""
+
+    version: int
+    scores: dict[str, Any] | None
+
+
+class Judge:
+    """A slow evaluation skips versions instead of falling behind."""
+
+    def __init__(self, evaluator: Evaluator, newest: Callable[[], tuple[int, Weights]]) -> None:
+        self._evaluator, self._newest = evaluator, newest
+        self._running: tuple[int, Future[dict[str, Any]]] | None = None
+        self._wanted = False
+
+    def ask(self) -> None:
+        """The newest version shall be scored, at once or when the evaluation under way is done."""
+        self._wanted = True
+        self._start()
+
+    def verdict(self) -> Verdict | None:
+        """An evaluation that is done; the next one, if it was asked for, begins."""
+        if self._running is None or not self._running[1].done():
+            return None
+        version, future = self._running
+        self._running = None
+        try:
+            scores: dict[str, Any] | None = future.result()
+        except WorkerDied:
+            scores = None
+        self._start()
+        return Verdict(version, scores)
+
+    def last(self) -> tuple[int, dict[str, Any]]:
+        """The newest version and its scores on all samples; waits for them."""
+        if self._running is not None:
+            self._running[1].cancel()
+        version, weights = self._newest()
+        for _ in range(LAST_ATTEMPTS - 1):
+            try:
+                return version, self._evaluator.evaluate(weights, everything=True).result()
+            except WorkerDied:
+                continue
+        return version, self._evaluator.evaluate(weights, everything=True).result()
+
+    def _start(self) -> None:
+        if self._running is None and self._wanted:
+            self._wanted = False
+            version, weights = self._newest()
+            self._running = (version, self._evaluator.evaluate(weights))

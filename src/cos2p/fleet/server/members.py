@@ -1,0 +1,64 @@
+"""Who a client is to the server, and the rate that follows from what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cos2p.devices.rates import LADDER, cautious_workload, rate_limit
+from cos2p.devices.settings import DeviceGroup
+from cos2p.errors import BudgetError
+from cos2p.fleet.join_request import JoinRequest
+from cos2p.methods.base import Member
+from cos2p.models.config import ModelConfig
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import fleet_devices
+from cos2p.units import format_bytes
+
+
+def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest) -> Member:
+    """The member a joining client becomes.
+
+    A device the recipe names keeps the recipe's figures where it measured none of its own; any other is taken as one
+    of the recipe's first kind, its rate chosen by its memory.
+    """
+    group = _group(recipe, name)
+    device = group.device(name)
+    changes = {"memory": facts.memory or device.memory, "flops": facts.flops or device.flops}
+    device = device.model_copy(update={**changes, "joins_at": 0.0, "leaves_at": None, "dies_at": None})
+    member = Member(name, device, group.rate or 1.0, min(group.batch, facts.samples), facts.samples, facts.test_samples)
+    if group.rate is not None and not recipe.fleet.enforce_memory:
+        return member
+    return replace(member, rate=fitting_rate(config, member, recipe))
+
+
+def _group(recipe: Recipe, name: str) -> DeviceGroup:
+    own = next((group for device, group in fleet_devices(recipe) if device.name == name), None)
+    return own or recipe.fleet.devices[0].model_copy(update={"rate": None})
+
+
+def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """The member's rate, or the largest of the ladder below it that the ledger says fits its memory."""
+    limit = _limit(config, member, recipe)
+    rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
+    if rate is None:
+        raise BudgetError(
+            f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "
+            f"trains with a batch of {member.batch}; give it more memory or a smaller batch"
+        )
+    return rate
+
+
+def lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """After a task ran out of memory: the next rate of the ladder that the ledger says fits.
+
+    Where the ledger thought that even the present one would, or that none does, the next step down.
+    """
+    limit = _limit(config, member, recipe)
+    below = [rate for rate in LADDER if rate < member.rate]
+    return next((rate for rate in below if rate <= limit), below[0] if below and limit > 0 else LADDER[-1])
+
+
+def _limit(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """The largest rate by the ledger."""
+    load = cautious_workload(recipe.training, member.batch, member.samples)
+    return rate_limit(config, member.device.memory, load)

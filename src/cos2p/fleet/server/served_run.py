@@ -1,0 +1,263 @@
+"""The server's side of one run: its folder, its checkpoints, and what the user who started it may ask.
+
+    kits/server/runs/ID/recipe.toml, events.jsonl, checkpoint.safetensors, result.json, weights.safetensors
+
+The folder outlives the process. A server that was killed finds the checkpoint and goes on; a run that was over while
+nobody listened still has its figures to give.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import gc
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cos2p.data import load
+from cos2p.devices.device import Device
+from cos2p.errors import Cos2pError, RunError
+from cos2p.fleet.server.driver import Driver, Port
+from cos2p.fleet.server.evaluation import Evaluator
+from cos2p.fleet.server.transfers import Transfers
+from cos2p.methods.base import Member
+from cos2p.recipe import Recipe
+from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.world import model_config
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.events import EventLog
+from cos2p.tracking.files import prepare_folder, write_atomic
+
+FETCHABLE = ("result.json", "weights.safetensors")
+PAGE_BYTES = 128 * 2**10
+"""Of the event log in one answer; of a file three times as much."""
+
+GATHER_SECONDS = 120.0
+"""How long a run waits for the devices that are expected."""
+
+PICKUP_SECONDS = 300.0
+"""How long a finished run waits for its user to fetch the figures before it ends; they stay in the folder."""
+
+
+class ServedRun:
+    def __init__(self, folder: Path, recipe: Recipe, expected: set[str]) -> None:
+        self.folder, self.recipe, self.expected = folder, recipe, expected
+        self.state = "starting"
+        self.error: Cos2pError | None = None
+        self.life = uuid.uuid4().hex
+        """Of this process: a new one means that the log was cut back to `base`."""
+        self.base = 0
+        self.driver: Driver | None = None
+        self.classes: tuple[str, ...] = ()
+        self._log: EventLog | None = None
+        self._saved = 0.0
+        self._saving = 0.0
+        self._version = 0
+        self._fetched = threading.Event()
+
+    # ------------------------------------------------------------ the run
+
+    def host(
+        self, port: Port, transfers: Transfers, ready: Callable[[Driver], None], stopped: Callable[[], bool]
+    ) -> None:
+        """Run to the end, or until paused or stopped. `ready` is called when clients can be let in."""
+        torch.set_num_threads(1)  # merging is quick; the cores are the devices' when all run on one machine
+        evaluator = None
+        try:
+            if (self.folder / "result.json").exists():
+                self.state = "finished"
+                return
+            prepare_folder(self.folder, resume=True)
+            checkpoint = self._earlier()
+            bundle = load(self.recipe.data, self.recipe.seed)
+            config, self.classes = model_config(self.recipe, bundle), bundle.class_names
+            del bundle
+            evaluator = Evaluator(self.recipe, config)
+            self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
+            if checkpoint is not None:
+                self._restore(self.driver, checkpoint)
+            ready(self.driver)
+            self._play(self.driver, checkpoint is None, stopped)
+        except Cos2pError as error:
+            self.error, self.state = error, "failed"
+            self._tell("stopped", {"t": self.driver.now if self.driver else 0.0, "reason": str(error)})
+        finally:
+            transfers.close()
+            if evaluator is not None:
+                evaluator.close()
+
+    def _earlier(self) -> Checkpoint | None:
+        """The checkpoint of this run, if it was begun before; the log cut back to it."""
+        checkpoint = None
+        if (self.folder / "recipe.toml").exists():
+            check_same_recipe(self.recipe, self.folder)
+            if (self.folder / "checkpoint.safetensors").exists():
+                checkpoint = Checkpoint.read(self.folder / "checkpoint.safetensors")
+        write_atomic(self.folder / "recipe.toml", recipe_toml(self.recipe).encode())
+        self.base = checkpoint.values["log"] if checkpoint else 0
+        self._log = EventLog.resume(self.folder / "events.jsonl", self.base)
+        return checkpoint
+
+    def _play(self, driver: Driver, fresh: bool, stopped: Callable[[], bool]) -> None:
+        if fresh:
+            self.state = "gathering"
+            driver.gather(self.expected, GATHER_SECONDS, lambda: self._begun(driver), stopped)
+        self.state = "running"
+        driver.run(stopped, lambda: self._between(driver))
+        if driver.finished is not None:
+            # Written before the figures: a server killed in between finishes once more, with the same outcome.
+            write_results(self.recipe, driver.server, driver.scores, driver.finished, self.folder, driver.now)
+            self.state = "finished"
+        else:
+            self.save()
+            self.state = "paused"
+
+    def _begun(self, driver: Driver) -> None:
+        self._tell("started", {"t": 0.0, **run_facts(self.recipe, driver.server.context)})
+
+    def wait_for_pickup(self, stopped: Callable[[], bool]) -> None:
+        """Stay a while for the user to fetch what came out."""
+        deadline = time.monotonic() + PICKUP_SECONDS
+        while not self._fetched.wait(0.1) and time.monotonic() < deadline and not stopped():
+            pass
+
+    def _tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(kind, **fields)
+
+    # ------------------------------------------------------------ checkpoints
+
+    def _between(self, driver: Driver) -> None:
+        version = driver.server.versions.current
+        if version == self._version:
+            return
+        self._version = version
+        _give_back_memory()
+        # After every round where that is cheap, otherwise so seldom that it takes a twentieth of the time at most.
+        pause = min(self.recipe.run.checkpoint_seconds, 20 * self._saving)
+        if time.monotonic() - self._saved >= pause:
+            self.save()
+
+    def save(self) -> None:
+        if self.driver is None or not self.driver.begun or self._log is None:
+            return
+        began = time.monotonic()
+        values, groups = self.driver.server.state()
+        state = {
+            "server": values,
+            "members": [_member_dict(member) for member in self.driver.server.context.members.values()],
+            "scores": self.driver.scores.to_dict(),
+            "started_at": self.driver.started_at,
+            "traffic": self.driver.transfers.traffic.to_dict(),
+        }
+        Checkpoint({"fleet": state, "log": self._log.offset()}, groups).write(self.folder / "checkpoint.safetensors")
+        self._saved = time.monotonic()
+        self._saving = self._saved - began
+
+    def _restore(self, driver: Driver, checkpoint: Checkpoint) -> None:
+        state = checkpoint.values.get("fleet")
+        if state is None:
+            raise RunError(f"{self.folder} holds the checkpoint of a simulation, not of a fleet")
+        driver.begin(_member(entry) for entry in state["members"])
+        driver.server.load_state(state["server"], checkpoint.groups)
+        driver.scores.load_dict(state["scores"])
+        driver.started_at = state["started_at"]
+        driver.transfers.traffic.load_dict(state["traffic"])
+        driver.restored()
+        self._version = driver.server.versions.current
+
+    # ------------------------------------------------------------ what the user asks
+
+    def report(self, life: str, offset: int) -> dict[str, Any]:
+        """How it goes, and the log from `offset` on; the state alone while the log is not cut back yet."""
+        if self.state == "starting":
+            return {"state": self.state}
+        start = offset if life == self.life else min(offset, self.base)
+        lines, end = self._page(start)
+        answer: dict[str, Any] = {
+            "state": self.state,
+            "life": self.life,
+            "start": start,
+            "end": end,
+            "lines": lines,
+            "files": {name: (self.folder / name).stat().st_size for name in FETCHABLE if (self.folder / name).exists()},
+        }
+        if self.error is not None:
+            answer["error"] = {"kind": type(self.error).__name__, "message": str(self.error)}
+        if self.driver is not None and self.driver.begun:
+            answer["facts"] = run_facts(self.recipe, self.driver.server.context)
+            answer["clients"] = self.clients()
+            answer["now"] = self.driver.now
+            answer["version"] = self.driver.server.coordinator.version
+            answer["merged"] = self.driver.server.coordinator.merged
+        return answer
+
+    def clients(self) -> dict[str, dict[str, Any]]:
+        """Each client's part: what it trains, whether it is heard, what its link carried."""
+        driver = self.driver
+        assert driver is not None
+        ages, in_flight = driver.roll.ages(), driver.server.coordinator.in_flight()
+        return {
+            name: {
+                "rate": member.rate,
+                "samples": member.samples,
+                "memory": member.device.memory,
+                "task": in_flight[name].task if name in in_flight else "",
+                "silent": round(ages.get(name, 0.0), 1),
+                "updates": driver.scores.merged[name],
+                **driver.transfers.traffic.of(name),
+            }
+            for name, member in driver.server.context.members.items()
+        }
+
+    def chunk(self, name: str, offset: int) -> dict[str, Any]:
+        """A piece of a file, as base64: the admin's link carries JSON."""
+        if name not in FETCHABLE or offset < 0:
+            raise RunError(f"{name!r} cannot be fetched; there are {', '.join(FETCHABLE)}")
+        with (self.folder / name).open("rb") as file:
+            file.seek(offset)
+            return {"data": base64.b64encode(file.read(3 * PAGE_BYTES)).decode()}
+
+    def fetched(self) -> None:
+        self._fetched.set()
+
+    def _page(self, start: int) -> tuple[str, int]:
+        """Whole lines of the log from a byte on."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return "", start
+        with path.open("rb") as file:
+            file.seek(start)
+            page = file.read(PAGE_BYTES)
+            if b"\n" not in page:  # one long line
+                page += file.readline()
+        whole = page[: page.rfind(b"\n") + 1]
+        return whole.decode("ascii"), start + len(whole)
+
+
+def _give_back_memory() -> None:
+    """Messages leave cycles and holes in the heap; collected after each round, the process stays as large as it is."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _member_dict(member: Member) -> dict[str, Any]:
+    return {**asdict(member), "device": member.device.model_dump(mode="json")}
+
+
+def _member(values: Mapping[str, Any]) -> Member:
+    return Member(**{**values, "device": Device.model_validate(values["device"])})
+
+
+def read_recipe(path: Path) -> Recipe:
+    return Recipe.parse(json.loads(path.read_text(encoding="utf-8")), str(path))

@@ -1,0 +1,121 @@
+"""Payloads on disk, so that memory grows neither with the model nor with the number of devices.
+
+`Outgoing` is read chunk by chunk; `Incoming` grows chunk by chunk up to a size agreed beforehand. Both know nothing of
+the network: they are told who asks, by name, and hold what is that name's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cos2p.errors import UpdateRefused
+from cos2p.fleet.traffic import header_bytes
+from cos2p.fleet.wire import CHUNK_BYTES
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What is told of a payload before it travels."""
+
+    task: str
+    size: int
+    digest: str
+
+    def to_dict(self) -> dict[str, str | int]:
+        return {"task": self.task, "size": self.size, "digest": self.digest}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, object]) -> Notice:
+        task, size, digest = values.get("task"), values.get("size"), values.get("digest")
+        if not (isinstance(task, str) and isinstance(digest, str)) or not isinstance(size, int) or size < 0:
+            raise UpdateRefused("a payload is announced by its task, size and digest")
+        return cls(task, size, digest)
+
+
+class Outgoing:
+    """One payload waiting to be fetched."""
+
+    def __init__(self, path: Path, task: str, data: bytes) -> None:
+        path.write_bytes(data)
+        self.path = path
+        self.notice = Notice(task, len(data), digest_of(data))
+        self._told = header_bytes(memoryview(data))
+
+    def read(self, offset: int) -> bytes:
+        """The chunk that begins at `offset`; UpdateRefused if there is none."""
+        if not 0 <= offset < self.notice.size:
+            raise UpdateRefused(f"byte {offset} of a payload of {self.notice.size} was asked for")
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(CHUNK_BYTES)
+
+    def tensors_to(self, end: int) -> int:
+        """Bytes of tensors up to `end` that were not asked for before: a chunk sent again is counted once."""
+        new, self._told = max(0, end - self._told), max(end, self._told)
+        return new
+
+    def drop(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class Incoming:
+    """One payload arriving. Chunks come in order; one that was received already may come again and is ignored."""
+
+    def __init__(self, path: Path, notice: Notice, limit: int) -> None:
+        if notice.size > limit:
+            raise UpdateRefused(f"a payload of {notice.size} bytes is announced; at most {limit} are taken")
+        self.path, self.notice = path, notice
+        self.received = 0
+        self._file: BinaryIO = path.open("wb")
+        self._sum = hashlib.sha256()
+
+    def write(self, offset: int, chunk: bytes | memoryview) -> int:
+        """Take a chunk; returns how many bytes are here now, so that a sender knows where to go on."""
+        if offset + len(chunk) <= self.received and offset >= 0:
+            return self.received
+        if offset != self.received:
+            raise UpdateRefused(f"byte {offset} came where byte {self.received} was expected")
+        if self.received + len(chunk) > self.notice.size:
+            raise UpdateRefused(
+                f"more than the {self.notice.size} bytes announced: {self.received} + {len(chunk)}; the rest is refused"
+            )
+        self._file.write(chunk)
+        self._sum.update(chunk)
+        self.received += len(chunk)
+        return self.received
+
+    def close(self) -> Path:
+        """The complete file; UpdateRefused if bytes are missing or changed on the way."""
+        self._file.flush()
+        self._file.close()
+        if self.received != self.notice.size:
+            raise UpdateRefused(f"truncated: {self.received} of {self.notice.size} bytes came")
+        if self._sum.hexdigest() != self.notice.digest:
+            raise UpdateRefused("its bytes are not those that were announced")
+        return self.path
+
+    def drop(self) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def clean(folder: Path) -> Path:
+    """An empty folder for payloads; what an earlier process left is gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in os.scandir(folder):
+        if entry.is_file():
+            Path(entry.path).unlink()
+    return folder

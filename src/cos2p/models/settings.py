@@ -1,0 +1,35 @@
+"""The `[model]` table of a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from cos2p.models.config import ExitKind, ModelConfig
+from cos2p.models.sizes import model
+from cos2p.settings import Settings
+
+
+class ModelSettings(Settings):
+    """A named size, any field of which can be changed; or a Hugging Face checkpoint."""
+
+    size: str = Field(default="vit-nano", description="Named size: `vit-tiny`, `vit-base`, `bert-small` ...")
+    pretrained: str = Field(default="", description="Folder or hub name of a Hugging Face checkpoint; empty: fresh.")
+    dim: int | None = Field(default=None, ge=1, description="Residual width.")
+    depth: int | None = Field(default=None, ge=1, description="Number of blocks L.")
+    heads: int | None = Field(default=None, ge=1, description="Attention heads per block.")
+    kv_heads: int | None = Field(default=None, ge=1, description="Key/value heads (llama).")
+    mlp: int | None = Field(default=None, ge=1, description="MLP units per block.")
+    image: int | None = Field(default=None, ge=1, description="Edge of the image in pixels.")
+    patch: int | None = Field(default=None, ge=1, description="Edge of a patch in pixels.")
+    exits: ExitKind | None = Field(default=None, description="`bank`: an exit per depth; `shared`: one for all.")
+
+    def config(self, **facts: Any) -> ModelConfig:
+        """The model's shape; `facts` are what the data says (classes, channels, vocabulary)."""
+        changes = {
+            name: value
+            for name in ("dim", "depth", "heads", "kv_heads", "mlp", "image", "patch", "exits")
+            if (value := getattr(self, name)) is not None
+        }
+        return model(self.size, **{**facts, **changes})

@@ -1,0 +1,1 @@
+"""Plain mathematics that knows nothing of models: optimisers, learning rates, scores, means with intervals."""

@@ -1,0 +1,128 @@
+"""A pool of worker processes that can be stopped at any moment.
+
+Each process has a pipe of its own and a thread that talks to it. So a process killed in the midst of a sentence harms
+nobody else: its thread reads the end of its pipe. With `ProcessPoolExecutor`, whose processes share one pipe, the rest
+of such a sentence is waited for without end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, TypeVar
+
+from cos2p.processes.children import deaf_children, how_it_ended, when_orphaned
+
+T = TypeVar("T")
+
+
+class WorkerDied(Exception):
+    """The process was killed, or ended by itself, with the job undone."""
+
+
+class ProcessPool:
+    """Up to `count` processes, each started when a job finds the others busy. Each calls `start` before its first job.
+
+    A process that dies costs the job it had; the next job gets a new one.
+    """
+
+    def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
+        self._start = (start, arguments)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._alive: set[_Worker] = set()
+        self._closed = False
+
+    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """`work` and its arguments, result and errors are pickled."""
+        return self._threads.submit(self._do, work, arguments)
+
+    def close(self) -> None:
+        """Stop at once; jobs under way end with WorkerDied, those that wait are cancelled."""
+        with self._lock:
+            self._closed = True
+            for worker in self._alive:
+                worker.kill()
+        self._threads.shutdown(cancel_futures=True)
+        while self._alive:
+            self._alive.pop().bury()
+
+    def _do(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        worker = getattr(self._mine, "worker", None) or self._hire()
+        try:
+            done, answer = worker.ask(work, arguments)
+        except (EOFError, OSError):
+            self._dismiss(worker)
+            raise WorkerDied(f"its process ended {how_it_ended(worker.exit_code)}") from None
+        if done:
+            return answer  # type: ignore[no-any-return]
+        raise answer
+
+    def _hire(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise WorkerDied("the pool is closed")
+            worker = self._mine.worker = _Worker(*self._start)
+            self._alive.add(worker)
+        return worker
+
+    def _dismiss(self, worker: _Worker) -> None:
+        self._mine.worker = None
+        with self._lock:
+            self._alive.discard(worker)
+        worker.bury()
+
+
+class _Worker:
+    """One process, seen from the thread that talks to it."""
+
+    def __init__(self, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        spawn = get_context("spawn")
+        self._channel, theirs = spawn.Pipe()
+        self._process: SpawnProcess = spawn.Process(target=_serve, args=(theirs, start, arguments), daemon=True)
+        with deaf_children():
+            self._process.start()
+        theirs.close()  # so that its end is the end of the pipe
+
+    def ask(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+        self._channel.send((work, arguments))
+        answer: tuple[bool, Any] = self._channel.recv()
+        return answer
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def bury(self) -> None:
+        self._process.kill()  # it may have closed its pipe and live on
+        self._process.join()
+        self._channel.close()
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.exitcode
+
+
+# ---------------------------------------------------------------- inside a worker
+
+
+def _serve(channel: Connection, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    when_orphaned(lambda: os._exit(1))
+    start(*arguments)
+    while True:
+        try:
+            work, details = channel.recv()
+        except EOFError:
+            return
+        try:
+            answer = True, work(*details)
+        except Exception as error:
+            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+            answer = False, error
+        channel.send(answer)

@@ -1,0 +1,76 @@
+"""What a recipe would run, in a few lines, before anything is loaded."""
+
+from __future__ import annotations
+
+from cos2p.data.config import DataConfig
+from cos2p.data.paths import find, find_all
+from cos2p.devices.settings import DeviceGroup
+from cos2p.errors import DataError
+from cos2p.methods import method_class
+from cos2p.models.layout import parameter_count
+from cos2p.models.sizes import SIZES
+from cos2p.recipe import Recipe
+from cos2p.report.words import count
+
+
+def plan_words(recipe: Recipe) -> list[str]:
+    """Method, devices, model, data and end of the run."""
+    devices = sum(group.count for group in recipe.fleet.devices)
+    groups = ", ".join(_group(group) for group in recipe.fleet.devices)
+    return [
+        f"method   {method_class(recipe.method['name']).title} ({recipe.method['name']}), seed {recipe.seed}",
+        f"devices  {devices}: {groups}",
+        f"model    {_model(recipe)}",
+        f"data     {_data(recipe.data)}",
+        f"ends     after {_end(recipe)}",
+    ]
+
+
+def _group(group: DeviceGroup) -> str:
+    rate = "R by memory" if group.rate is None else f"R {group.rate:g}"
+    return f"{group.count} × {group.name or group.preset} ({rate}, batch {group.batch})"
+
+
+def _model(recipe: Recipe) -> str:
+    if recipe.model.pretrained:
+        return f"{recipe.model.pretrained}, as its checkpoint says"
+    facts = {"channels": recipe.data.channels} if SIZES[recipe.model.size].family == "vit" else {}
+    # The data's classes and, where it decides, image size are not known before it is read; blocks weigh most.
+    image = recipe.model.image or recipe.data.image_size or recipe.model.patch or SIZES[recipe.model.size].image
+    config = recipe.model.config(**facts, image=image)
+    return (
+        f"{recipe.model.size}: {count(config.depth, 'block')} of width {config.dim}, "
+        f"about {_millions(parameter_count(config))} parameters"
+    )
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.0f} M" if number >= 1e7 else f"{number / 1e6:.2f} M"
+
+
+def _data(data: DataConfig) -> str:
+    what = " ".join(part for part in (data.source, data.path) if part)
+    size = f", {count(data.train_samples, 'training sample')}" if data.train_samples else ""
+    return f"{what}{size}{_there(data)}"
+
+
+def _there(data: DataConfig) -> str:
+    """Whether the files are there; that they are not is worth knowing, but no fault of the recipe."""
+    if data.source in ("digits", "hub"):
+        return ""
+    try:
+        if data.source == "folder":
+            find(data.path)
+        else:
+            find_all(data.path, data.train)
+    except DataError as error:
+        return f" (not found: {error})"
+    return " (found)"
+
+
+def _end(recipe: Recipe) -> str:
+    schedule = recipe.schedule
+    ends = [f"{schedule.rounds:,} rounds"] if schedule.rounds else []
+    ends += [f"{schedule.updates:,} client updates"] if schedule.updates else []
+    ends += [f"{schedule.virtual_seconds:g} virtual seconds"] if schedule.virtual_seconds else []
+    return " or ".join(ends)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p.costs.fitting import make_spec
+from cos2p.costs.flops import flops, task_flops
+from cos2p.costs.workload import Workload
+from cos2p.models.spec import BlockKeep
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.seeding import torch_rng
+from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.training.distillation import exits_loss
+from tests.submodel.strategies import random_inputs, random_weights
+
+SMALL = {
+    "vit": model("vit-nano", depth=3),
+    "bert": model("bert-nano", depth=3, max_tokens=12),
+    "llama classification": model("llama-nano", depth=3, task="classification", max_tokens=12),
+    "llama tied": model("llama-nano", depth=3, max_tokens=12),
+    "llama untied": model("llama-nano", depth=3, tied=False, max_tokens=12),
+}
+SPECS = {
+    "whole": SubmodelSpec(0, (BlockKeep((0, 1, 2, 3), tuple(range(100))),) * 3, (3,)),
+    "two exits": SubmodelSpec(0, (BlockKeep((1, 2), (5, 6, 7)), BlockKeep((0,), (9,))), (1, 2)),
+    "above a prefix": SubmodelSpec(1, (BlockKeep((1, 2), (5, 6, 7)), BlockKeep((0,), (9,))), (3,)),
+}
+BATCH = 2
+
+
+def counted(config: ModelConfig, spec: SubmodelSpec, mask: bool) -> int:
+    """What torch counts of a step whose attention runs as plain matrix products, which its counter knows."""
+    weights = random_weights(config, 0)
+    held = ElasticTransformer(config, spec, hold_prefix=True)
+    held.load(extract(weights, config, spec) | extract_prefix(weights, config, spec))
+    inputs = random_inputs(config, 0, BATCH)
+    labels_shape = inputs.shape if config.task == "language-modeling" else inputs.shape[:1]
+    labels = torch.randint(0, config.outputs, labels_shape, generator=torch_rng(0, "labels"))
+    gates = None
+    if mask:
+        held.requires_grad_(False)
+        gates = {
+            i: (torch.ones(len(keep.heads), requires_grad=True), torch.ones(len(keep.units), requires_grad=True))
+            for i, keep in enumerate(spec.window, spec.frozen)
+        }
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        outputs = held(inputs, gates=gates)
+        exits_loss(outputs[-1:] if mask else outputs, labels, 0.0).backward()
+    return int(counter.get_total_flops())
+
+
+def attention_difference(config: ModelConfig, spec: SubmodelSpec, mask: bool) -> float:
+    """Plain products less ours: 2 forward and 4 backward, against the kernel's 2 and 5, of which causal does half."""
+    share = 0.5 if config.family == "llama" else 1.0
+    difference = spec.frozen * config.groups * (2 - 2 * share)
+    for i, keep in enumerate(spec.window):
+        trained_through = not (mask and i == 0)
+        difference += len(keep.heads) * ((6 - 7 * share) if trained_through else (2 - 2 * share))
+    one_product = 2 * config.tokens**2 * config.queries_per_group * config.head_dim
+    return BATCH * one_product * difference
+
+
+@pytest.mark.parametrize("mask", [False, True], ids=["weight", "mask"])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_step_costs_what_torch_counts(name: str, spec: str, mask: bool) -> None:
+    config, part = SMALL[name], SPECS[spec]
+    predicted = flops(config, part, Workload(batch=BATCH, prefix="held"), "mask" if mask else "weight")
+    assert counted(config, part, mask) == predicted + attention_difference(config, part, mask)
+
+
+def test_a_cached_prefix_is_counted_once_and_a_held_one_at_every_step() -> None:
+    config = model("vit-nano")
+    spec = make_spec(config, 0.25, start=4)
+    streamed, held = Workload(batch=8, samples=32, epochs=5), Workload(batch=8, samples=32, epochs=5, prefix="held")
+    once = flops(config, spec, streamed, "prefix")
+    assert flops(config, spec, held, "prefix") == 0
+    assert flops(config, spec, held) - flops(config, spec, streamed) == once / 4  # 32 samples in batches of 8
+    assert task_flops(config, spec, streamed) == once + 20 * flops(config, spec, streamed)
+    assert task_flops(config, spec, held) == 20 * flops(config, spec, held)
+
+
+def test_the_mask_phase_runs_at_the_candidates_width() -> None:
+    config = model("vit-nano")
+    spec = make_spec(config, 0.25)
+    wide = SubmodelSpec(spec.frozen, (BlockKeep.full(config),) * len(spec.window), spec.exits)
+    workload = Workload(batch=8, samples=16, mask_epochs=3)
+    extra = task_flops(config, spec, workload) - task_flops(config, spec, Workload(batch=8, samples=16))
+    assert extra == 3 * 2 * flops(config, wide, workload, "mask")
+    thin = task_flops(config, spec, workload, candidates=spec) - task_flops(config, spec, Workload(batch=8, samples=16))
+    assert thin == pytest.approx(3 * 2 * flops(config, spec, workload, "mask"))
+
+
+def test_flops_follow_the_rate() -> None:
+    config = model("vit-base")
+    whole = flops(config, make_spec(config, 1.0), Workload())
+    # ViT-Base: 17.6 GFLOP forward for an image of 224 pixels is the published figure for one multiply-add as one
+    assert whole / (8 * 3 * 2) == pytest.approx(17.6e9, rel=0.02)
+    for rate in (0.5625, 0.25, 0.0625):
+        assert flops(config, make_spec(config, rate), Workload()) / whole == pytest.approx(rate, rel=0.1)

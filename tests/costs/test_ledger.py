@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p.costs.fitting import make_spec
+from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, ledger, peak, prefix_batch
+from cos2p.costs.shape import Shape, prefix_scalars, trainable_scalars, trainable_tensors
+from cos2p.costs.workload import Workload
+from cos2p.errors import ConfigError
+from cos2p.models.layout import parameter_count
+from cos2p.numerics.optimizers import STATE_BYTES
+from cos2p.submodel.slicing import compact_shape, compact_shapes, prefix_slices
+from tests.submodel.strategies import submodels
+
+TINY = model("vit-tiny")
+U = 8 * 197 * 512 * 4  # a tensor of residual width: 8 images of 197 tokens
+
+
+@given(submodels())
+def test_scalars_are_those_of_the_tensors(case: tuple[ModelConfig, SubmodelSpec, int]) -> None:
+    config, spec, _ = case
+    shape = Shape.of(config, spec)
+    tensors = compact_shapes(config, spec)
+    assert trainable_scalars(config, shape) == sum(math.prod(s) for s in tensors.values())
+    assert trainable_tensors(config, shape) in (len(tensors), len(tensors) - 1)  # an untied table is not counted
+    prefix = (compact_shape(config, name, cut) for name, cut in prefix_slices(config, spec).items())
+    assert prefix_scalars(config, shape) == sum(math.prod(s) for s in prefix)
+
+
+def test_the_full_vit_tiny_by_hand() -> None:
+    entry = ledger(TINY, SubmodelSpec.full(TINY), Workload(batch=8))
+    parameters = parameter_count(TINY)
+    assert entry.weights == 4 * parameters == 103_271_200
+    assert entry.optimizer == 16 * parameters
+    assert entry.inputs == 8 * 3 * 224 * 224 * 4
+    # Each block keeps x, norm, q, k, v, attention, x, norm (1 each), fc1 and its activation (4 each). The worst moment
+    # is in the top block's backward: the last residual became its gradient, and fc1's has the width of the MLP.
+    assert entry.moment == "pass"
+    assert entry.activations / U == pytest.approx(8 * 16 + 1 + 4, rel=0.002)
+    assert entry.gradients == 4 * (2048 * 512 + 512 + 513 * 200 + 2 * 512)  # fc2 and the exit
+    assert entry.prefix == entry.features == 0
+    assert entry.overhead == SLACK_BYTES + PAGE_BYTES * 6 * (8 * 16 + 4 + 4)
+
+
+def test_the_total_is_the_sum_of_the_parts() -> None:
+    entry = Ledger("weight", "pass", 1, 20, 300, 4_000, 50_000, 600_000, 7_000_000, 80_000_000)
+    assert entry.total == 87_654_321
+
+
+@pytest.mark.parametrize(("optimizer", "each"), STATE_BYTES.items())
+def test_the_optimizer_costs_its_state(optimizer: str, each: int) -> None:
+    spec = SubmodelSpec.full(TINY)
+    assert ledger(TINY, spec, Workload(optimizer=optimizer)).optimizer == each * parameter_count(TINY)
+
+
+def test_with_few_tokens_the_optimizer_step_is_the_worst_moment() -> None:
+    small = model("vit-tiny", image=32)
+    entry = ledger(small, make_spec(small, 0.25, start=4), Workload(batch=1))
+    assert entry.moment == "step"
+    assert entry.gradients == entry.weights  # all of them are there
+
+
+def test_a_streamed_prefix_costs_the_same_wherever_the_window_sits() -> None:
+    workload = Workload(batch=8, samples=64)
+    middle, top = (peak(TINY, make_spec(TINY, 0.25, start=start), workload) for start in (2, 4))
+    assert middle == top
+    assert top.prefix == 0
+    assert top.features == 64 * 197 * 512 * 4
+    bottom = peak(TINY, make_spec(TINY, 0.25, start=0), workload)
+    embeddings = 4 * (512 * (3 * 16 * 16) + 512 + 512 + 197 * 512)
+    assert bottom.weights - top.weights == embeddings
+
+
+def test_a_held_prefix_is_charged_block_by_block() -> None:
+    held = [ledger(TINY, make_spec(TINY, 0.25, start=start), Workload(prefix="held")) for start in (1, 2)]
+    block = parameter_count(TINY) - parameter_count(TINY.with_(depth=7))
+    assert held[1].prefix - held[0].prefix == 4 * block
+    assert held[1].features == 0
+
+
+def test_the_cache_costs_what_it_says_or_nothing_on_disk() -> None:
+    spec = make_spec(TINY, 0.25, start=4)
+    whole = ledger(TINY, spec, Workload(samples=100)).features
+    assert whole == 100 * 197 * 512 * 4
+    assert ledger(TINY, spec, Workload(samples=100, feature_bytes=2)).features == whole // 2
+    assert ledger(TINY, spec, Workload(samples=100, features="disk")).features == 0
+
+
+def test_the_prefix_pass_takes_fewer_samples_at_a_time_to_stay_below_training() -> None:
+    """A frozen block has its full width: behind it a thin window would otherwise need less than the way to it."""
+    spec, workload = make_spec(TINY, 0.0156, start=7), Workload(batch=8, samples=16)
+    at_a_time = prefix_batch(TINY, spec, workload)
+    assert 1 <= at_a_time < 8
+    training = ledger(TINY, spec, workload, "weight").total
+    assert ledger(TINY, spec, workload, "prefix").total <= training
+    assert ledger(TINY, spec, Workload(batch=8, samples=16, prefix_batch=at_a_time + 1), "prefix").total > training
+    wide = make_spec(TINY, 0.5625, start=2)
+    assert prefix_batch(TINY, wide, workload) == 8
+
+
+def test_micro_batches_trade_activations_for_held_gradients() -> None:
+    spec = SubmodelSpec.full(TINY)
+    whole, quarter = (ledger(TINY, spec, Workload(batch=8, micro_batch=micro)) for micro in (0, 2))
+    assert quarter.activations < 0.3 * whole.activations
+    assert quarter.gradients == quarter.weights
+    assert quarter.total < whole.total
+
+
+def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
+    spec = SubmodelSpec.full(TINY)
+    mask, weight = (ledger(TINY, spec, Workload(batch=1), phase) for phase in ("mask", "weight"))
+    gates = 8 * (8 + 2048)
+    assert mask.weights == weight.weights + 4 * 2 * gates
+    assert mask.optimizer == 16 * gates
+    assert mask.gradients == 4 * gates
+
+
+def test_a_tied_table_above_a_prefix_is_held_frozen() -> None:
+    config = model("llama-nano")
+    bottom, top = (ledger(config, make_spec(config, 0.25, start=start), Workload(batch=2)) for start in (0, 1))
+    assert bottom.weights == top.weights  # as the trained embeddings there, as the frozen output table here
+    assert bottom.optimizer > top.optimizer
+
+
+def test_logits_of_a_language_model_are_charged_for_every_exit() -> None:
+    config = model("llama-nano", vocab=4096)
+    one, two = (SubmodelSpec(0, SubmodelSpec.full(config).window, exits) for exits in ((4,), (2, 4)))
+    logits = 8 * 64 * 4096 * 4
+    difference = ledger(config, two, Workload()).activations - ledger(config, one, Workload()).activations
+    assert difference == pytest.approx(3 * logits, rel=0.05)
+
+
+def test_further_costs_a_device_may_have() -> None:
+    spec = make_spec(TINY, 0.25, start=4)
+    plain = ledger(TINY, spec, Workload(samples=10))
+    assert ledger(TINY, spec, Workload(samples=10, shard_bytes=1)).inputs == plain.inputs + 10 * 3 * 224 * 224
+    assert ledger(TINY, spec, Workload(samples=10, keep_start=True)).weights == 2 * plain.weights
+    waiting = ledger(TINY, spec, Workload(samples=10, payload_bytes=2)).prefix
+    assert waiting == ledger(TINY, spec, Workload(samples=10, prefix="held")).prefix // 2
+
+
+@given(submodels(), st.integers(1, 16), st.sampled_from(["streamed", "held"]))
+def test_more_samples_never_need_less(case: tuple[ModelConfig, SubmodelSpec, int], batch: int, prefix: str) -> None:
+    config, spec, _ = case
+    fewer, more = (Workload(batch=size, prefix=prefix) for size in (batch, batch + 1))  # type: ignore[arg-type]
+    assert peak(config, spec, fewer).total < peak(config, spec, more).total
+
+
+def test_an_unknown_phase_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown phase 'train'; known: prefix, mask, weight"):
+        ledger(TINY, SubmodelSpec.full(TINY), Workload(), "train")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"samples": -1}, "samples is -1; it cannot be negative"),
+        ({"micro_batch": 9}, "micro_batch 9 is larger than the batch 8"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
+        ({"prefix": "cut"}, "prefix is 'cut'; known: streamed, held"),
+        ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),
+        ({"feature_bytes": 3}, "feature_bytes is 3; known: 2, 4"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Workload(**fields)  # type: ignore[arg-type]
+
+
+def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tokens is 65, but the model takes at most 64"):
+        ledger(model("bert-nano"), SubmodelSpec.full(model("bert-nano")), Workload(tokens=65))

@@ -1,0 +1,88 @@
+"""Virtual durations: FLOPs over speed, bytes over bandwidth, and nothing forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cos2p import SubmodelSpec, make_spec, model
+from cos2p.devices.clock import lost_after, task_phases
+from cos2p.devices.device import device
+from cos2p.messages import Order
+from cos2p.models.spec import BlockSize
+from cos2p.training.costs import submodel_work, update_bytes
+from cos2p.training.settings import LocalSettings, MaskPhase
+
+CONFIG = model("vit-nano")
+BOARD = device("board", flops=1e9, memory="1GB", down="1MB/s", up="0.5MB/s", latency=0.25)
+
+
+def order(spec: SubmodelSpec, quotas: tuple[BlockSize, ...] | None = None, **changes: Any) -> Order:
+    settings = LocalSettings(epochs=2, batch=10, mask=MaskPhase(epochs=3)).model_dump(mode="json")
+    plain = Order("board", "board#0", 0, 0, 0, seed=0, trainer="submodel", settings=settings, lr=1e-3, spec=spec)
+    return replace(plain, quotas=quotas, **changes)
+
+
+def test_bytes_over_bandwidth_plus_latency() -> None:
+    phases = task_phases(CONFIG, BOARD, order(make_spec(CONFIG, 0.25)), samples=100, test_samples=0, download=2_000_000)
+    assert phases.download == pytest.approx(0.25 + 2.0)
+    sent = update_bytes(CONFIG, order(make_spec(CONFIG, 0.25)))
+    assert phases.upload == pytest.approx(0.25 + sent / 500_000)
+
+
+def test_flops_over_speed_for_every_epoch() -> None:
+    spec = make_spec(CONFIG, 0.25)
+    once = submodel_work(CONFIG, order(spec), samples=100, test_samples=0)
+    phases = task_phases(CONFIG, BOARD, order(spec), samples=100, test_samples=0, download=0)
+    assert phases.training == pytest.approx(once.training / 1e9)
+    longer = replace(order(spec), settings={**order(spec).settings, "epochs": 4})
+    assert submodel_work(CONFIG, longer, 100, 0).training == pytest.approx(2 * once.training)
+
+
+def test_a_frozen_prefix_is_paid_once_per_sample_and_not_per_epoch() -> None:
+    low, high = order(make_spec(CONFIG, 0.25, start=0)), order(make_spec(CONFIG, 0.25, start=4))
+    assert submodel_work(CONFIG, low, 100, 20).prefix == 0
+    prefix = submodel_work(CONFIG, high, 100, 20).prefix
+    assert prefix > 0
+    assert submodel_work(CONFIG, high, 200, 40).prefix == pytest.approx(2 * prefix)
+    longer = replace(high, settings={**high.settings, "epochs": 20})
+    assert submodel_work(CONFIG, longer, 100, 20).prefix == prefix
+
+
+def test_the_mask_phase_counts_only_where_there_is_one_and_at_the_candidates_width() -> None:
+    wide = make_spec(CONFIG, 0.5, ratio=4.0)
+    quotas = tuple(BlockSize(2, 32) for _ in wide.window)
+    assert submodel_work(CONFIG, order(wide), 100, 0).masks == 0
+    with_masks = submodel_work(CONFIG, order(wide, quotas), 100, 0)
+    assert with_masks.masks > 0
+    assert with_masks.training < submodel_work(CONFIG, order(wide), 100, 0).training  # trained at the quota's width
+    assert update_bytes(CONFIG, order(wide, quotas)) < update_bytes(CONFIG, order(wide))
+
+
+def test_the_test_of_the_personal_submodel_takes_time_too() -> None:
+    spec = make_spec(CONFIG, 0.25)
+    without, with_test = (submodel_work(CONFIG, order(spec), 100, n).training for n in (0, 50))
+    assert with_test > without
+
+
+def test_jitter_depends_on_the_attempt_and_the_seed_alone() -> None:
+    shaky = device("board", flops=1e9, memory="1GB", down="1MB/s", up="1MB/s", jitter=0.3)
+    spec = make_spec(CONFIG, 0.25)
+
+    def total(**changes: Any) -> float:
+        return task_phases(CONFIG, shaky, order(spec, **changes), 100, 0, 1000).total
+
+    assert total() == total() == total(version=7, task="board#99")
+    assert len({total(attempt=n) for n in range(5)} | {total(seed=9)}) == 6
+
+
+def test_tasks_are_lost_as_often_as_the_device_says() -> None:
+    spec = make_spec(CONFIG, 0.25)
+    flaky = device("board", flops=1e9, memory="1GB", down="1MB/s", up="1MB/s", drop_rate=0.2)
+    lost = [lost_after(flaky, order(spec, attempt=n), 10.0) for n in range(1000)]
+    moments = [at for at in lost if at is not None]
+    assert 150 < len(moments) < 250
+    assert all(0 <= at <= 10 for at in moments)
+    assert lost_after(BOARD, order(spec), 10.0) is None

@@ -1,0 +1,112 @@
+"""A device with a valid certificate and bad intentions: loaded into its job process in place of the honest executor.
+
+At its first task it tries everything that must not work, and notes what it was told; later it sends an update again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.private.defs import CellMessageHeaderKeys
+
+from cos2p.fleet.nvflare.executor import FleetExecutor
+from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
+from cos2p.fleet.spool import Notice, digest_of
+from cos2p.fleet.wire import CHUNK_BYTES
+
+VICTIM = "dev-1"
+
+
+class Tricks:
+    def __init__(self, link: Link, task: str) -> None:
+        self.link, self.task, self.told = link, task, dict[str, str]()
+
+    def attempt(self, name: str, act: Callable[[], Any]) -> None:
+        try:
+            act()
+            self.told[name] = "it worked"
+        except (Refusal, LinkDown) as error:
+            self.told[name] = f"{type(error).__name__}: {error}"
+
+    def push(self, notice: Notice, body: bytes, offset: int = 0) -> Any:
+        return self.link.ask("push", notice.to_dict() | {"offset": offset}, body, idle=5.0)
+
+    def all_of_them(self) -> None:
+        small = Notice(self.task, 10, digest_of(b"0123456789"))
+        self.attempt("never given", lambda: self.push(Notice("dev-2#99", 10, small.digest), b"0123456789"))
+        self.attempt("another's task", lambda: self.push(Notice(f"{VICTIM}#0", 10, small.digest), b"0123456789"))
+        self.attempt("another's payload", lambda: self.link.ask("pull", {"task": f"{VICTIM}#0", "offset": 0}))
+        self.attempt("oversized", lambda: self.push(Notice(self.task, 10**12, small.digest), b"x"))
+        self.attempt("more than announced", lambda: self.push(small, b"x" * 11))
+        self.attempt("out of order", lambda: self.push(small, b"x", offset=5))
+        self.attempt("no such topic", lambda: self.link.ask("rm -rf", {}))
+        self.attempt("nonsense", lambda: self.link.ask("ready", {"session": "x", "samples": -1}))
+        self.attempt("a huge message", self._huge)
+        self.attempt("forged name", self._forged)
+
+    def _huge(self) -> None:
+        """More than a message may have, past our own checks."""
+        from nvflare.fuel.f3.message import Message
+
+        reply = self.link._cell.send_request(
+            channel="cos2p", target=self.link._server, topic="push", timeout=5.0, optional=True,
+            request=Message(payload=b"\0\0\0\2{}" + b"x" * (8 * CHUNK_BYTES)),
+        )  # fmt: skip
+        raise LinkDown(str(reply.get_header("return_code")))
+
+    def _forged(self) -> None:
+        """The victim's name on the envelope, with the own token: the signature does not fit."""
+        forging = True
+
+        def forge(message: Any) -> None:
+            if forging:
+                message.set_header(CellMessageHeaderKeys.CLIENT_NAME, VICTIM)
+
+        self.link._cell.core_cell.add_outgoing_request_filter(channel="*", topic="*", cb=forge)
+        try:
+            self.push(Notice(f"{VICTIM}#0", 10, digest_of(b"0123456789")), b"0123456789")
+        finally:
+            forging = False
+
+
+_honest = FleetExecutor._do
+
+
+def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
+    """First task: all tricks and half an update. Second: honest. Third: the second's update once more. Then honest."""
+    folder = Path(self._folder)
+    spoilt, replayed, kept = folder / "tricks.json", folder / "replay.json", folder / "kept"
+    task, old = str(order["task"]), folder / "spool" / "update"
+    if not spoilt.exists():
+        tricks = Tricks(self._link, task)
+        tricks.all_of_them()
+        _write(spoilt, tricks.told | {"task": task})
+        # and at last an update that ends in the middle, announced as if it were whole
+        half = Notice(task, 1000, digest_of(b"x" * 1000))
+        tricks.push(half, b"x" * 500)
+        return {"sent": half.to_dict(), "numbers": {}}
+    if not kept.exists():
+        answer = _honest(self, order)
+        if "sent" in answer:
+            _write(kept.with_suffix(".task"), {"task": task})
+            old.rename(kept)
+        return answer
+    if not replayed.exists():
+        tricks = Tricks(self._link, task)
+        data, before = kept.read_bytes(), json.loads(kept.with_suffix(".task").read_text())["task"]
+        tricks.attempt("replayed", lambda: tricks.push(Notice(before, len(data), digest_of(data)), data[:CHUNK_BYTES]))
+        _write(replayed, tricks.told | {"task": task})
+        return {"sent": self._send(task, kept).to_dict(), "numbers": {}}  # under the new task's name
+    return _honest(self, order)
+
+
+def _write(path: Path, values: dict[str, str]) -> None:
+    """Whole or not at all: the test reads it while we write."""
+    path.with_suffix(".part").write_text(json.dumps(values))
+    path.with_suffix(".part").rename(path)
+
+
+FleetExecutor._do = _do  # type: ignore[method-assign]

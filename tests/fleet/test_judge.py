@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from cos2p.fleet.server.judge import LAST_ATTEMPTS, Judge, Verdict
+from cos2p.processes.pool import WorkerDied
+
+
+class Slow:
+    """An evaluator whose answers the test gives; what is in `broken` answers with a dead process at once."""
+
+    def __init__(self, broken: int = 0) -> None:
+        self.begun: list[tuple[Any, Future[dict[str, Any]]]] = []
+        self.broken = broken
+
+    def evaluate(self, weights: Any, everything: bool = False) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        self.begun.append((weights, future))
+        if self.broken:
+            self.broken -= 1
+            future.set_exception(WorkerDied("killed"))
+        elif everything:
+            future.set_result({"test": weights})
+        return future
+
+
+class Model:
+    version = 0
+
+    def newest(self) -> tuple[int, Any]:
+        return self.version, f"weights {self.version}"
+
+
+def judged(broken: int = 0) -> tuple[Judge, Slow, Model]:
+    slow, model = Slow(broken), Model()
+    return Judge(slow, model.newest), slow, model  # type: ignore[arg-type]
+
+
+def test_a_slow_evaluation_skips_versions() -> None:
+    judge, slow, model = judged()
+    for model.version in (1, 2, 3):
+        judge.ask()
+    assert [weights for weights, _ in slow.begun] == ["weights 1"]
+    assert judge.verdict() is None
+    slow.begun[0][1].set_result({"test": 1})
+    assert judge.verdict() == Verdict(1, {"test": 1})
+    assert [weights for weights, _ in slow.begun] == ["weights 1", "weights 3"]
+    slow.begun[1][1].set_result({"test": 3})
+    assert judge.verdict() == Verdict(3, {"test": 3})
+    assert judge.verdict() is None
+    assert len(slow.begun) == 2
+
+
+def test_a_killed_process_costs_one_evaluation_and_the_next_one_begins() -> None:
+    judge, slow, model = judged(broken=1)
+    judge.ask()
+    model.version = 5
+    judge.ask()
+    assert judge.verdict() == Verdict(0, None)
+    assert slow.begun[-1][0] == "weights 5"
+
+
+def test_the_last_one_is_tried_again() -> None:
+    judge, slow, _ = judged(broken=LAST_ATTEMPTS - 1)
+    assert judge.last() == (0, {"test": "weights 0"})
+    assert len(slow.begun) == LAST_ATTEMPTS
+    with pytest.raises(WorkerDied):
+        judged(broken=LAST_ATTEMPTS)[0].last()

@@ -1,0 +1,183 @@
+"""Plans, kits, and what a client is to the server."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from cos2p.costs.budget import largest_rate
+from cos2p.costs.workload import Workload
+from cos2p.devices.rates import LADDER
+from cos2p.errors import BudgetError, ConfigError, MissingExtra, UpdateRefused
+from cos2p.fleet.admin.fleet_plan import FleetPlan
+from cos2p.fleet.admin.kits import CONTROLLER, EXECUTOR, Kit, provision, settle
+from cos2p.fleet.admin.local import slowed, with_devices
+from cos2p.fleet.admin.machines import server_address
+from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.nvflare import require_nvflare
+from cos2p.fleet.server.members import lowered_rate, member_of
+from cos2p.methods.base import Member
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import build_world, fleet_devices
+from tests.fleet.lab import small_recipe
+
+
+def plan(*names: str) -> FleetPlan:
+    return FleetPlan.model_validate({"server": {"port": 8102}, "devices": [{"name": name} for name in names]})
+
+
+def test_a_plan_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('name = "lab"\n[server]\nhost = "10.0.0.1"\n[[devices]]\nname = "pi-1"\n')
+    read = FleetPlan.load(path)
+    assert (read.server.host, read.server.port, read.devices[0].name) == ("10.0.0.1", 8102, "pi-1")
+    for text, wrong in (
+        ('[[devices]]\nname = "a b"\n', "devices.0.name"),
+        ('[[devices]]\nname = "server"\n', "neither `server` nor `admin`"),
+        ('[[devices]]\nname = "a"\n[[devices]]\nname = "A"\n', "two devices are called 'a'"),
+        ('[server]\nport = 70000\n[[devices]]\nname = "a"\n', "server.port"),
+        ("devices = []\n", "devices"),
+        ("[[devices]\n", "not valid TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=wrong):
+            FleetPlan.load(path)
+    with pytest.raises(ConfigError, match="cannot read the fleet plan"):
+        FleetPlan.load(tmp_path / "none.toml")
+
+
+def test_kits_have_keys_of_their_own_and_devices_can_be_added(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    made = provision(plan("pi-1", "pi-2"), tmp_path / "kits")
+    assert [kit.name for kit in made] == ["server", "admin", "pi-1", "pi-2"]
+    folders = {kit.name: kit.folder for kit in made}
+    keys = [(folders[name] / "startup" / "client.key").read_bytes() for name in ("admin", "pi-1", "pi-2")]
+    assert len(set(keys)) == 3
+    for folder in (*folders.values(), tmp_path / "kits" / "authority"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    before = (folders["pi-1"] / "startup" / "client.crt").read_bytes()
+    added = provision(plan("pi-1", "pi-2", "pi-3"), tmp_path / "kits")
+    assert [kit.name for kit in added] == ["pi-3"]
+    assert (folders["pi-1"] / "startup" / "client.crt").read_bytes() == before
+    roots = {(tmp_path / "kits" / name / "startup" / "rootCA.pem").read_bytes() for name in ("pi-1", "pi-3", "server")}
+    assert len(roots) == 1  # one authority vouches for all
+    assert server_address(added[0]) == ("127.0.0.1", 8102)
+
+
+def test_kits_let_in_only_what_is_ours(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    kits = {kit.name: kit for kit in provision(plan("pi-1"), tmp_path)}
+    for name, ours in (("server", CONTROLLER), ("pi-1", EXECUTOR)):
+        resources = json.loads((kits[name].local / "resources.json").read_text())
+        assert resources["class_list_enforcement_mode"] == "enforce"
+        assert ours in resources["class_allow_list"]
+        assert all(path.startswith("cos2p.") for path in resources["class_allow_list"])
+        comm = json.loads((kits[name].local / "comm_config.json").read_text())
+        assert comm["streaming_max_blob_size"] <= 8 * 2**20
+        assert comm["allow_adhoc_conns"] is False
+    moved = tmp_path / "elsewhere"
+    kits["server"].folder.rename(moved)
+    settle(Kit.open(moved, "server"))
+    text = (moved / "local" / "resources.json").read_text()
+    assert str(moved) in text
+    assert "/tmp/nvflare" not in text
+
+
+def test_a_kit_is_opened_for_what_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    kits = {kit.name: kit for kit in provision(plan("pi-1"), tmp_path)}
+    assert Kit.open(kits["pi-1"].folder, "device").name == "pi-1"
+    with pytest.raises(ConfigError, match="the kit of an admin, not of a device"):
+        Kit.open(kits["admin"].folder, "device")
+    with pytest.raises(ConfigError, match="is not a kit; make kits with"):
+        Kit.open(tmp_path, "server")
+
+
+def test_without_the_extra_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cos2p.fleet.nvflare.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'cos2p\[nvflare\]'"):
+        require_nvflare()
+
+
+# ---------------------------------------------------------------- members
+
+
+def test_facts_from_outside_are_checked() -> None:
+    assert JoinRequest.from_dict({"samples": 5, "test_samples": 1}) == JoinRequest(5, 1)
+    for wrong in ({}, {"samples": 0, "test_samples": 0}, {"samples": "x", "test_samples": 0},
+                  {"samples": 1, "test_samples": 0, "memory": -1}, {"samples": 10**12, "test_samples": 0},
+                  {"samples": 1, "test_samples": 0, "flops": float("nan")}):  # fmt: skip
+        with pytest.raises(UpdateRefused):
+            JoinRequest.from_dict(wrong)
+
+
+def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> None:
+    recipe = small_recipe(2)
+    config = build_world(recipe).config
+    member = member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10**9, flops=3e9))
+    assert (member.rate, member.batch, member.samples) == (0.25, 16, 50)
+    assert (member.device.memory, member.device.flops) == (10**9, 3e9)
+
+
+def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:
+    recipe = small_recipe(1, model__dim=128, fleet__devices=[{"preset": "laptop", "name": "dev", "rate": 1.0}])
+    config = build_world(recipe).config
+    assert member_of(recipe, config, "dev-1", JoinRequest(50, 10)).rate == 1.0
+    assert member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=12_000_000)).rate < 1.0
+    with pytest.raises(BudgetError, match=r"dev-1 has 10\.0 kB"):
+        member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10_000))
+
+
+def test_a_lowered_rate_is_always_lower() -> None:
+    recipe = small_recipe(1)
+    config, device = build_world(recipe).config, fleet_devices(recipe)[0][0]
+    rate, steps = 1.0, 0
+    while rate > 0.015625:
+        lower = lowered_rate(config, Member("dev-1", device, rate, 16, 40), recipe)
+        assert lower < rate
+        rate, steps = lower, steps + 1
+    assert steps == 10  # one rung of the ladder at a time, as the memory is ample
+
+
+def test_a_lowered_rate_is_what_the_ledger_says_fits() -> None:
+    recipe = small_recipe(1, model__dim=128, model__mlp=512)
+    config = build_world(recipe).config
+    poor = fleet_devices(recipe)[0][0].model_copy(update={"memory": 10_000_000})
+    load = Workload(batch=16, samples=40, distill=True, rescale=True, keep_start=True)
+    limit = largest_rate(config, 10_000_000, load, tier_blocks=tuple(range(1, config.depth + 1)))
+    assert 0.0625 < limit < 0.5
+    lower = lowered_rate(config, Member("dev-1", poor, 1.0, 16, 40), recipe)
+    assert lower == max(rate for rate in LADDER if rate <= limit)  # straight there, not rung by rung
+
+
+def test_device_files_survive(tmp_path: Path) -> None:
+    DeviceFile(data="/d", memory=5, slowdown=2.0).write(tmp_path)
+    assert DeviceFile.read(tmp_path) == DeviceFile(data="/d", memory=5, slowdown=2.0)
+    (tmp_path / "device.json").write_text("{")
+    with pytest.raises(ConfigError, match="join again"):
+        DeviceFile.read(tmp_path)
+
+
+# ---------------------------------------------------------------- local fleets
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(8, [1, 3, 4]), (4, [1, 1, 2]), (3, [1, 1, 1]), (2, [0, 1, 1]), (16, [2, 6, 8])]
+)
+def test_a_fleet_keeps_its_mix_at_any_size(count: int, expected: list[int]) -> None:
+    recipe = with_devices(Recipe.load("quickstart"), count)
+    presets = ["jetson-xavier-nx-8gb", "jetson-agx-xavier-32gb", "jetson-agx-orin-64gb"]
+    counts = [sum(g.count for g in recipe.fleet.devices if g.preset == preset) for preset in presets]
+    assert sum(counts) == count
+    assert counts == expected
+
+
+def test_slow_devices_have_the_ratios_of_the_recipe() -> None:
+    recipe = small_recipe(2, fleet__devices=[{"preset": "laptop", "name": "a", "flops": 4e9},
+                                            {"preset": "laptop", "name": "b", "flops": 1e9}])  # fmt: skip
+    devices = slowed(recipe)
+    assert {name: device.slowdown for name, device in devices.items()} == {"a-1": 1.0, "b-1": 4.0}

@@ -1,0 +1,206 @@
+"""The training process with a real cap and real kills. No network. About 20 s on an idle core."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cos2p.costs.fitting import make_spec
+from cos2p.errors import DataError
+from cos2p.fleet.device.cap import SLACK_BYTES
+from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.training import TrainingProcess
+from cos2p.messages import Order, Task, Update
+from cos2p.recipe import Recipe
+from cos2p.runtime.workers import unpack_memory
+from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.training.costs import submodel_memory
+from cos2p.training.prefix import encode
+from cos2p.training.trainers import run_task
+from tests.fleet.lab import small_recipe
+
+pytestmark = pytest.mark.fleet
+
+MB = 10**6
+
+
+def wide_recipe() -> Recipe:
+    """A model of which the whole needs some hundred megabytes in training, on a handful of samples."""
+    return small_recipe(1, model__dim=320, model__mlp=1280, data__train_samples=16)
+
+
+class Transfers:
+    """A device's files and its training process."""
+
+    def __init__(self, folder: Path, recipe: Recipe, **setup: object) -> None:
+        self.folder, self.world = folder, build_world(recipe)
+        values = {"classes": list(self.world.bundle.class_names), "threads": 1} | setup
+        self.process = TrainingProcess(
+            Setup("dev-1", recipe.model_dump(mode="json"), self.world.config.to_dict(), **values),  # type: ignore[arg-type]
+            folder / "training.log",
+        )
+
+    def job(self, rate: float, start: int = 0) -> tuple[Job, Order]:
+        task = make_task(self.world, rate, start)
+        (self.folder / "task").write_bytes(task.to_bytes())
+        return Job(*(str(self.folder / name) for name in ("task", "update", "remembered"))), task.order
+
+    @property
+    def update(self) -> Update:
+        return Update.from_bytes((self.folder / "update").read_bytes())
+
+
+def make_task(world: World, rate: float, start: int = 0) -> Task:
+    member = world.context.members["dev-1"]
+    spec, weights = make_spec(world.config, rate, start), first_weights(world.recipe, world.config)
+    settings = world.context.local(member).model_dump(mode="json")
+    order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, "submodel", settings, 1e-3, spec, prefix_precision="float16")
+    prefix = encode(extract_prefix(weights, world.config, spec), "float16")
+    return Task(order, extract(weights, world.config, spec), prefix)
+
+
+def test_a_mapped_task_is_the_task(tmp_path: Path) -> None:
+    task = make_task(build_world(small_recipe(1)), 0.25, start=2)
+    (tmp_path / "task").write_bytes(task.to_bytes())
+    read = read_task(tmp_path / "task")
+    assert read.order == task.order
+    for part in ("weights", "prefix", "extras"):
+        ours, theirs = getattr(read, part), getattr(task, part)
+        assert ours.keys() == theirs.keys()
+        assert all(bool((ours[name] == theirs[name]).all()) for name in ours)
+    (tmp_path / "task").unlink()  # what is mapped stays readable
+    assert all(tensor.isfinite().all() for tensor in read.prefix.values())
+
+
+def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> None:
+    transfers = Transfers(tmp_path, small_recipe(1))
+    try:
+        found = transfers.process.start()
+        assert (found["samples"], found["test_samples"]) == tuple(
+            len(part) for part in (transfers.world.shards["dev-1"].train, transfers.world.shards["dev-1"].test)
+        )
+        job, _ = transfers.job(0.25, start=2)
+        outcome = transfers.process.train(job)
+        assert outcome.done
+        assert outcome.numbers["seconds"] > 0
+        expected, _ = run_task(
+            transfers.world.config, make_task(transfers.world, 0.25, 2), transfers.world.shards["dev-1"], {}
+        )
+        assert transfers.update.delta.keys() == expected.delta.keys()
+        assert all(transfers.update.delta[n].allclose(expected.delta[n], atol=1e-6) for n in expected.delta)
+        assert unpack_memory((tmp_path / "remembered").read_bytes()) == {}
+        pid = transfers.process.pid
+        assert transfers.process.train(job).done
+        assert transfers.process.pid == pid  # warm: the same process does the next task
+        its_process_is_killed(transfers, job)
+    finally:
+        transfers.process.stop()
+
+
+def its_process_is_killed(transfers: Transfers, job: Job) -> None:
+    """Told with the signal, and replaced for the next task."""
+    pid = transfers.process.pid
+    assert pid is not None
+    victim = psutil.Process(pid)
+    victim.suspend()  # so that it cannot be done before it is killed
+    threading.Timer(0.5, victim.kill).start()
+    outcome = transfers.process.train(job)
+    assert not outcome.done
+    assert not outcome.out_of_memory
+    assert "killed by signal 9 (SIGKILL)" in outcome.reason
+    assert transfers.process.train(job).done
+    assert transfers.process.pid != pid
+
+
+def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) -> None:
+    recipe = wide_recipe()
+    world = build_world(recipe)
+    whole = submodel_memory(world.config, make_task(world, 1.0).order, 12).total
+    cap = whole // 3
+    transfers = Transfers(tmp_path, recipe, memory=cap)
+    try:
+        transfers.process.start()
+        job, _ = transfers.job(1.0)
+        outcome = transfers.process.train(job)
+        assert not outcome.done
+        assert outcome.out_of_memory
+        assert outcome.numbers["memory"] == cap
+        assert 0 < outcome.numbers["peak"] < cap + 1.25 * SLACK_BYTES
+        assert "out of memory: the cap is" in outcome.reason
+        assert not (tmp_path / "update").exists()
+        rate = next(
+            rate
+            for rate in (0.5625, 0.25, 0.0625)
+            if submodel_memory(world.config, make_task(world, rate, 0).order, 12).total <= cap
+        )
+        smaller, order = transfers.job(rate, start=world.config.depth - len(make_task(world, rate).order.spec.window))
+        outcome = transfers.process.train(smaller)
+        assert outcome.done, outcome.reason
+        assert outcome.numbers["peak"] <= submodel_memory(world.config, order, 12).total + SLACK_BYTES
+    finally:
+        transfers.process.stop()
+
+
+def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
+    """Windows at every height, in one process: what a task leaves behind must not count against the next."""
+    recipe = wide_recipe()
+    orders = [make_task(build_world(recipe), 0.375, start).order for start in (0, 1, 2)]
+    cap = max(submodel_memory(build_world(recipe).config, order, 12).total for order in orders)
+    transfers = Transfers(tmp_path, recipe, memory=cap)
+    try:
+        transfers.process.start()
+        pid = transfers.process.pid
+        for start in (0, 1, 2, 0, 1, 2):
+            job, _ = transfers.job(0.375, start)
+            outcome = transfers.process.train(job)
+            assert outcome.done, outcome.reason
+            assert outcome.numbers["peak"] <= cap + SLACK_BYTES // 2
+        assert transfers.process.pid == pid
+    finally:
+        transfers.process.stop()
+
+
+def test_whoever_is_over_the_cap_is_killed_where_the_system_has_none(tmp_path: Path) -> None:
+    """The parent's watch: the second line of defence, and the only one outside Linux."""
+    transfers = Transfers(tmp_path, wide_recipe())
+    try:
+        transfers.process.start()
+        transfers.process.setup = Setup(
+            **(transfers.process.setup.to_dict() | {"memory": 10 * MB})
+        )  # the child knows of no cap
+        job, _ = transfers.job(1.0)
+        outcome = transfers.process.train(job)
+        assert not outcome.done
+        assert outcome.out_of_memory
+        assert outcome.numbers["peak"] > 10 * MB
+        assert "killed" in outcome.reason
+    finally:
+        transfers.process.stop()
+
+
+def test_data_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    transfers = Transfers(tmp_path, small_recipe(1), data=str(tmp_path / "nowhere"))
+    elsewhere = small_recipe(1, data__source="folder", data__path="x").model_dump(mode="json")
+    transfers.process.setup = Setup(**(transfers.process.setup.to_dict() | {"recipe": elsewhere}))
+    with pytest.raises(DataError, match="nowhere"):
+        transfers.process.start()
+
+
+def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cos2p.fleet.device.worker"]
+    code = (
+        f"import subprocess, time; p = subprocess.Popen({command!r}, stdin=subprocess.PIPE); print(p.pid, flush=True)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code + "; time.sleep(600)"], stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    child.wait(timeout=60)

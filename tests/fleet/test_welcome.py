@@ -1,0 +1,66 @@
+"""Clients that were not known beforehand, and rates that change: every method takes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cos2p.methods import build_method, methods
+from cos2p.methods.base import Member, RunContext
+from cos2p.runtime.decisions import Failed, Joined
+from cos2p.runtime.server import Send, Server
+from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.training.trainers import run_task, trainer
+from tests.fleet.lab import small_recipe
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return build_world(small_recipe(2, fleet__enforce_memory=False))
+
+
+def server(world: World, method: str, member: Member) -> Server:
+    recipe = small_recipe(2, method={"name": method})
+    context = RunContext(world.config, {member.name: member}, recipe.training, recipe.schedule, recipe.seed, False)
+    return Server(context, build_method(recipe.method, context), first_weights(recipe, world.config))
+
+
+def sent(effects: list[object]) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
+    first, second = (replace(member, rate=0.5) for member in world.context.members.values())
+    made = server(world, method, first)
+    (task,) = sent(made.handle(Joined(first.name)))
+    update, _ = run_task(world.config, made.task(task.order), world.shards[first.name], {})
+    made.welcome(second)  # while the first is at work
+    assert sent(made.handle(Joined(second.name)))
+    effects = made.receive(first.name, update)
+    assert not [e for e in effects if getattr(e, "kind", "") in ("refused", "dropped")], effects
+    assert made.coordinator.merged == 1
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_a_lowered_rate_makes_the_next_task_no_larger(world: World, method: str) -> None:
+    member = replace(next(iter(world.context.members.values())), rate=0.75)
+    made = server(world, method, member)
+    (task,) = sent(made.handle(Joined(member.name)))
+    before = size(made, task, world, member)
+    made.welcome(replace(member, rate=0.0625))
+    (task,) = sent(made.handle(Failed(member.name, task.order.task, "out of memory")))
+    after = size(made, task, world, member)
+    if type(made.method).over_budget:
+        assert after <= before
+    else:
+        assert after < before
+    update, _ = run_task(world.config, made.task(task.order), world.shards[member.name], {})
+    made.receive(member.name, update)
+    assert made.coordinator.merged == 1
+
+
+def size(made: Server, task: Send, world: World, member: Member) -> int:
+    """Bytes the task's trainer would need."""
+    return trainer(task.order.trainer).memory(world.config, task.order, member.samples).total
