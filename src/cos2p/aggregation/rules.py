@@ -12,6 +12,12 @@ from cos2p.errors import ConfigError
 
 Redispatch = Literal["at-once", "at-aggregation"]
 
+Choice = Literal["uniform", "coverage", "speed"]
+"""Who is chosen where not all take part: anyone, who holds what was trained least, or who is quickest."""
+
+# 0.07 · 100 is 7.000000000000001 in floating point; without the guard its ceiling would be 8.
+_GUARD = 1e-9
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -40,17 +46,53 @@ class Rules:
     """Tasks in a row that may fail or be refused before their client is benched; after as many that came to nothing
     for any reason, restarts included, a client is no longer waited for."""
 
+    clients_per_round: float | None = None
+    """How many clients take part in a round: a whole number counts them, a number below 1 is a share of those here.
+    None lets everybody take part. With `at-once` it is how many are at work at any time."""
+
+    max_in_flight: int | None = None
+    """How many tasks may be out at once. None sets no limit."""
+
+    choose: Choice = "uniform"
+
+    seed: int = 0
+    """Of the draws among those who could take part."""
+
     def __post_init__(self) -> None:
+        if self.choose not in get_args(Choice):
+            raise ConfigError(f"choose is {self.choose!r}; it is one of {', '.join(get_args(Choice))}")
+        per_round = self.clients_per_round
+        if per_round is not None and not (0 < per_round < 1 or (per_round >= 1 and per_round == int(per_round))):
+            raise ConfigError(f"clients_per_round is {per_round}; it is a whole number, or a share between 0 and 1")
         if self.redispatch not in get_args(Redispatch):
             raise ConfigError(f"redispatch is {self.redispatch!r}; it is one of {', '.join(get_args(Redispatch))}")
         if self.rounds is None and self.max_updates is None:
             raise ConfigError("a run needs an end: set rounds, max_updates or both")
-        for name, least in (("rounds", 1), ("max_updates", 1), ("max_staleness", 0), ("max_failures", 1)):
+        for name, least in (
+            ("rounds", 1),
+            ("max_updates", 1),
+            ("max_staleness", 0),
+            ("max_failures", 1),
+            ("max_in_flight", 1),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it is at least {least}")
         if self.task_timeout is not None and not (self.task_timeout > 0 and math.isfinite(self.task_timeout)):
             raise ConfigError(f"task_timeout is {self.task_timeout}; it is a number of seconds above 0, or None")
+
+    @property
+    def limited(self) -> bool:
+        """Whether some clients may have to wait although they could work."""
+        return self.clients_per_round is not None or self.max_in_flight is not None
+
+    def taking_part(self, here: int) -> float:
+        """How many of the clients that are here may take part in a round."""
+        if self.clients_per_round is None:
+            return math.inf
+        if self.clients_per_round >= 1:
+            return self.clients_per_round
+        return max(1, math.ceil(self.clients_per_round * here - _GUARD))
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Rules:

@@ -4,7 +4,7 @@ Simulation and network are two drivers of this same object. It follows Algorithm
 out: instead of blocking in a loop until an update comes, it is told what happened and says what to do next.
 
     for q = 1 to Q                                    version, the round's number
-      C_q ← available clients                         _Client: who is here, who is expected
+      C_q ← available clients                         ClientRecord: who is here, who is expected
       all workers in parallel: client-training(w, q)  Dispatch
       while cnt < μN: receive an update               Arrived → Merge, until the trigger is met
       while t_clk < T_timeout: receive an update      StartTimer, further Merges, TimerFired
@@ -13,16 +13,21 @@ out: instead of blocking in a loop until an update comes, it is told what happen
 The paper's two inner loops can block for ever; here they cannot. N counts only clients that reported in this
 round or can still be expected to, so the threshold never exceeds what can arrive, and a buffer nobody can add to
 is aggregated at once. A straggler is never interrupted: its update is merged when it comes, with its staleness.
+
+Where the rules let only some clients take part, N counts those who do: they reported in this round, are at work, or
+fill the places that are free. No event looks at all clients: what the decisions need is counted along (`Census`), and
+who is ready lies in a set that finds its k-th member quickly (`participation`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, assert_never
 
 from cos2p.aggregation.rules import Rules
+from cos2p.runtime.census import BUSY, HOPEFUL, NEW, PRESENT, READY, STORED, WAITED, Census, ClientRecord
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
@@ -42,46 +47,15 @@ from cos2p.runtime.decisions import (
     Ticket,
     TimerFired,
 )
-
-
-@dataclass
-class _Client:
-    here: bool = True
-    """Joined, and not known to be gone."""
-    benched: bool = False
-    overdue: bool = False
-    """Its open task has passed the deadline."""
-    cycle: int = 0
-    attempts: int = 0
-    fruitless: int = 0
-    """Tasks since its last good update that failed, were refused or were given up."""
-    failures: int = 0
-    """Those of them that failed or were refused since it joined."""
-    ticket: Ticket | None = None
-
-    @property
-    def gets_tasks(self) -> bool:
-        return self.here and not self.benched
-
-    def close_ticket(self, *, good: bool) -> None:
-        self.ticket = None
-        self.overdue = False
-        self.fruitless = 0 if good else self.fruitless + 1
-        if good:
-            self.failures = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        # Not asdict: it copies deeply, ten times slower, and a checkpoint may be taken at every event.
-        return {**vars(self), "ticket": None if self.ticket is None else {**vars(self.ticket)}}
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> _Client:
-        ticket = state["ticket"]
-        return cls(**{**state, "ticket": None if ticket is None else Ticket(**ticket)})
+from cos2p.runtime.participation import Draw, Preference
+from cos2p.runtime.roster import decode_roster, encode_roster
 
 
 class Coordinator:
     """Give it what happens, carry out what it answers, in order.
+
+    `roster` lists the clients that are known beforehand, if any: a checkpoint then names them by their place in it.
+    `preference` says how much a client's next task would be worth, where the rules choose by that.
 
     >>> from cos2p.aggregation.triggers import Trigger
     >>> coordinator = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=1))
@@ -94,17 +68,26 @@ class Coordinator:
     Finish(reason='rounds')
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, roster: Sequence[str] = (), preference: Preference | None = None) -> None:
         self.rules = rules
+        self.preference = preference
         self.version = 0
         """Aggregations so far; also the number of the round under way, from 0."""
         self.merged = 0
         """Updates merged since the start of the run."""
         self.finished: str | None = None
         """Why the run is over, or None while it goes on."""
-        self._clients: dict[str, _Client] = {}
+        self._roster = roster
+        self._clients: dict[str, ClientRecord] = {}
+        self._by_number: list[ClientRecord] = []
+        self._open: dict[str, Ticket] = {}
+        self._versions: Counter[int] = Counter()  # how many open tasks were cut from each version
+        self._deadlines: dict[str, ClientRecord] = {}
         self._reported: Counter[str] = Counter()  # updates of the round under way, by client
+        self._updates = 0  # their sum
         self._listening = False  # the threshold is met and T_clk runs
+        self._census = Census()
+        self._draw = Draw(rules.seed)
 
     # ------------------------------------------------------------ what the driver asks
 
@@ -119,28 +102,27 @@ class Coordinator:
 
     def ticket(self, client: str, task: str) -> Ticket | None:
         """The open task of that name; None if this client was never given it, or it is answered or given up."""
-        record = self._clients.get(client)
-        if record is None or record.ticket is None or record.ticket.task != task:
-            return None
-        return record.ticket
+        ticket = self._open.get(client)
+        return ticket if ticket is not None and ticket.task == task else None
 
-    def in_flight(self) -> dict[str, Ticket]:
-        """Every open task by its client, those of absent and overdue clients included."""
-        return {name: record.ticket for name, record in self._clients.items() if record.ticket is not None}
+    def open_ticket(self, client: str) -> Ticket | None:
+        """What the client was given and has not answered."""
+        return self._open.get(client)
 
-    def in_flight_versions(self) -> dict[int, int]:
+    def in_flight(self) -> Mapping[str, Ticket]:
+        """Every open task by its client, those of absent and overdue clients included. Not to be changed."""
+        return self._open
+
+    def in_flight_versions(self) -> Mapping[int, int]:
         """How many open tasks were cut from each version: the versions that may still be asked for."""
-        return dict(Counter(ticket.version for ticket in self.in_flight().values()))
+        return self._versions
 
     def pending_timers(self) -> list[StartTimer]:
         """The timers that still matter, for a driver whose clock did not survive a restart."""
         timers = [StartTimer(self._listening_timer, self.rules.trigger.t_clk)] if self._listening else []
         if self.rules.task_timeout is not None:
-            timers += [
-                StartTimer(_deadline(record.ticket.task), self.rules.task_timeout)
-                for record in self._clients.values()
-                if record.ticket is not None and not record.overdue
-            ]
+            waited = sorted((client.number, timer) for timer, client in self._deadlines.items() if not client.overdue)
+            timers += [StartTimer(timer, self.rules.task_timeout) for _, timer in waited]
         return timers
 
     @property
@@ -156,6 +138,7 @@ class Coordinator:
                 self._joined(client)
             case Left(client) if client in self._clients:
                 self._clients[client].here = False
+                self._recount(self._clients[client])
             case Arrived(client, task):
                 return [self._arrived(client, task)]
             case Refused(client, task, reason) if self.ticket(client, task):
@@ -173,43 +156,55 @@ class Coordinator:
 
     def _joined(self, client: str) -> None:
         """Whoever joins has nothing in hand, so a task it was given before is given up."""
-        record = self._clients.setdefault(client, _Client())
+        record = self._clients.get(client) or self._enrol(client)
         if record.ticket is not None:
-            record.close_ticket(good=False)
+            self._close(record, good=False)
         record.here = True
         record.benched = False
         record.failures = 0
+        self._recount(record)
+
+    def _enrol(self, client: str) -> ClientRecord:
+        record = ClientRecord(client, len(self._by_number))
+        self._clients[client] = record
+        self._by_number.append(record)
+        return record
 
     def _arrived(self, client: str, task: str) -> Action:
         ticket = self.ticket(client, task)
         if ticket is None:
             return Drop(client, task, self._why_no_ticket(client, task))
         record = self._clients[client]
-        record.close_ticket(good=True)
+        self._close(record, good=True)
         record.here = True
         staleness = self.version - ticket.version
         limit = self.rules.max_staleness
         if limit is not None and staleness > limit:
+            self._recount(record)
             return Drop(client, task, f"too stale: {staleness} versions old, at most {limit} are merged")
         record.cycle += 1
         self._reported[client] += 1
+        self._updates += 1
         self.merged += 1
+        self._recount(record)
         return Merge(client, task, ticket.version, staleness)
 
     def _came_to_nothing(self, client: str, reason: str) -> list[Action]:
         record = self._clients[client]
-        record.close_ticket(good=False)
+        self._close(record, good=False)
         record.failures += 1
-        if record.failures < self.rules.max_failures:
+        record.benched = record.failures >= self.rules.max_failures
+        self._recount(record)
+        if not record.benched:
             return []
-        record.benched = True
         return [Bench(client, f"{record.failures} tasks in a row came to nothing; the last one {reason}")]
 
     def _note_deadline(self, timer: str) -> None:
         """An overdue client is not waited for; its ticket stays open, so a late answer is still merged."""
-        for record in self._clients.values():
-            if record.ticket is not None and timer == _deadline(record.ticket.task):
-                record.overdue = True
+        record = self._deadlines.get(timer)
+        if record is not None:
+            record.overdue = True
+            self._recount(record)
 
     def _why_no_ticket(self, client: str, task: str) -> str:
         given = self._clients[client].attempts if client in self._clients else 0
@@ -217,33 +212,65 @@ class Coordinator:
             return "closed task: answered before, or given up when the client joined anew"
         return "unknown task: never given to this client"
 
-    # ------------------------------------------------------------ Algorithm 2: when the round ends
+    def _close(self, record: ClientRecord, *, good: bool) -> None:
+        """The client's open task is answered or given up."""
+        ticket = record.ticket
+        assert ticket is not None
+        record.close_ticket(good=good)
+        del self._open[record.name]
+        self._deadlines.pop(_deadline(ticket.task), None)
+        self._versions[ticket.version] -= 1
+        if not self._versions[ticket.version]:
+            del self._versions[ticket.version]
 
-    def _expected(self) -> list[str]:
-        """Who is waited for: at work, or about to get a task.
+    # ------------------------------------------------------------ who is what
+
+    def _recount(self, record: ClientRecord) -> None:
+        """Something about this client changed: tell the census what it is now.
 
         A client whose tasks keep coming to nothing still gets new ones, but is not waited for until one succeeds:
         one that restarts in the middle of every task would otherwise hold up a synchronous round for ever.
         """
-        return [
-            name
-            for name, record in self._clients.items()
-            if record.gets_tasks
-            and not record.overdue
-            and record.fruitless < self.rules.max_failures
-            and not self._waits(name)
-        ]
+        kind = 0
+        if record.gets_tasks:
+            kind = PRESENT
+            likely = record.fruitless < self.rules.max_failures
+            if record.ticket is not None:
+                if not record.overdue:
+                    kind |= BUSY | (WAITED if likely else 0)
+            elif not self._waits(record.name):
+                kind |= READY | (HOPEFUL if likely else 0)
+            if record.name not in self._reported:
+                kind |= NEW
+        self._census.count(record, kind)
 
     def _waits(self, client: str) -> bool:
         """It has done its part of this round and gets its next task with the next version."""
         return self.rules.redispatch == "at-aggregation" and client in self._reported
 
+    def _free_places(self) -> float:
+        """How many more may be given a task now."""
+        rules, census = self.rules, self._census
+        if not rules.limited:
+            return len(census.ready)
+        taking_part = census.busy + (len(self._reported) if rules.redispatch == "at-aggregation" else 0)
+        places = rules.taking_part(census.present) - taking_part
+        if rules.max_in_flight is not None:
+            places = min(places, rules.max_in_flight - census.busy)
+        return max(0, places)
+
+    def _expected(self) -> bool:
+        """Whether anybody is waited for: at work, or about to get a task."""
+        return self._census.waited > 0 or min(self._census.hopeful, self._free_places()) > 0
+
+    # ------------------------------------------------------------ Algorithm 2: when the round ends
+
     def _threshold_met(self) -> bool:
         """cnt ≥ ⌈μN⌉, with N the clients that reported in this round or can be expected to."""
-        taking_part = self._reported.keys() | set(self._expected())
-        return self.rules.trigger.met(
-            updates=self._reported.total(), reporters=len(self._reported), clients=len(taking_part)
-        )
+        census = self._census
+        reporters = len(self._reported)
+        taking_part = reporters + census.waited_new + min(census.hopeful_new, int(self._free_places()))
+        return self.rules.trigger.met(updates=self._updates, reporters=reporters, clients=taking_part)
 
     def _round_is_over(self, event: Event) -> bool:
         if not self._expected():
@@ -273,35 +300,52 @@ class Coordinator:
         return "max_updates" if self.merged == self.rules.max_updates else None
 
     def _aggregate(self) -> Aggregate:
-        action = Aggregate(self.version, self.version + 1, tuple(self._reported), self._reported.total())
+        reporters = tuple(self._reported)
+        action = Aggregate(self.version, self.version + 1, reporters, self._updates)
         self.version += 1
         self._reported.clear()
+        self._updates = 0
         self._listening = False
+        for client in reporters:
+            self._recount(self._clients[client])
         return action
 
     def _finish(self, reason: str) -> Finish:
         self.finished = reason
-        for record in self._clients.values():
-            record.ticket = None
+        for client in self._open:
+            self._clients[client].ticket = None
+        self._open, self._versions, self._deadlines = {}, Counter(), {}
         return Finish(reason)
 
     # ------------------------------------------------------------ Algorithm 2: all workers in parallel
 
     def _hand_out_tasks(self) -> list[Action]:
-        """Whoever has no task, and does not wait for the next version, gets one from the current version."""
-        if self.finished is not None:
-            return []
+        """Whoever has no task, and does not wait for the next version, gets one from the current version.
+
+        All of them, in the order in which they first joined; or, where not all may take part, those who are drawn.
+        """
         actions: list[Action] = []
-        for client, record in self._clients.items():
-            if record.ticket is not None or not record.gets_tasks or self._waits(client):
-                continue
-            task = _task_name(client, record.attempts)
-            record.ticket = Ticket(task, self.version, record.cycle, record.attempts)
+        while self.finished is None and len(self._census.ready) and self._free_places() >= 1:
+            record = self._by_number[self._chosen()]
+            task = _task_name(record.name, record.attempts)
+            ticket = record.ticket = Ticket(task, self.version, record.cycle, record.attempts)
             record.attempts += 1
-            actions.append(Dispatch(client, task, self.version, record.cycle, record.ticket.attempt))
+            self._open[record.name] = ticket
+            self._versions[ticket.version] += 1
+            actions.append(Dispatch(record.name, task, self.version, record.cycle, ticket.attempt))
             if self.rules.task_timeout is not None:
+                self._deadlines[_deadline(task)] = record
                 actions.append(StartTimer(_deadline(task), self.rules.task_timeout))
+            self._recount(record)
         return actions
+
+    def _chosen(self) -> int:
+        ready, preference = self._census.ready, self.preference
+        if not self.rules.limited:
+            return ready.at(0)
+        if preference is None or self.rules.choose == "uniform":
+            return self._draw.one(ready)
+        return self._draw.best(ready, lambda number: preference(self._by_number[number].name))
 
     @property
     def _listening_timer(self) -> str:
@@ -310,30 +354,65 @@ class Coordinator:
     # ------------------------------------------------------------ checkpoint
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain JSON values; clients as a list, because their order is the order of dispatch."""
+        """All of it as plain JSON values. Clients that were never given anything are places in the roster."""
         return {
             "rules": asdict(self.rules),
             "version": self.version,
             "merged": self.merged,
             "finished": self.finished,
-            "clients": [{"name": name, **record.to_dict()} for name, record in self._clients.items()],
+            "clients": [record.to_row() for record in self._by_number if not record.untouched],
+            "roster": encode_roster([record.name for record in self._by_number], self._roster),
+            "away": [record.number for record in self._by_number if record.untouched and not record.here],
             "reported": [[client, updates] for client, updates in self._reported.items()],
             "listening": self._listening,
+            "drawn": self._draw.drawn,
         }
 
     @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Coordinator:
+    def from_dict(
+        cls, state: Mapping[str, Any], roster: Sequence[str] = (), preference: Preference | None = None
+    ) -> Coordinator:
         """The coordinator as it was: the same events from here on give the same actions."""
-        coordinator = cls(Rules.from_dict(state["rules"]))
+        coordinator = cls(Rules.from_dict(state["rules"]), roster, preference)
         coordinator.version = state["version"]
         coordinator.merged = state["merged"]
         coordinator.finished = state["finished"]
-        for client in state["clients"]:
-            record = {field: value for field, value in client.items() if field != "name"}
-            coordinator._clients[client["name"]] = _Client.from_dict(record)
         coordinator._reported = Counter(dict(state["reported"]))
+        coordinator._updates = coordinator._reported.total()
         coordinator._listening = state["listening"]
+        coordinator._draw.drawn = state.get("drawn", 0)
+        if "roster" not in state:
+            state = _as_rows(state)
+        for name in decode_roster(state["roster"], roster):
+            coordinator._enrol(name)
+        for number in state["away"]:
+            coordinator._by_number[number].here = False
+        for row in state["clients"]:
+            coordinator._restore(row)
+        for record in coordinator._by_number:
+            coordinator._recount(record)
         return coordinator
+
+    def _restore(self, row: list[Any]) -> None:
+        number, *values, opened = row
+        record = self._by_number[number]
+        record.restore(values, opened)
+        if record.ticket is None:
+            return
+        self._open[record.name] = record.ticket
+        self._versions[record.ticket.version] += 1
+        if self.rules.task_timeout is not None:
+            self._deadlines[_deadline(record.ticket.task)] = record
+
+
+def _as_rows(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint of version 0.1, which lists every client by name, in order."""
+    rows = []
+    for number, entry in enumerate(state["clients"]):
+        ticket = entry["ticket"]
+        opened = None if ticket is None else [ticket[field] for field in ("task", "version", "cycle", "attempt")]
+        rows.append([number, *(int(entry[field]) for field in STORED), opened])
+    return {**state, "clients": rows, "roster": [entry["name"] for entry in state["clients"]], "away": []}
 
 
 def _task_name(client: str, attempt: int) -> str:
