@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.grid import Cell
-from cos2p.studies.outcome import Outcomes
 from cos2p.studies.progress import View
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
 
@@ -31,8 +31,8 @@ class FakeRunner:
         self.made.append(self)
 
     def __call__(
-        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
-    ) -> Outcomes:
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
         if self.error:
             raise self.error
         self.view.begin(cells, {}, later)
@@ -179,6 +179,8 @@ def test_ctrl_c_says_that_the_same_command_goes_on(fake: type[FakeRunner]) -> No
         (["compare", "tiny.toml", "--tune", "--lrs", "fast"], "write numbers with commas"),
         (["compare", "tiny.toml", "--methods", "cos2p", "--tune", "--tune-seed", "0"], "among the final seeds"),
         (["compare", "tiny.toml", "--methods", "cos2p", "--set", "training.lr=0"], "training.lr"),
+        (["compare", "tiny.toml", "--methods", "cos2p", "--tune", "--tune-updates", "ramfed:2"], "its methods: cos2p"),
+        (["compare", "tiny.toml", "--methods", "cos2p", "--lrs", "0.001"], "add --tune"),
         (["ablate", "tiny.toml", "--rows", "nothing"], "there is no row 'nothing'"),
         (["sweep", "tiny.toml", "--over", "nu=1"], "no such axis"),
     ],

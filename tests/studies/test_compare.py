@@ -249,7 +249,9 @@ def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
     [
         (Search(seed=1), (), "tuning seed 1 is among the final seeds"),
         (Search(lrs=(0.0,)), (), "must be above 0"),
-        (Search(updates_of={"ramfedd": 2}), (), "did you mean 'ramfed'"),
+        (Search(updates_of={"ramfedd": 2}), (), "unknown method 'ramfedd'; did you mean 'ramfed'"),
+        (Search(updates_of={"ramfed": 2}), (), "--tune-updates ramfed:2: no run of this study is of the method"),
+        (Search(updates_of={"cos2p-async": 2}), (), "did you mean 'cos2p'[?] its methods: cos2p$"),
         (Search(), ("data.validation_fraction=0.0",), "keeps no validation samples"),
     ],
 )

@@ -13,9 +13,9 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.runtime.results import recipe_toml
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.folder import study_folder
 from cos2p.studies.grid import Cell, Grid
-from cos2p.studies.outcome import Outcome, Outcomes
 from cos2p.studies.process import Status, Work
 from cos2p.studies.progress import StudyProgress, View
 from cos2p.studies.runner import Runner, StudyInterrupted
@@ -89,7 +89,7 @@ def test_failures_are_recorded_and_the_others_go_on(tmp_path: Path, folder: Path
 
     # A loss that is not finite comes again with the same recipe; what may be gone is tried again.
     again = runner(folder, cell_work.succeed, jobs=2)(grid.cells)
-    assert again["a-s1"] == Outcome("a-s1", failure="the loss became nan", exit_code=8, kept=True)
+    assert again["a-s1"] == CellOutcome("a-s1", failure="the loss became nan", exit_code=8, kept=True)
     assert [again[f"a-s{seed}"].ok for seed in (0, 2, 3, 4)] == [True] * 4
     forced = runner(folder, cell_work.succeed, retry=True)(grid.cells)
     assert all(outcome.ok for outcome in forced.values())
@@ -104,7 +104,7 @@ def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: Grid, folder: Path)
 
     thread = threading.Thread(target=stop_once_it_runs)
     thread.start()
-    seen: list[Outcomes] = []
+    seen: list[CellOutcomes] = []
     with pytest.raises(StudyInterrupted, match="stopped after 1 of 2 cells"):
         runner(folder, cell_work.linger)(grid.cells, lambda so_far: seen.append(dict(so_far)))
     thread.join()

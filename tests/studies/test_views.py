@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.grid import Cell, Grid
-from cos2p.studies.outcome import Outcome
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress
 from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
@@ -24,8 +24,8 @@ def grid(tmp_path: Path) -> Grid:
     return tiny_grid(tmp_path, rows=("slow", "quick"), seeds=(0, 1))
 
 
-def done(cell: Cell, seconds: float) -> Outcome:
-    return Outcome(cell.name, figures(0.5), seconds=seconds)
+def done(cell: Cell, seconds: float) -> CellOutcome:
+    return CellOutcome(cell.name, figures(0.5), seconds=seconds)
 
 
 def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: Grid) -> None:
@@ -44,7 +44,7 @@ def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: Grid) -> None
     progress.moved(slow1, Status(0.5, "half way", 55.0))  # the run itself knows better
     assert progress.remaining() == 55.0 + 20.0
     assert progress.count_words() == "2/4 cells"
-    progress.ended(slow1, Outcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
+    progress.ended(slow1, CellOutcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
     progress.started(quick1)
     progress.ended(quick1, done(quick1, 20.0))
     assert progress.count_words() == "4/4 cells, 1 failed"
@@ -73,7 +73,7 @@ def test_the_first_estimate_comes_from_the_running_cells(grid: Grid) -> None:
 
 def test_what_is_kept_counts_as_done_and_teaches_the_pace(grid: Grid) -> None:
     progress = StudyProgress(jobs=1, clock=Clock())
-    kept = Outcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
+    kept = CellOutcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
     progress.begin(grid.cells, {kept.cell: kept}, later=0)
     assert progress.count_words() == "1/4 cells, 1 from before"
     assert progress.remaining() == 120.0
@@ -96,7 +96,7 @@ def test_plain_lines(grid: Grid) -> None:
     view.tick()
     view.tick()
     view.ended(grid.cells[0], done(grid.cells[0], 61.0))
-    view.ended(grid.cells[1], Outcome(grid.cells[1].name, failure="the loss\x1b[31m became nan", exit_code=8))
+    view.ended(grid.cells[1], CellOutcome(grid.cells[1].name, failure="the loss\x1b[31m became nan", exit_code=8))
     assert lines(view) == [
         "4 cells, 2 at once",
         "slow-s0: updates 2/4 · about 4 min 1 s left",
@@ -109,7 +109,7 @@ def test_plain_lines(grid: Grid) -> None:
 def test_a_trial_is_told_by_what_it_is_judged_by(grid: Grid) -> None:
     cell = grid.cells[0]
     recipe = cell.recipe.model_copy(update={"data": cell.recipe.data.model_copy(update={"test_samples": 1})})
-    outcome = Outcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
+    outcome = CellOutcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
     assert outcome_words(replace(cell, recipe=recipe), outcome) == (
         "server 61.0 % on validation data, clients 50.0 %, 1 min 1 s"
     )
@@ -123,7 +123,7 @@ def test_the_live_view_draws_running_cells_and_prints_failures(grid: Grid) -> No
     view.started(grid.cells[0])
     view.moved(grid.cells[0], Status(0.5, "updates 2/4 · server –", None))
     console.print(view.draw())
-    view.ended(grid.cells[0], Outcome("slow-s0", failure="nan", exit_code=8))
+    view.ended(grid.cells[0], CellOutcome("slow-s0", failure="nan", exit_code=8))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "compare tiny" in text

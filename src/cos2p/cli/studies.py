@@ -15,7 +15,7 @@ from cos2p.cli.voice import Voice, complain, console, print_json
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.studies.outcome import Execute
+    from cos2p.studies.cell_outcome import Execute
     from cos2p.studies.progress import View
     from cos2p.studies.report import Report
 

@@ -22,10 +22,10 @@ from typing import Any
 
 from cos2p.errors import RunError
 from cos2p.runtime.results import check_same_recipe
+from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.grid import Cell
 from cos2p.studies.html import to_html
 from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
-from cos2p.studies.outcome import Outcome
 from cos2p.studies.report import Report
 from cos2p.tracking.files import explained, write_atomic
 
@@ -95,7 +95,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> Outcome | None:
+def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> CellOutcome | None:
     """What is known of the cell from an earlier start of the study; None if it has to run.
 
     Failures that would come again are kept too, unless `retry`.
@@ -104,11 +104,11 @@ def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> Outcome | 
     if (run / "recipe.toml").exists():
         check_same_recipe(cell.recipe, run)
     if (run / "result.json").exists():
-        return Outcome(cell.name, read_result(run), kept=True)
+        return CellOutcome(cell.name, read_result(run), kept=True)
     failure = Failures(folder).get(cell)
     if failure is None or retry or failure["exit_code"] not in KEPT_FAILURES:
         return None
-    return Outcome(cell.name, failure=failure["reason"], exit_code=failure["exit_code"], kept=True)
+    return CellOutcome(cell.name, failure=failure["reason"], exit_code=failure["exit_code"], kept=True)
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Failures:
         entry = self.read().get(cell.name)
         return dict(entry) if entry and entry["digest"] == cell.digest else None
 
-    def note(self, cell: Cell, outcome: Outcome, traceback: str = "") -> None:
+    def note(self, cell: Cell, outcome: CellOutcome, traceback: str = "") -> None:
         """Remember a failure, or forget it once the cell succeeded."""
         known = self.read()
         if outcome.ok and cell.name not in known:

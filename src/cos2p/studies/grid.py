@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
@@ -83,13 +84,32 @@ class Base:
     def load(self, row: Row, *more: str) -> Recipe:
         """The recipe of a row. Order of changes: the study's, the measure, the row's, `more`; the last one wins."""
         measure = () if self.updates is None else ("schedule.rounds=", f"schedule.updates={self.updates}")
-        method = row.method or recipe_values(self.recipe).get("method", {}).get("name", "cos2p")
-        own = [change for name, change in map(_split, self.changes) if name in ("", method)]
+        own = [change for name, change in map(_split, self.changes) if name in ("", self.method(row))]
         changes = [*own, *measure, *row.changes, *more]
         try:
             return Recipe.load(self.recipe, changes, row.method)
         except RecipeError as error:
             raise RecipeError(f"{row.key}: {error}" if row.key else str(error)) from None
+
+    def method(self, row: Row) -> str:
+        return str(row.method or recipe_values(self.recipe).get("method", {}).get("name", "cos2p"))
+
+    def refuse_strangers(self, rows: Sequence[Row]) -> None:
+        """A change for a method that no row has would be lost without a word."""
+        for change, (name, _) in zip(self.changes, map(_split, self.changes), strict=True):
+            if name:
+                refuse_stranger(f"--set {change}", name, [self.method(row) for row in rows])
+
+
+def refuse_stranger(option: str, method: str, compared: Sequence[str]) -> None:
+    """An option for one method is of use only if the study has that method."""
+    if method in compared:
+        return
+    method_class(method)  # a name that nobody knows is told with the one it looks like
+    close = get_close_matches(method, compared, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    rows = ", ".join(dict.fromkeys(compared))
+    raise ConfigError(f"{option}: no run of this study is of the method {method!r}; {hint}its methods: {rows}")
 
 
 def _split(change: str) -> tuple[str, str]:
@@ -128,6 +148,7 @@ def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int], prefix: str
             raise ConfigError(f"{what} {', '.join(twice)} was given twice; name each once")
     if not rows or not seeds:
         raise ConfigError("a study needs at least one row and one seed")
+    base.refuse_strangers(rows)
     cells: dict[str, Cell] = {}
     by_digest: dict[str, str] = {}
     where = {}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.grid import Grid
-from cos2p.studies.outcome import Outcomes
 from cos2p.studies.tables import Table
 
 
@@ -21,7 +21,7 @@ class Report:
     updates: int
     """Client updates of a run, the measure that makes rows comparable."""
     grid: Grid
-    outcomes: Outcomes
+    outcomes: CellOutcomes
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
     tuning: Mapping[str, Any] | None = None

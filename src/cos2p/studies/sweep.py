@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from cos2p.errors import ConfigError
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.grid import Base, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcomes
 from cos2p.studies.report import Report
 from cos2p.studies.tables import results_table
 
@@ -117,7 +117,7 @@ def sweep(plan: Sweep, execute: Execute, write: Callable[[Report], None]) -> Rep
     plan = replace(plan, base=plan.base.checked())
     grid = make_grid(plan.base, sweep_rows(plan.axes, plan.method), plan.seeds)
 
-    def report(outcomes: Outcomes) -> Report:
+    def report(outcomes: CellOutcomes) -> Report:
         names = " × ".join(axis.name for axis in plan.axes)
         recipe = grid.cells[0].recipe
         return Report(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
 from cos2p.studies.grid import Grid, Row
-from cos2p.studies.outcome import Outcomes
 from cos2p.tracking.metrics import mean_interval
 
 MISSING = "–"
@@ -107,7 +107,7 @@ def results_table(
     name: str,
     title: str,
     grid: Grid,
-    outcomes: Outcomes,
+    outcomes: CellOutcomes,
     rows: Sequence[Row] | None = None,
     columns: Sequence[Column] = COLUMNS,
     over_budget: frozenset[str] = frozenset(),
@@ -143,7 +143,7 @@ def differences_table(
     return Table(name, title, tuple(columns), tuple(lines), results.facts, (note,))
 
 
-def _line(row: Row, grid: Grid, outcomes: Outcomes, columns: Sequence[Column], over_budget: bool) -> Line:
+def _line(row: Row, grid: Grid, outcomes: CellOutcomes, columns: Sequence[Column], over_budget: bool) -> Line:
     runs, failures, waiting = {}, {}, []
     results: dict[int, Mapping[str, Any]] = {}
     for seed in grid.seeds:

@@ -10,7 +10,7 @@ from cos2p.studies.grid import Cell
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """The figures of a cell's `result.json`, or why there are none."""
 
     cell: str
@@ -28,7 +28,7 @@ class Outcome:
         return self.result is not None
 
 
-Outcomes = Mapping[str, Outcome]
+CellOutcomes = Mapping[str, CellOutcome]
 """By the cell's name; cells that have not run yet are missing."""
 
 
@@ -36,6 +36,6 @@ class Execute(Protocol):
     """Runs cells. Each outcome is told at once to `after`, with all outcomes so far."""
 
     def __call__(
-        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
-    ) -> Outcomes:
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
         """`later` is how many further cells the caller will ask for, for the estimate of the time."""
