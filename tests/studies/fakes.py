@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
-from cos2p.studies.grid import Base, Cell, Grid, Row, make_grid
+from cos2p.studies.grid import Base, Cell, Grid, Row, RunnableGrid, make_grid
 
 TINY = """
 name = "tiny"
@@ -57,7 +57,7 @@ def tiny_base(folder: Path, *changes: str, updates: int | None = None) -> Base:
     return Base(str(file), changes, updates).checked()
 
 
-def tiny_grid(folder: Path, rows: Sequence[str] = ("a", "b"), seeds: Sequence[int] = (0, 1)) -> Grid:
+def tiny_grid(folder: Path, rows: Sequence[str] = ("a", "b"), seeds: Sequence[int] = (0, 1)) -> RunnableGrid:
     """Rows that differ in their weight decay, so that they are different runs."""
     made = [Row(key, f"Row {key}", (f"training.weight_decay={n / 100}",)) for n, key in enumerate(rows)]
     return make_grid(tiny_base(folder), made, seeds)

@@ -81,7 +81,7 @@ def test_every_combination_is_a_row(tmp_path: Path) -> None:
         ("1", "0"),
         ("1", "10"),
     ]
-    assert [cell.name for cell in report.grid.cells[:2]] == ["mu=0.5_t_clk=0-s0", "mu=0.5_t_clk=10-s0"]
+    assert list(report.grid.places)[:2] == ["mu=0.5_t_clk=0-s0", "mu=0.5_t_clk=10-s0"]
     assert report.to_dict()["axes"]["mu"] == {"path": "schedule.mu", "values": ["0.5", "1"]}
 
 

@@ -123,7 +123,7 @@ def conduct(
     _print(report, folder, voice)
     if report.failures:
         complain(
-            f"{len(report.failures)} of {len(report.grid.cells)} runs failed; reasons are in {folder / 'table.md'}"
+            f"{len(report.failures)} of {len(report.grid.places)} runs failed; reasons are in {folder / 'table.md'}"
         )
         raise typer.Exit(EXIT_FAILED_CELLS)
 

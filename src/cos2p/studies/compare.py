@@ -9,7 +9,7 @@ from typing import Any
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class, methods
 from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Grid, Row, make_grid
+from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
 from cos2p.studies.tuning import Choice, Search, search_settings, tuned
@@ -74,7 +74,7 @@ def compare(
 
 
 def _report(
-    plan: Comparison, grid: Grid, outcomes: CellOutcomes, notes: Sequence[str], record: Mapping[str, Any] | None
+    plan: Comparison, grid: RunnableGrid, outcomes: CellOutcomes, notes: Sequence[str], record: Mapping[str, Any] | None
 ) -> Report:
     name = grid.cells[0].recipe.name
     bounds = frozenset(row.key for row in grid.rows if _over_budget(row.key))

@@ -84,14 +84,15 @@ def write_tuning(record: Mapping[str, Any], folder: Path) -> None:
 
 def to_json(values: Any) -> str:
     """JSON that every reader takes: what is not a finite number becomes null."""
-    return json.dumps(_finite(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(finite(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with null for every number that is not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
+        return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -17,12 +17,14 @@ from cos2p.errors import ConfigError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes, Execute
-from cos2p.studies.grid import Base, Grid, Row, make_grid, refuse_stranger
+from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid, refuse_stranger
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 TUNING_SEED = 1000
+TRIAL_PREFIX = "tune-"
+"""Beginning of the names of trials' folders."""
 
 
 def is_trial(recipe: Recipe) -> bool:
@@ -89,7 +91,7 @@ class Setting:
 
     def key(self, row: str) -> str:
         """Of a trial."""
-        return f"tune-{'whole-' if self.whole else ''}{self.folder(row)}"
+        return f"{TRIAL_PREFIX}{'whole-' if self.whole else ''}{self.folder(row)}"
 
     def folder(self, row: str) -> str:
         return f"{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
@@ -140,7 +142,7 @@ class Choice:
 class Trials:
     """The search's own grid, and what is tried for which row."""
 
-    grid: Grid
+    grid: RunnableGrid
     settings: Mapping[str, Sequence[Setting]]
     recipe_lrs: Mapping[str, float]
 
