@@ -12,6 +12,7 @@ import typer
 
 from cos2p.cli.recipes import complete_recipe
 from cos2p.cli.voice import Voice, complain, console, print_json
+from cos2p.cli.waiting import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,26 +101,21 @@ def default_folder(verb: str, recipe: str) -> Path:
     return Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}"
 
 
-def conduct(
-    kind: str,
-    folder: Path,
-    drive: Drive,
-    voice: Voice,
-    jobs: int,
-    retry: bool,
-    plots: Callable[[Report], str] | None = None,
-) -> None:
+def conduct(kind: str, folder: Path, drive: Drive, voice: Voice, jobs: int, retry: bool) -> None:
     """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
     from cos2p.studies.folder import study_folder, write_report
     from cos2p.studies.runner import Runner, StudyInterrupted
+    from cos2p.view.frozen import write_report as freeze
 
     try:
         with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
             report = drive(Runner(place, view, jobs, retry), lambda so_far: write_report(so_far, place))
-            write_report(report, place, plots(report) if plots else "")
+            write_report(report, place)
     except StudyInterrupted as stop:
         complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
         raise typer.Exit(130) from None
+    with reading(voice) as told:
+        freeze([folder], folder / "report.html", told)
     _print(report, folder, voice)
     if report.failures:
         complain(

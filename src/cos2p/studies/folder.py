@@ -1,10 +1,10 @@
 """The study's folder.
 
 DIR/study.json        everything for programs: rows, cells with their figures, tables
-DIR/table.md, .html   everything for people
+DIR/table.md          the tables for people
+DIR/report.html       the page, with pictures: written at the end, as `cos2p report DIR` does
 DIR/<table>.csv       the same figures, unrounded; runs.csv has one line for each run
 DIR/tuning.json       learning rates tried and chosen (compare --tune)
-DIR/plots.html        curves over the axes (sweep)
 DIR/cells/<name>/     one run folder for each cell
 DIR/logs/<name>.log   what a cell's process wrote, if anything
 DIR/failures.json     why cells failed
@@ -24,7 +24,6 @@ from cos2p.errors import RunError
 from cos2p.runtime.results import check_same_recipe
 from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.grid import Cell
-from cos2p.studies.html import to_html
 from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
 from cos2p.studies.report import Report
 from cos2p.tracking.files import explained, write_atomic
@@ -63,17 +62,14 @@ def study_folder(path: str | Path, kind: str) -> Iterator[Path]:
         yield folder
 
 
-def write_report(report: Report, folder: Path, plots: str = "") -> None:
-    """Write the tables, whole or not at all; `plots` is finished HTML for plots.html."""
+def write_report(report: Report, folder: Path) -> None:
+    """Write the tables, each file whole or not at all."""
     files = {
         "study.json": to_json(report.to_dict()),
         "table.md": to_markdown(report),
-        "table.html": to_html(report, '<p><a href="plots.html">Plots</a></p>\n' if plots else ""),
         "runs.csv": runs_csv(report),
         **{f"{table.name}.csv": to_csv(table) for table in report.tables},
     }
-    if plots:
-        files["plots.html"] = plots
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
 

@@ -24,36 +24,36 @@ from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.folder import finite
 from cos2p.studies.grid import Grid, Row
 from cos2p.studies.markdown import to_markdown
+from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, differences_table, results_table
-from cos2p.studies.tuning import TRIAL_PREFIX
 from cos2p.tracking.files import explained, write_atomic
 
-RUNS, RECIPE, TABLE = "runs.jsonl", "recipe.toml", "table.md"
+RECIPE, TABLE = "recipe.toml", "table.md"
 
 # ---------------------------------------------------------------- from a study's folder
 
 
 def write_record(study: Path, out: Path) -> None:
     """Write the record of a study's folder; files of an earlier record are replaced."""
-    values = _read_json(study / "study.json")
+    values = _read_json(study / STUDY)
     try:
         _write(values, study, out)
     except (LookupError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{study / 'study.json'} is not as this version writes it ({type(error).__name__}: {error}); "
+            f"{study / STUDY} is not as this version writes it ({type(error).__name__}: {error}); "
             "give the study's command again: finished runs are kept"
         ) from None
 
 
 def _write(values: Mapping[str, Any], study: Path, out: Path) -> None:
-    recipes = {path.parent.name: _read_toml(path) for path in sorted((study / "cells").glob("*/recipe.toml"))}
+    recipes = {path.parent.name: _read_toml(path) for path in sorted((study / CELLS).glob(f"*/{RECIPE}"))}
     reference = _reference(values)
     if reference not in recipes:
         raise RunError(f"{study}: {reference} has no recipe.toml in cells/; wait until its first run has begun")
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(study / "cells" / reference / RECIPE, out / RECIPE)
+        shutil.copyfile(study / CELLS / reference / RECIPE, out / RECIPE)
     lines = [_study_line(values), *_run_lines(values, study, recipes, recipes[reference]), *_trial_lines(values)]
     text = "".join(json.dumps(finite(line), ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     write_atomic(out / RUNS, text.encode())
@@ -121,7 +121,7 @@ def _run_lines(
     for name in [*known, *others]:
         cell = known.get(name, {})
         recipe = recipes.get(name, {})
-        result = cell["result"] if cell else _finished(folder / "cells" / name)
+        result = cell["result"] if cell else _finished(folder / CELLS / name)
         if cell or result is not None:
             yield {
                 "kind": "run",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,18 +26,9 @@ SHORT_NAMES = {
 @dataclass(frozen=True)
 class Axis:
     name: str
-    """As it was given, for tables and plots."""
+    """As it was given, for tables and pictures."""
     path: str
     values: tuple[str, ...]
-
-    @property
-    def numbers(self) -> tuple[float, ...] | None:
-        """The values as numbers; None if one of them is none."""
-        try:
-            numbers = tuple(float(value) for value in self.values)
-        except ValueError:
-            return None
-        return numbers if all(map(math.isfinite, numbers)) else None
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,12 @@ from cos2p.methods import method_class
 from cos2p.recipe import Recipe
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes, Execute
 from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid, refuse_stranger
+from cos2p.studies.names import TRIAL_PREFIX
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 TUNING_SEED = 1000
-TRIAL_PREFIX = "tune-"
-"""Beginning of the names of trials' folders."""
 
 
 def is_trial(recipe: Recipe) -> bool:

@@ -26,7 +26,7 @@ def write_report(folders: Sequence[Path], out: Path, told: Told = lambda done, t
         raise RunError(f"{out} is a folder; name a file with -o, for instance {out / 'report.html'}")
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or name another file with -o")
-    desk = Desk(folders)
+    desk = Desk(folders, beside=out.parent)
     desk.refresh(told)
     page = assemble(to_json(desk.document())).encode()
     write_atomic(out, page)
