@@ -108,6 +108,10 @@ def test_no_column_is_cut_off(visit: Visit, tmp_path: Path, pictures: Path, reco
     widths = seen.ask("[...document.querySelectorAll('.scroller')].map(one => [one.scrollWidth, one.clientWidth])")
     assert len(widths) >= 3
     assert all(0 < needed <= there for needed, there in widths), widths
+    heights = seen.ask(
+        "[...document.querySelectorAll('.whole .scroller')].map(one => [one.scrollHeight, one.clientHeight])"
+    )
+    assert all(needed <= there for needed, there in heights), "nor a row"
     seen.page.screenshot(path=pictures / f"{record.parent.name}.png", full_page=True)
     phone = visit(url, width=390, scheme="dark")
     assert phone.ask("document.documentElement.scrollWidth") <= 390

@@ -45,7 +45,7 @@
       rowName(row), ...row.facts, ...row.figures.map((figure, at) => figureCell(figure, table.columns[at])),
       h("span", { class: "runs" }, row.runs.map((run, at) => [at ? " " : "", runMark(run, seeds[at])])),
     ]);
-    return h("div", { class: "figures" }, h("h3", {}, table.title), cos2p.table(table.title, columns, rows), table.notes.map((note) => h("p", { class: "note" }, note)));
+    return h("div", { class: "figures whole" }, h("h3", {}, table.title), cos2p.table(table.title, columns, rows), table.notes.map((note) => h("p", { class: "note" }, note)));
   }
 
   /** One row for each run that is done, leading to it. */
