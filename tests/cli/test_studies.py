@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.grid import Cell
-from cos2p.studies.outcome import Outcomes
 from cos2p.studies.progress import View
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
 
@@ -31,8 +32,8 @@ class FakeRunner:
         self.made.append(self)
 
     def __call__(
-        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
-    ) -> Outcomes:
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
         if self.error:
             raise self.error
         self.view.begin(cells, {}, later)
@@ -129,14 +130,25 @@ def test_ablate(fake: type[FakeRunner], tmp_path: Path) -> None:
     assert (tmp_path / "out" / "own-differences.csv").exists()
 
 
-def test_sweep_writes_plots(fake: type[FakeRunner], tmp_path: Path) -> None:
+def test_a_study_ends_with_its_page(fake: type[FakeRunner], tmp_path: Path) -> None:
     code, out, _ = cli(
         "sweep", "tiny.toml", "--over", "mu=0.5,1", "--over", "t_clk=0,10", "--seeds", "0", "--out", "out"
     )
     assert code == 0
-    assert "plots.html" in out
-    assert "Plotly.newPlot" in (tmp_path / "out" / "plots.html").read_text(encoding="utf-8")
-    assert 'href="plots.html"' in (tmp_path / "out" / "table.html").read_text(encoding="utf-8")
+    assert "report.html" in out
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    match = re.search(r'<script type="application/json" id="view">(.*?)</script>', page)
+    assert match is not None
+    (study,) = json.loads(match[1])["studies"]
+    assert (study["kind"], study["done"], len(study["tables"][0]["rows"])) == ("sweep", 4, 4)
+    panels = {(panel["axis"], panel["column"]["key"]) for panel in study["sweep"]}
+    assert panels == {(axis, key) for axis in ("mu", "t_clk") for key in ("top1", "client_top1", "ru")}
+
+
+def test_chance_is_told_in_the_terminal(fake: type[FakeRunner]) -> None:
+    fake.answer = staticmethod(lambda cell: figures(0.5, chance=0.1, majority=0.2))
+    _, out, _ = cli("compare", "tiny.toml", "--methods", "cos2p", "--seeds", "0", "-q")
+    assert "chance 10.0 %, always the most frequent class 20.0 %" in " ".join(out.split())
 
 
 def test_json_is_one_object_per_line(fake: type[FakeRunner]) -> None:
@@ -179,6 +191,8 @@ def test_ctrl_c_says_that_the_same_command_goes_on(fake: type[FakeRunner]) -> No
         (["compare", "tiny.toml", "--tune", "--lrs", "fast"], "write numbers with commas"),
         (["compare", "tiny.toml", "--methods", "cos2p", "--tune", "--tune-seed", "0"], "among the final seeds"),
         (["compare", "tiny.toml", "--methods", "cos2p", "--set", "training.lr=0"], "training.lr"),
+        (["compare", "tiny.toml", "--methods", "cos2p", "--tune", "--tune-updates", "ramfed:2"], "its methods: cos2p"),
+        (["compare", "tiny.toml", "--methods", "cos2p", "--lrs", "0.001"], "add --tune"),
         (["ablate", "tiny.toml", "--rows", "nothing"], "there is no row 'nothing'"),
         (["sweep", "tiny.toml", "--over", "nu=1"], "no such axis"),
     ],

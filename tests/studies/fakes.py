@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cos2p.studies.grid import Base, Cell, Grid, Row, make_grid
-from cos2p.studies.outcome import Outcome, Outcomes
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
+from cos2p.studies.grid import Base, Cell, Grid, Row, RunnableGrid, make_grid
 
 TINY = """
 name = "tiny"
@@ -57,7 +57,7 @@ def tiny_base(folder: Path, *changes: str, updates: int | None = None) -> Base:
     return Base(str(file), changes, updates).checked()
 
 
-def tiny_grid(folder: Path, rows: Sequence[str] = ("a", "b"), seeds: Sequence[int] = (0, 1)) -> Grid:
+def tiny_grid(folder: Path, rows: Sequence[str] = ("a", "b"), seeds: Sequence[int] = (0, 1)) -> RunnableGrid:
     """Rows that differ in their weight decay, so that they are different runs."""
     made = [Row(key, f"Row {key}", (f"training.weight_decay={n / 100}",)) for n, key in enumerate(rows)]
     return make_grid(tiny_base(folder), made, seeds)
@@ -104,10 +104,10 @@ class FakeExecute:
         return [cell for cells, _ in self.batches for cell in cells]
 
     def __call__(
-        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
-    ) -> Outcomes:
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
         self.batches.append((list(cells), later))
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, CellOutcome] = {}
         for cell in cells:
             outcomes[cell.name] = outcome(cell.name, self.answer(cell))
             if after is not None:
@@ -115,10 +115,10 @@ class FakeExecute:
         return outcomes
 
 
-def outcome(name: str, answer: Mapping[str, Any] | str) -> Outcome:
-    return Outcome(name, None, answer, exit_code=8) if isinstance(answer, str) else Outcome(name, dict(answer))
+def outcome(name: str, answer: Mapping[str, Any] | str) -> CellOutcome:
+    return CellOutcome(name, None, answer, exit_code=8) if isinstance(answer, str) else CellOutcome(name, dict(answer))
 
 
-def outcomes_of(grid: Grid, answers: Mapping[tuple[str, int], Mapping[str, Any] | str]) -> dict[str, Outcome]:
-    """Outcomes by (row, seed); what is not named has not run."""
+def outcomes_of(grid: Grid, answers: Mapping[tuple[str, int], Mapping[str, Any] | str]) -> dict[str, CellOutcome]:
+    """CellOutcomes by (row, seed); what is not named has not run."""
     return {grid.name(*place): outcome(grid.name(*place), answer) for place, answer in answers.items()}

@@ -46,6 +46,12 @@ def test_a_change_for_one_method_reaches_only_its_rows(tmp_path: Path) -> None:
     assert base.load(Row("r", "the recipe's own method")).method["rescale"] is True
 
 
+def test_a_change_for_a_method_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path, "fedavg:method.weights=samples")
+    with pytest.raises(ConfigError, match=r"--set fedavg:method.weights=samples: .* its methods: cos2p, fedbuff$"):
+        make_grid(base, [Row("r", "the recipe's own"), Row("b", "B", method="fedbuff")], (0,))
+
+
 def test_runs_that_end_after_rounds_cannot_be_compared(tmp_path: Path) -> None:
     file = tmp_path / "rounds.toml"
     file.write_text(TINY.replace("updates = 4", "rounds = 2"), encoding="utf-8")

@@ -13,9 +13,9 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.runtime.results import recipe_toml
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.folder import study_folder
-from cos2p.studies.grid import Cell, Grid
-from cos2p.studies.outcome import Outcome, Outcomes
+from cos2p.studies.grid import Cell, RunnableGrid
 from cos2p.studies.process import Status, Work
 from cos2p.studies.progress import StudyProgress, View
 from cos2p.studies.runner import Runner, StudyInterrupted
@@ -43,7 +43,7 @@ def starts(folder: Path, cell: str) -> int:
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Grid:
+def grid(tmp_path: Path) -> RunnableGrid:
     return tiny_grid(tmp_path, rows=("a",), seeds=(0, 1))
 
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def test_cells_run_once_and_are_kept(grid: Grid, folder: Path) -> None:
+def test_cells_run_once_and_are_kept(grid: RunnableGrid, folder: Path) -> None:
     seen: list[int] = []
     first = runner(folder, cell_work.succeed)
     outcomes = first(grid.cells, lambda so_far: seen.append(len(so_far)))
@@ -70,7 +70,7 @@ def test_cells_run_once_and_are_kept(grid: Grid, folder: Path) -> None:
     assert not list((folder / "logs").iterdir()), "logs of cells that said nothing are not kept"
 
 
-def test_two_jobs_run_at_the_same_time_with_one_worker_each(grid: Grid, folder: Path) -> None:
+def test_two_jobs_run_at_the_same_time_with_one_worker_each(grid: RunnableGrid, folder: Path) -> None:
     outcomes = runner(folder, cell_work.together, jobs=2)(grid.cells)
     assert [outcome.result and outcome.result["workers"] for outcome in outcomes.values()] == [1, 1]
 
@@ -89,14 +89,14 @@ def test_failures_are_recorded_and_the_others_go_on(tmp_path: Path, folder: Path
 
     # A loss that is not finite comes again with the same recipe; what may be gone is tried again.
     again = runner(folder, cell_work.succeed, jobs=2)(grid.cells)
-    assert again["a-s1"] == Outcome("a-s1", failure="the loss became nan", exit_code=8, kept=True)
+    assert again["a-s1"] == CellOutcome("a-s1", failure="the loss became nan", exit_code=8, kept=True)
     assert [again[f"a-s{seed}"].ok for seed in (0, 2, 3, 4)] == [True] * 4
     forced = runner(folder, cell_work.succeed, retry=True)(grid.cells)
     assert all(outcome.ok for outcome in forced.values())
     assert json.loads((folder / "failures.json").read_text()) == {}
 
 
-def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: Grid, folder: Path) -> None:
+def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: RunnableGrid, folder: Path) -> None:
     def stop_once_it_runs() -> None:
         while not (folder / "cells" / "a-s1" / "pid").exists():
             time.sleep(0.02)
@@ -104,7 +104,7 @@ def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: Grid, folder: Path)
 
     thread = threading.Thread(target=stop_once_it_runs)
     thread.start()
-    seen: list[Outcomes] = []
+    seen: list[CellOutcomes] = []
     with pytest.raises(StudyInterrupted, match="stopped after 1 of 2 cells"):
         runner(folder, cell_work.linger)(grid.cells, lambda so_far: seen.append(dict(so_far)))
     thread.join()
@@ -115,7 +115,7 @@ def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: Grid, folder: Path)
     assert starts(folder, "a-s0") == 1
 
 
-def test_an_error_in_the_study_leaves_no_process_behind(grid: Grid, folder: Path) -> None:
+def test_an_error_in_the_study_leaves_no_process_behind(grid: RunnableGrid, folder: Path) -> None:
     class Broken(Watcher):
         def tick(self) -> None:
             if (folder / "cells" / "a-s1" / "pid").exists():
@@ -127,7 +127,7 @@ def test_an_error_in_the_study_leaves_no_process_behind(grid: Grid, folder: Path
         os.kill(int((folder / "cells" / "a-s1" / "pid").read_text()), 0)
 
 
-def test_cells_of_another_recipe_are_refused_before_anything_runs(grid: Grid, folder: Path) -> None:
+def test_cells_of_another_recipe_are_refused_before_anything_runs(grid: RunnableGrid, folder: Path) -> None:
     run = folder / "cells" / "a-s1"
     run.mkdir()
     other = grid.cells[1].recipe.model_copy(update={"seed": 9})

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.studies.columns import TOP1
 from cos2p.studies.grid import Cell
-from cos2p.studies.plots import curves, sweep_plots
 from cos2p.studies.report import Report
 from cos2p.studies.sweep import SHORT_NAMES, Axis, Sweep, parse_axes, sweep, sweep_rows
 from tests.studies.fakes import FakeExecute, figures, tiny_base
@@ -34,8 +32,6 @@ def test_short_names_are_fields_of_the_recipe(tmp_path: Path) -> None:
 def test_any_field_by_its_full_path() -> None:
     (axis,) = parse_axes(["fleet.devices.0.rate=0.25,0.5"])
     assert axis.path == "fleet.devices.0.rate"
-    (words,) = parse_axes(["method.window.schedule=rolling,dwell"])
-    assert words.numbers is None
 
 
 @pytest.mark.parametrize(
@@ -81,36 +77,10 @@ def test_every_combination_is_a_row(tmp_path: Path) -> None:
         ("1", "0"),
         ("1", "10"),
     ]
-    assert [cell.name for cell in report.grid.cells[:2]] == ["mu=0.5_t_clk=0-s0", "mu=0.5_t_clk=10-s0"]
+    assert list(report.grid.places)[:2] == ["mu=0.5_t_clk=0-s0", "mu=0.5_t_clk=10-s0"]
     assert report.to_dict()["axes"]["mu"] == {"path": "schedule.mu", "values": ["0.5", "1"]}
 
 
 def test_a_value_that_cannot_work_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"mu=2: .*schedule\.mu"):
         report_over(tmp_path, "mu=0.5,2")
-
-
-def test_curves_in_the_columns_unit_sorted_by_number(tmp_path: Path) -> None:
-    report, axes = report_over(tmp_path, "mu=1,0.5", "t_clk=0,10")
-    first, second = curves(report.tables[0].lines, axes, TOP1)
-    assert (first["name"], second["name"]) == ("t_clk 0", "t_clk 10")
-    assert first["x"] == [0.5, 1.0]
-    assert first["y"] == pytest.approx([25.5, 50.5])
-    assert first["half"] == pytest.approx([0.5 * 12.706204736] * 2)
-
-
-def test_words_stay_in_their_order(tmp_path: Path) -> None:
-    report, axes = report_over(tmp_path, "method.window.schedule=rolling,dwell", seeds=(0,))
-    (curve,) = curves(report.tables[0].lines, axes, TOP1)
-    assert curve["x"] == ["rolling", "dwell"]
-    assert curve["half"] == [None, None]
-
-
-def test_the_page_of_plots_stands_alone(tmp_path: Path) -> None:
-    report, axes = report_over(tmp_path, "mu=0.5,1", "t_clk=0,10")
-    page = sweep_plots(report, axes)
-    assert page.count("Plotly.newPlot(") >= 2, "over either axis"
-    head = page[: page.index("<script>")]
-    assert "src=" not in head
-    assert "http" not in head
-    assert sweep_plots(report, (*axes, Axis("lr", "training.lr", ("1",)))) == ""

@@ -42,27 +42,40 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
 
 
 def test_the_best_is_bold_by_the_columns_direction(tmp_path: Path) -> None:
-    grid = tiny_grid(tmp_path, rows=("slow", "fast"), seeds=(0,))
-    answers = {
-        ("slow", 0): figures(0.7, virtual_seconds=600.0, wall_seconds=1.0),
-        ("fast", 0): figures(0.6, virtual_seconds=60.0, wall_seconds=2.0),
-    }
+    grid = tiny_grid(tmp_path, rows=("slow", "fast"))
+    slow, fast = {"virtual_seconds": 600.0, "wall_seconds": 1.0}, {"virtual_seconds": 60.0, "wall_seconds": 2.0}
+    answers = {("slow", seed): figures(0.7, **slow) for seed in (0, 1)}
+    answers |= {("fast", seed): figures(0.6, **fast) for seed in (0, 1)}
     made = results_table("r", "R", grid, outcomes_of(grid, answers))
     assert bold(made, "top1") == ["slow"]
     assert bold(made, "virtual_seconds") == ["fast"]
     assert bold(made, "wall_seconds") == []
-    assert bold(made, "ru") == ["slow", "fast"]  # equal: both
+    assert bold(made, "ru") == [], "equal: nobody is better"
+
+
+def test_nobody_is_bold_where_intervals_overlap(tmp_path: Path) -> None:
+    # Half intervals 12.7 · 0.001 = 1.3 points each: three points are clear, two are not.
+    clear = {"a": (0.529, 0.531), "b": (0.499, 0.501), "c": (0.1, 0.3)}
+    assert bold(table(tmp_path, {"a": (0.529, 0.531), "b": (0.499, 0.501)})) == ["a"]
+    assert bold(table(tmp_path, {"a": (0.519, 0.521), "b": (0.499, 0.501)})) == []
+    assert bold(table(tmp_path, clear)) == [], "26 ± 78 and the like cannot be excluded to be better"
+
+
+def test_one_seed_makes_nobody_bold(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, rows=("a", "b"), seeds=(0,))
+    made = results_table("r", "R", grid, outcomes_of(grid, {("a", 0): figures(0.9), ("b", 0): figures(0.1)}))
+    assert bold(made) == []
 
 
 def test_rows_over_the_budget_are_marked_and_never_bold(tmp_path: Path) -> None:
-    made = table(tmp_path, {"bound": (0.9, 0.9), "a": (0.4, 0.6), "b": (0.3, 0.5)}, frozenset({"bound"}))
+    made = table(tmp_path, {"bound": (0.9, 0.9), "a": (0.6, 0.6), "b": (0.5, 0.5)}, frozenset({"bound"}))
     assert bold(made) == ["a"]
     assert [line.marks for line in made.lines] == ["*", "", ""]
     assert any("budget" in note for note in made.notes)
 
 
-def test_means_that_are_written_alike_are_both_bold(tmp_path: Path) -> None:
-    assert bold(table(tmp_path, {"a": (0.5, 0.5), "b": (0.5001, 0.5001), "c": (0.4, 0.4)})) == ["a", "b"]
+def test_of_means_that_are_written_alike_none_is_bold(tmp_path: Path) -> None:
+    assert bold(table(tmp_path, {"a": (0.5, 0.5), "b": (0.5001, 0.5001), "c": (0.4, 0.4)})) == []
 
 
 def test_a_row_without_all_seeds_is_marked_and_never_bold(tmp_path: Path) -> None:
@@ -88,6 +101,16 @@ def test_peak_memory_of_all_and_of_the_weakest(tmp_path: Path) -> None:
     line = table(tmp_path, {"a": (0.4, 0.6)}).line("a")
     assert line.figures["peak_memory"].mean == 9_000_000
     assert line.figures["weak_memory"].mean == 4_000_000
+
+
+def test_chance_and_majority_stand_beside_the_accuracies(tmp_path: Path) -> None:
+    assert table(tmp_path, {"a": (0.4, 0.6)}).baselines == {}, "these runs do not know them"
+    grid = tiny_grid(tmp_path, rows=("a", "b"))
+    answers = {(row, seed): figures(0.5, chance=0.1, majority=0.12 + 0.02 * seed) for row in "ab" for seed in (0, 1)}
+    made = results_table("r", "R", grid, outcomes_of(grid, answers | {("b", 1): figures(0.5)}))
+    assert made.baselines == pytest.approx({"chance": 0.1, "majority": 0.38 / 3})
+    assert made.notes[-1] == "To compare top-1 with: chance 10.0 %, always the most frequent class 12.7 %."
+    assert made.to_dict()["baselines"] == made.baselines
 
 
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.studies.grid import Cell, Grid
-from cos2p.studies.outcome import Outcome
+from cos2p.studies.cell_outcome import CellOutcome
+from cos2p.studies.grid import Cell, RunnableGrid
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress
 from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
@@ -20,15 +20,15 @@ from tests.studies.fakes import figures, tiny_grid
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Grid:
+def grid(tmp_path: Path) -> RunnableGrid:
     return tiny_grid(tmp_path, rows=("slow", "quick"), seeds=(0, 1))
 
 
-def done(cell: Cell, seconds: float) -> Outcome:
-    return Outcome(cell.name, figures(0.5), seconds=seconds)
+def done(cell: Cell, seconds: float) -> CellOutcome:
+    return CellOutcome(cell.name, figures(0.5), seconds=seconds)
 
 
-def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: Grid) -> None:
+def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: RunnableGrid) -> None:
     clock = Clock()
     progress = StudyProgress(jobs=1, clock=clock)
     slow0, quick0, slow1, quick1 = grid.cells
@@ -44,14 +44,14 @@ def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: Grid) -> None
     progress.moved(slow1, Status(0.5, "half way", 55.0))  # the run itself knows better
     assert progress.remaining() == 55.0 + 20.0
     assert progress.count_words() == "2/4 cells"
-    progress.ended(slow1, Outcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
+    progress.ended(slow1, CellOutcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
     progress.started(quick1)
     progress.ended(quick1, done(quick1, 20.0))
     assert progress.count_words() == "4/4 cells, 1 failed"
     assert progress.remaining_words() == "done"
 
 
-def test_jobs_share_the_work_but_not_the_last_cell(grid: Grid) -> None:
+def test_jobs_share_the_work_but_not_the_last_cell(grid: RunnableGrid) -> None:
     progress = StudyProgress(jobs=2, clock=Clock())
     progress.begin(grid.cells, {}, later=0)
     for cell, seconds in zip(grid.cells[:2], (100.0, 20.0), strict=True):
@@ -60,7 +60,7 @@ def test_jobs_share_the_work_but_not_the_last_cell(grid: Grid) -> None:
     assert progress.remaining() == 100.0, "120 seconds of work for two, but one cell of it takes 100"
 
 
-def test_the_first_estimate_comes_from_the_running_cells(grid: Grid) -> None:
+def test_the_first_estimate_comes_from_the_running_cells(grid: RunnableGrid) -> None:
     clock = Clock()
     progress = StudyProgress(jobs=1, clock=clock)
     progress.begin(grid.cells, {}, later=2)
@@ -71,9 +71,9 @@ def test_the_first_estimate_comes_from_the_running_cells(grid: Grid) -> None:
     assert progress.remaining_words() == "about 9 min 50 s left"
 
 
-def test_what_is_kept_counts_as_done_and_teaches_the_pace(grid: Grid) -> None:
+def test_what_is_kept_counts_as_done_and_teaches_the_pace(grid: RunnableGrid) -> None:
     progress = StudyProgress(jobs=1, clock=Clock())
-    kept = Outcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
+    kept = CellOutcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
     progress.begin(grid.cells, {kept.cell: kept}, later=0)
     assert progress.count_words() == "1/4 cells, 1 from before"
     assert progress.remaining() == 120.0
@@ -84,7 +84,7 @@ def lines(view: PlainView) -> list[str]:
     return view.console.file.getvalue().splitlines()
 
 
-def test_plain_lines(grid: Grid) -> None:
+def test_plain_lines(grid: RunnableGrid) -> None:
     clock = Clock()
     view = PlainView(Console(file=io.StringIO(), width=120), StudyProgress(2, clock))
     view.begin(grid.cells, {}, 0)
@@ -96,7 +96,7 @@ def test_plain_lines(grid: Grid) -> None:
     view.tick()
     view.tick()
     view.ended(grid.cells[0], done(grid.cells[0], 61.0))
-    view.ended(grid.cells[1], Outcome(grid.cells[1].name, failure="the loss\x1b[31m became nan", exit_code=8))
+    view.ended(grid.cells[1], CellOutcome(grid.cells[1].name, failure="the loss\x1b[31m became nan", exit_code=8))
     assert lines(view) == [
         "4 cells, 2 at once",
         "slow-s0: updates 2/4 · about 4 min 1 s left",
@@ -106,24 +106,24 @@ def test_plain_lines(grid: Grid) -> None:
     ]
 
 
-def test_a_trial_is_told_by_what_it_is_judged_by(grid: Grid) -> None:
+def test_a_trial_is_told_by_what_it_is_judged_by(grid: RunnableGrid) -> None:
     cell = grid.cells[0]
     recipe = cell.recipe.model_copy(update={"data": cell.recipe.data.model_copy(update={"test_samples": 1})})
-    outcome = Outcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
+    outcome = CellOutcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
     assert outcome_words(replace(cell, recipe=recipe), outcome) == (
         "server 61.0 % on validation data, clients 50.0 %, 1 min 1 s"
     )
     assert outcome_words(cell, outcome) == "server 0.0 %, clients 50.0 %, 1 min 1 s"
 
 
-def test_the_live_view_draws_running_cells_and_prints_failures(grid: Grid) -> None:
+def test_the_live_view_draws_running_cells_and_prints_failures(grid: RunnableGrid) -> None:
     console = Console(file=io.StringIO(), width=120)
     view = LiveView(console, StudyProgress(2, Clock()), "compare tiny")
     view.begin(grid.cells, {}, 0)
     view.started(grid.cells[0])
     view.moved(grid.cells[0], Status(0.5, "updates 2/4 · server –", None))
     console.print(view.draw())
-    view.ended(grid.cells[0], Outcome("slow-s0", failure="nan", exit_code=8))
+    view.ended(grid.cells[0], CellOutcome("slow-s0", failure="nan", exit_code=8))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "compare tiny" in text
@@ -133,7 +133,7 @@ def test_the_live_view_draws_running_cells_and_prints_failures(grid: Grid) -> No
     assert text.endswith("slow-s0: failed: nan\n")
 
 
-def test_json_lines(grid: Grid) -> None:
+def test_json_lines(grid: RunnableGrid) -> None:
     said: list[Any] = []
     view = JsonView(StudyProgress(), said.append)
     view.begin(grid.cells, {}, 0)

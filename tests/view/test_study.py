@@ -12,6 +12,7 @@ from cos2p.studies.columns import COLUMNS
 from cos2p.view.bands import band
 from cos2p.view.model import Study
 from cos2p.view.study import StudySource
+from tests.docs.blocks import REPOSITORY
 from tests.view.diary import Diary
 
 SHAPE = TypeAdapter(Study)
@@ -30,21 +31,23 @@ def figure(mean: float | None, half: float | None = None, **by_seed: float) -> d
 def write_study(folder: Path, rows: dict[str, dict[str, str]], **changes: Any) -> Path:
     """Rows with their facts; top-1 of row i is i/10, clients' twice that."""
     folder.mkdir(parents=True)
-    columns = [{"key": c.key, "title": c.title, "unit": c.unit, "scale": c.scale, "better": c.better} for c in COLUMNS]
+    columns = [column.to_dict() for column in COLUMNS]
     lines = []
     for number, (key, facts) in enumerate(rows.items()):
         figures = {column["key"]: figure(None) for column in columns}
         figures["top1"] = figure(number / 10, 0.01, **{"0": number / 10 - 0.001, "1": number / 10 + 0.001})
         figures["client_top1"], figures["ru"] = figure(number / 5), figure(0.5)
-        lines.append({"key": key, "title": key.upper(), "facts": facts, "over_budget": number == 1, "runs": {},
+        lines.append({"key": key, "title": key.upper(), "facts": facts, "over_budget": number == 1,
+                      "runs": {str(seed): f"cells/{key}-s{seed}" for seed in (0, 1)},
                       "failures": {}, "waiting": [], "figures": figures})  # fmt: skip
     study = {
-        "kind": "compare", "title": "Methods", "recipe": "r", "command": "cos2p compare r", "updates": 100,
-        "seeds": [0, 1], "versions": ["cos2p 0"], "notes": ["a note"], "axes": {}, "tuning": None,
+        "kind": "compare", "title": "Methods", "recipe": "r", "command": "cos2p compare r", "lengths": [100],
+        "seeds": [0, 1], "versions": ["cos2p 0"], "notes": ["a note"], "short_runs": ["x-s1 had 3 of 4 updates"],
+        "axes": {}, "tuning": None,
         "cells": [{"name": f"{key}-s{seed}", "state": "done"} for key in rows for seed in (0, 1)],
         "rows": [{"key": key, "title": key.upper(), "cells": {str(s): f"{key}-s{s}" for s in (0, 1)}} for key in rows],
         "tables": [{"name": "results", "title": "Results", "facts": sorted({f for v in rows.values() for f in v}),
-                    "columns": columns, "rows": lines, "notes": []}],
+                    "columns": columns, "rows": lines, "notes": [], "baselines": {"chance": 0.1}}],
     }  # fmt: skip
     (folder / "study.json").write_text(json.dumps(study | changes))
     return folder
@@ -67,7 +70,9 @@ def test_tables_and_curves_with_intervals(tmp_path: Path) -> None:
     write_cell(folder / "cells" / "x-s1", [0.3, 0.5, 0.9])
     found = document(folder)
     assert (found["name"], found["kind"], found["done"], found["cells"]) == ("study", "compare", 4, 4)
+    assert (found["updates"], found["notes"]) == ([100], ["a note", "x-s1 had 3 of 4 updates"])
     table = found["tables"][0]
+    assert (table["chance"], table["majority"]) == (0.1, None)
     assert (table["columns"][0]["digits"], table["columns"][0]["signed"]) == (1, False)
     x, y = table["rows"]
     assert (x["marks"], y["marks"], x["facts"], y["facts"]) == ("", "*", ["0.1"], [""])
@@ -103,15 +108,45 @@ def test_words_on_an_axis_stay_words(tmp_path: Path) -> None:
     assert not found["sweep"][0]["log"]
 
 
-def test_a_published_folder_without_study_json(tmp_path: Path) -> None:
-    for name, top1 in (("fedavg-s0", 0.2), ("fedavg-s1", 0.4), ("tune-fedavg-lr1-s1000", 0.9)):
-        (tmp_path / "cells" / name).mkdir(parents=True)
-        result = {"recipe": "mini", "method": "fedavg", "title": "FedAvg", "top1": top1}
-        (tmp_path / "cells" / name / "result.json").write_text(json.dumps(result))
-    found = document(tmp_path)
-    (row,) = found["tables"][0]["rows"]
-    assert (row["title"], found["seeds"], found["done"]) == ("FedAvg", [0, 1], 2)
-    assert row["figures"][0]["mean"] == pytest.approx(0.3)
+def test_what_is_no_finite_number_is_a_word_on_an_axis(tmp_path: Path) -> None:
+    axes = {"ratio": {"path": "method.window.ratio", "values": ["1", "inf"]}}
+    found = document(write_study(tmp_path / "s", {"a": {"ratio": "1"}, "b": {"ratio": "inf"}}, axes=axes))
+    assert found["sweep"][0]["lines"][0]["x"] == [1.0, "inf"]
+
+
+def test_a_published_study_is_read_from_its_record() -> None:
+    found = document(REPOSITORY / "docs" / "results" / "semi-async" / "cifar10-mini")
+    row = found["tables"][0]["rows"][0]
+    assert (row["title"], found["seeds"], found["done"], found["updates"]) == ("Co-S²P", [0, 1, 2], 12, [320])
+    assert row["figures"][0]["mean"] == pytest.approx(0.308, abs=5e-4)
+    assert [run["state"] for run in row["runs"]] == ["done"] * 3
+    assert all(not run["link"] for run in row["runs"]), "the runs' folders are not there"
+
+
+def test_a_page_leads_to_the_runs(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", {"a b": {}})
+    for seed in (0, 1):
+        write_cell(folder / "cells" / f"a b-s{seed}", [0.5])
+    (folder / "cells" / "a b-s1" / "report.html").touch()
+    source = StudySource(folder)
+    source.refresh()
+
+    def links(beside: Path | None) -> list[str]:
+        return [run["link"] for run in source.document(beside)["tables"][0]["rows"][0]["runs"]]
+
+    assert links(folder) == ["./cells/a%20b-s0/", "./cells/a%20b-s1/report.html"]
+    assert links(tmp_path / "elsewhere")[0] == "./../study/cells/a%20b-s0/"
+    assert links(None) == ["", ""], "a live page serves no folders"
+
+
+def test_runs_that_failed_or_wait_are_told(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", {"a": {}})
+    found = json.loads((folder / "study.json").read_text())
+    found["tables"][0]["rows"][0] |= {"runs": {}, "failures": {"0": "nan"}, "waiting": [1]}
+    (folder / "study.json").write_text(json.dumps(found))
+    (row,) = document(folder)["tables"][0]["rows"]
+    assert [(run["state"], run["failure"]) for run in row["runs"]] == [("failed", "nan"), ("waiting", "")]
+    assert row["marks"] == "†"
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", '{"tables": [{}], "seeds": []}', '{"tables": 3}'])
@@ -123,7 +158,7 @@ def test_a_damaged_study_is_one_line(tmp_path: Path, text: str) -> None:
 
 def test_nothing_done_yet(tmp_path: Path) -> None:
     (tmp_path / "cells").mkdir()
-    with pytest.raises(RunError, match="no cell that is done"):
+    with pytest.raises(RunError, match=r"no study\.json yet"):
         document(tmp_path)
     assert SHAPE.validate_python(StudySource(tmp_path, may_be_empty=True).document())["tables"] == []  # live, it waits
 

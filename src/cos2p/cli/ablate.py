@@ -24,7 +24,7 @@ from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cos2p.studies.outcome import Execute
+    from cos2p.studies.cell_outcome import Execute
     from cos2p.studies.report import Report
 
 

@@ -22,11 +22,12 @@ from cos2p.cli.studies import (
     parse_seeds,
 )
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
+from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cos2p.studies.outcome import Execute
+    from cos2p.studies.cell_outcome import Execute
     from cos2p.studies.report import Report
 
 
@@ -80,6 +81,8 @@ def compare(
     from cos2p.studies.tuning import Search
 
     folder = out or default_folder("compare", recipe)
+    if not tune and (lrs or tune_updates or tune_finalists):
+        raise ConfigError("--lrs, --tune-updates and --tune-finalists say how rates are searched; add --tune")
     length, length_of = parse_lengths("--tune-updates", tune_updates or ())
     method_class(reference)
     given = {

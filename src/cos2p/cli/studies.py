@@ -12,10 +12,11 @@ import typer
 
 from cos2p.cli.recipes import complete_recipe
 from cos2p.cli.voice import OutputMode, complain, console, print_json
+from cos2p.cli.waiting import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.studies.outcome import Execute
+    from cos2p.studies.cell_outcome import Execute
     from cos2p.studies.progress import View
     from cos2p.studies.report import Report
 
@@ -100,30 +101,25 @@ def default_folder(verb: str, recipe: str) -> Path:
     return Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}"
 
 
-def conduct(
-    kind: str,
-    folder: Path,
-    drive: Drive,
-    voice: OutputMode,
-    jobs: int,
-    retry: bool,
-    plots: Callable[[Report], str] | None = None,
-) -> None:
+def conduct(kind: str, folder: Path, drive: Drive, voice: OutputMode, jobs: int, retry: bool) -> None:
     """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
     from cos2p.studies.folder import study_folder, write_report
     from cos2p.studies.runner import Runner, StudyInterrupted
+    from cos2p.view.frozen import write_report as freeze
 
     try:
         with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
             report = drive(Runner(place, view, jobs, retry), lambda so_far: write_report(so_far, place))
-            write_report(report, place, plots(report) if plots else "")
+            write_report(report, place)
     except StudyInterrupted as stop:
         complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
         raise typer.Exit(130) from None
+    with reading(voice) as told:
+        freeze([folder], folder / "report.html", told)
     _print(report, folder, voice)
     if report.failures:
         complain(
-            f"{len(report.failures)} of {len(report.grid.cells)} runs failed; reasons are in {folder / 'table.md'}"
+            f"{len(report.failures)} of {len(report.grid.places)} runs failed; reasons are in {folder / 'table.md'}"
         )
         raise typer.Exit(EXIT_FAILED_CELLS)
 

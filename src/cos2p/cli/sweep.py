@@ -24,7 +24,7 @@ from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cos2p.studies.outcome import Execute
+    from cos2p.studies.cell_outcome import Execute
     from cos2p.studies.report import Report
 
 
@@ -49,12 +49,11 @@ def sweep(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Vary one setting, or two against each other: a table and, for up to two, plots.
+    """Vary one setting, or two against each other: a table and, for up to two, pictures.
 
     cos2p sweep fashion-mini --over mu=0.125,0.5,1 --over t_clk=0,10,60 --jobs 2 --out runs/sweep
     """
     from cos2p.studies.grid import Base
-    from cos2p.studies.plots import sweep_plots
     from cos2p.studies.sweep import Sweep, parse_axes
     from cos2p.studies.sweep import sweep as run_sweep
 
@@ -71,12 +70,5 @@ def sweep(
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:
         return run_sweep(plan, execute, write)
 
-    conduct(
-        "sweep",
-        out or default_folder("sweep", recipe),
-        drive,
-        OutputMode.of(ctx, quiet, verbose, json),
-        jobs,
-        retry,
-        plots=lambda report: sweep_plots(report, plan.axes),
-    )
+    folder = out or default_folder("sweep", recipe)
+    conduct("sweep", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cos2p.errors import ConfigError
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcomes
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, differences_table, results_table
 
@@ -131,7 +131,7 @@ def ablate(plan: Ablation, execute: Execute, write: Callable[[Report], None]) ->
     plan = replace(plan, base=plan.base.checked())
     grid = make_grid(plan.base, plan.rows, plan.seeds)
 
-    def report(outcomes: Outcomes) -> Report:
+    def report(outcomes: CellOutcomes) -> Report:
         return Report(
             kind="ablate",
             title=f"{grid.cells[0].recipe.name}: what the parts of Co-S²P are worth",
@@ -146,7 +146,7 @@ def ablate(plan: Ablation, execute: Execute, write: Callable[[Report], None]) ->
     return report(execute(grid.cells, lambda so_far: write(report(so_far))))
 
 
-def _tables(grid: Grid, outcomes: Outcomes) -> list[Table]:
+def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
     tables = []
     for name, title, group, full in (
         ("paper", "The paper's rows", PAPER_ROWS, PAPER_FULL),

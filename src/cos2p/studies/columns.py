@@ -44,6 +44,18 @@ class Column:
             return text.lstrip("+-")
         return text.replace("-", "−")
 
+    def to_dict(self) -> dict[str, Any]:
+        """For study.json and the page: all but how it is read."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "unit": self.unit,
+            "scale": self.scale,
+            "digits": self.digits,
+            "better": self.better,
+            "signed": self.signed,
+        }
+
     def as_difference(self) -> Column:
         """The column of differences between two rows; shares differ by points, not by per cent."""
         return replace(self, signed=True, unit="points" if self.unit == "%" else self.unit, better="")

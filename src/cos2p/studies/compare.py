@@ -8,8 +8,8 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class, methods
-from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcomes
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
+from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
 from cos2p.studies.tuning import Choice, Search, search_settings, tuned
@@ -57,7 +57,7 @@ def compare(
     record: dict[str, Any] | None = None
     notes: list[str] = []
     if plan.search is not None:
-        plan.search.check(plan.base, plan.seeds)
+        plan.search.check(plan.base, plan.methods, plan.seeds)
         trials, choices = search_settings(plan.base, rows, plan.search, execute, finals=len(final.cells))
         record = tuning_record(plan.search, trials, choices, updates)
         write_tuning(record)
@@ -67,14 +67,14 @@ def compare(
     else:
         notes.append("Every method at the recipe's learning rate; --tune searches one for each.")
 
-    def report(outcomes: Outcomes) -> Report:
+    def report(outcomes: CellOutcomes) -> Report:
         return _report(plan, final, outcomes, notes, record)
 
     return report(execute(final.cells, lambda so_far: write(report(so_far))))
 
 
 def _report(
-    plan: Comparison, grid: Grid, outcomes: Outcomes, notes: Sequence[str], record: Mapping[str, Any] | None
+    plan: Comparison, grid: RunnableGrid, outcomes: CellOutcomes, notes: Sequence[str], record: Mapping[str, Any] | None
 ) -> Report:
     name = grid.cells[0].recipe.name
     bounds = frozenset(row.key for row in grid.rows if _over_budget(row.key))

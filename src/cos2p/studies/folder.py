@@ -1,10 +1,10 @@
 """The study's folder.
 
 DIR/study.json        everything for programs: rows, cells with their figures, tables
-DIR/table.md, .html   everything for people
+DIR/table.md          the tables for people
+DIR/report.html       the page, with pictures: written at the end, as `cos2p report DIR` does
 DIR/<table>.csv       the same figures, unrounded; runs.csv has one line for each run
 DIR/tuning.json       learning rates tried and chosen (compare --tune)
-DIR/plots.html        curves over the axes (sweep)
 DIR/cells/<name>/     one run folder for each cell
 DIR/logs/<name>.log   what a cell's process wrote, if anything
 DIR/failures.json     why cells failed
@@ -22,10 +22,9 @@ from typing import Any
 
 from cos2p.errors import RunError
 from cos2p.runtime.results import check_same_recipe
+from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.grid import Cell
-from cos2p.studies.html import to_html
 from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
-from cos2p.studies.outcome import Outcome
 from cos2p.studies.report import Report
 from cos2p.tracking.files import explained, write_atomic
 
@@ -63,17 +62,14 @@ def study_folder(path: str | Path, kind: str) -> Iterator[Path]:
         yield folder
 
 
-def write_report(report: Report, folder: Path, plots: str = "") -> None:
-    """Write the tables, whole or not at all; `plots` is finished HTML for plots.html."""
+def write_report(report: Report, folder: Path) -> None:
+    """Write the tables, each file whole or not at all."""
     files = {
         "study.json": to_json(report.to_dict()),
         "table.md": to_markdown(report),
-        "table.html": to_html(report, '<p><a href="plots.html">Plots</a></p>\n' if plots else ""),
         "runs.csv": runs_csv(report),
         **{f"{table.name}.csv": to_csv(table) for table in report.tables},
     }
-    if plots:
-        files["plots.html"] = plots
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
 
@@ -84,18 +80,19 @@ def write_tuning(record: Mapping[str, Any], folder: Path) -> None:
 
 def to_json(values: Any) -> str:
     """JSON that every reader takes: what is not a finite number becomes null."""
-    return json.dumps(_finite(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(finite(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with null for every number that is not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
+        return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> Outcome | None:
+def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> CellOutcome | None:
     """What is known of the cell from an earlier start of the study; None if it has to run.
 
     Failures that would come again are kept too, unless `retry`.
@@ -104,11 +101,11 @@ def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> Outcome | 
     if (run / "recipe.toml").exists():
         check_same_recipe(cell.recipe, run)
     if (run / "result.json").exists():
-        return Outcome(cell.name, read_result(run), kept=True)
+        return CellOutcome(cell.name, read_result(run), kept=True)
     failure = Failures(folder).get(cell)
     if failure is None or retry or failure["exit_code"] not in KEPT_FAILURES:
         return None
-    return Outcome(cell.name, failure=failure["reason"], exit_code=failure["exit_code"], kept=True)
+    return CellOutcome(cell.name, failure=failure["reason"], exit_code=failure["exit_code"], kept=True)
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -129,7 +126,7 @@ class Failures:
         entry = self.read().get(cell.name)
         return dict(entry) if entry and entry["digest"] == cell.digest else None
 
-    def note(self, cell: Cell, outcome: Outcome, traceback: str = "") -> None:
+    def note(self, cell: Cell, outcome: CellOutcome, traceback: str = "") -> None:
         """Remember a failure, or forget it once the cell succeeded."""
         known = self.read()
         if outcome.ok and cell.name not in known:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
@@ -83,13 +84,32 @@ class Base:
     def load(self, row: Row, *more: str) -> Recipe:
         """The recipe of a row. Order of changes: the study's, the measure, the row's, `more`; the last one wins."""
         measure = () if self.updates is None else ("schedule.rounds=", f"schedule.updates={self.updates}")
-        method = row.method or recipe_values(self.recipe).get("method", {}).get("name", "cos2p")
-        own = [change for name, change in map(_split, self.changes) if name in ("", method)]
+        own = [change for name, change in map(_split, self.changes) if name in ("", self.method(row))]
         changes = [*own, *measure, *row.changes, *more]
         try:
             return Recipe.load(self.recipe, changes, row.method)
         except RecipeError as error:
             raise RecipeError(f"{row.key}: {error}" if row.key else str(error)) from None
+
+    def method(self, row: Row) -> str:
+        return str(row.method or recipe_values(self.recipe).get("method", {}).get("name", "cos2p"))
+
+    def refuse_strangers(self, rows: Sequence[Row]) -> None:
+        """A change for a method that no row has would be lost without a word."""
+        for change, (name, _) in zip(self.changes, map(_split, self.changes), strict=True):
+            if name:
+                refuse_stranger(f"--set {change}", name, [self.method(row) for row in rows])
+
+
+def refuse_stranger(option: str, method: str, compared: Sequence[str]) -> None:
+    """An option for one method is of use only if the study has that method."""
+    if method in compared:
+        return
+    method_class(method)  # a name that nobody knows is told with the one it looks like
+    close = get_close_matches(method, compared, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    rows = ", ".join(dict.fromkeys(compared))
+    raise ConfigError(f"{option}: no run of this study is of the method {method!r}; {hint}its methods: {rows}")
 
 
 def _split(change: str) -> tuple[str, str]:
@@ -104,23 +124,36 @@ def _split(change: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Grid:
+    """Which cell stands where: all that tables and records need to know of the runs' recipes."""
+
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
-    cells: tuple[Cell, ...]
-    """In the order in which they run: all rows of the first seed first, so that a first table is soon complete."""
     where: Mapping[tuple[str, int], str]
-    """The cell of (row, seed). Rows that come to the same recipe share their runs."""
+    """The cell of (row, seed), in the order in which they run: all rows of the first seed first, so that a first table
+    is soon complete. Rows that come to the same recipe share their runs."""
+    methods: Mapping[str, str]
+    """Of each row."""
+    planned: Mapping[str, int]
+    """Client updates of each cell."""
 
     def name(self, row: str, seed: int) -> str:
         return self.where[row, seed]
 
-    def recipe(self, row: str) -> Recipe:
-        """The row's recipe with the first seed."""
-        name = self.where[row, self.seeds[0]]
-        return next(cell.recipe for cell in self.cells if cell.name == name)
+    @property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Every cell's name with the first (row, seed) that it stands for."""
+        found: dict[str, tuple[str, int]] = {}
+        for place, name in self.where.items():
+            found.setdefault(name, place)
+        return found
 
 
-def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int], prefix: str = "") -> Grid:
+@dataclass(frozen=True)
+class RunnableGrid(Grid):
+    cells: tuple[Cell, ...]
+
+
+def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int]) -> RunnableGrid:
     """Every row with every seed; wrong fields are reported before anything runs."""
     for what, given in (("row", [row.key for row in rows]), ("seed", [str(seed) for seed in seeds])):
         twice = sorted({entry for entry in given if given.count(entry) > 1})
@@ -128,19 +161,23 @@ def make_grid(base: Base, rows: Sequence[Row], seeds: Sequence[int], prefix: str
             raise ConfigError(f"{what} {', '.join(twice)} was given twice; name each once")
     if not rows or not seeds:
         raise ConfigError("a study needs at least one row and one seed")
+    base.refuse_strangers(rows)
     cells: dict[str, Cell] = {}
     by_digest: dict[str, str] = {}
     where = {}
+    methods = {}
     for seed in seeds:
         for row in rows:
             recipe = base.load(row, f"seed={seed}")
             digest = recipe_digest(recipe)
             if digest not in by_digest:
-                name = _free_name(cell_name(f"{prefix}{row.folder or row.key}", seed), cells)
+                name = _free_name(cell_name(row.folder or row.key, seed), cells)
                 cells[name] = Cell(name, row.key, seed, recipe)
                 by_digest[digest] = name
             where[row.key, seed] = by_digest[digest]
-    return Grid(tuple(rows), tuple(seeds), tuple(cells.values()), where)
+            methods[row.key] = str(recipe.method["name"])
+    planned = {name: cell.recipe.schedule.updates or 0 for name, cell in cells.items()}
+    return RunnableGrid(tuple(rows), tuple(seeds), where, methods, planned, tuple(cells.values()))
 
 
 def recipe_digest(recipe: Recipe) -> str:

@@ -17,15 +17,20 @@ def run_link(name: str) -> str:
     return quote(f"cells/{name}/")
 
 
-def to_markdown(report: Report) -> str:
+RECORD_FILES = "- files: [every run](runs.jsonl), [the recipe](recipe.toml) that their settings are changes of"
+
+
+def to_markdown(report: Report, linked: bool = True) -> str:
+    """The page; `linked` if the runs' folders stand beside it, else their record does."""
     parts = [f"# {plain(report.title)}"]
-    parts.append("\n".join(f"- {name}: {_provenance(name, text)}" for name, text in report.provenance()))
+    entries = [f"- {name}: {_provenance(name, text)}" for name, text in report.provenance()]
+    parts.append("\n".join(entries if linked else [*entries, RECORD_FILES]))
     for table in report.tables:
         parts.append(f"## {plain(table.title)}")
-        parts.append(_table(table))
+        parts.append(_table(table, linked))
         parts.append("\n".join(f"- {plain(note)}" for note in table.notes))
     parts.append("## Every run")
-    parts.append(_runs(report))
+    parts.append(_runs(report, linked))
     if report.failures:
         parts.append("## Failed runs")
         parts.append("\n".join(f"- {plain(name)}: {plain(reason)}" for name, reason in report.failures.items()))
@@ -36,7 +41,7 @@ def _provenance(name: str, text: str) -> str:
     return code(text) if name == "command" else plain(text)
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, linked: bool) -> str:
     headings = ["", *table.facts, *(column.heading for column in table.columns), "runs"]
     rows = []
     for line in table.lines:
@@ -45,9 +50,9 @@ def _table(table: Table) -> str:
             figure = line.figures[column.key]
             text = figure.write(column)
             text = f"**{text}**" if figure.best else text
-            figures.append(f"[{text}]({run_link(_only(line))})" if _only(line) and text != MISSING else text)
+            figures.append(_linked(text, _only(line)) if linked and text != MISSING else text)
         facts = [plain(line.facts.get(fact, "")) for fact in table.facts]
-        rows.append([plain(line.title) + _mark(line), *facts, *figures, _links(line)])
+        rows.append([plain(line.title) + _mark(line), *facts, *figures, _seeds(line, linked)])
     return _grid([plain(heading) for heading in headings], rows, left=1 + len(table.facts))
 
 
@@ -56,8 +61,12 @@ def _only(line: Line) -> str:
     return next(iter(line.runs.values())) if len(line.runs) == 1 else ""
 
 
-def _links(line: Line) -> str:
-    runs = [f"[{seed}]({run_link(name)})" for seed, name in line.runs.items()]
+def _linked(text: str, run: str) -> str:
+    return f"[{text}]({run_link(run)})" if run else text
+
+
+def _seeds(line: Line, linked: bool) -> str:
+    runs = [_linked(str(seed), name if linked else "") for seed, name in line.runs.items()]
     return " ".join([*runs, *(f"{seed} failed" for seed in line.failures), *(f"{seed} …" for seed in line.waiting)])
 
 
@@ -65,7 +74,7 @@ def _mark(line: Line) -> str:
     return f" {line.marks}".replace("*", "\\*").rstrip()
 
 
-def _runs(report: Report) -> str:
+def _runs(report: Report, linked: bool) -> str:
     """One row for each run, every figure a link to its folder."""
     columns = report.tables[0].columns if report.tables else ()
     rows = []
@@ -77,7 +86,8 @@ def _runs(report: Report) -> str:
                 continue
             values = [(column, column.read(outcome.result)) for column in columns]
             figures = [
-                MISSING if value is None else f"[{column.write(value)}]({run_link(name)})" for column, value in values
+                MISSING if value is None else _linked(column.write(value), name if linked else "")
+                for column, value in values
             ]
             rows.append([plain(row.title), str(seed), *figures])
     return _grid(["", "seed", *(plain(column.heading) for column in columns)], rows, left=1)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cos2p.report.words import count, duration
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.grid import Cell
-from cos2p.studies.outcome import Outcome, Outcomes
 from cos2p.studies.process import Status
 
 Clock = Callable[[], float]
@@ -37,7 +37,7 @@ class StudyProgress:
 
     # ------------------------------------------------------------ what happens
 
-    def begin(self, cells: Sequence[Cell], known: Outcomes, later: int) -> None:
+    def begin(self, cells: Sequence[Cell], known: CellOutcomes, later: int) -> None:
         """A batch of cells; those in `known` need not run. `later` more will come in another batch."""
         self.total = self.done + len(cells) + later
         self._later = later
@@ -57,13 +57,13 @@ class StudyProgress:
         if cell.name in self.running:
             self.running[cell.name].status = status
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self.running.pop(cell.name, None)
         self._count(outcome)
         if outcome.ok:
             self._learn(cell, outcome.seconds)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: CellOutcome) -> None:
         self.done += 1
         self.failed += not outcome.ok
         self.kept += outcome.kept
@@ -140,7 +140,7 @@ class View:
     def __init__(self, progress: StudyProgress) -> None:
         self.progress = progress
 
-    def begin(self, cells: Sequence[Cell], known: Outcomes, later: int) -> None:
+    def begin(self, cells: Sequence[Cell], known: CellOutcomes, later: int) -> None:
         self.progress.begin(cells, known, later)
 
     def started(self, cell: Cell) -> None:
@@ -149,7 +149,7 @@ class View:
     def moved(self, cell: Cell, status: Status) -> None:
         self.progress.moved(cell, status)
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         self.progress.ended(cell, outcome)
 
     def tick(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.grid import Grid
-from cos2p.studies.outcome import Outcomes
 from cos2p.studies.tables import Table
 
 
@@ -21,7 +21,7 @@ class Report:
     updates: int
     """Client updates of a run, the measure that makes rows comparable."""
     grid: Grid
-    outcomes: Outcomes
+    outcomes: CellOutcomes
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
     tuning: Mapping[str, Any] | None = None
@@ -30,17 +30,17 @@ class Report:
 
     @property
     def done(self) -> int:
-        return sum(cell.name in self.outcomes for cell in self.grid.cells)
+        return sum(name in self.outcomes for name in self.grid.places)
 
     @property
     def failures(self) -> dict[str, str]:
         """Cell → reason."""
-        found = ((cell.name, self.outcomes.get(cell.name)) for cell in self.grid.cells)
+        found = ((name, self.outcomes.get(name)) for name in self.grid.places)
         return {name: outcome.failure for name, outcome in found if outcome is not None and not outcome.ok}
 
     def provenance(self) -> list[tuple[str, str]]:
         """What a reader needs to get the same figures."""
-        total = len(self.grid.cells)
+        total = len(self.grid.places)
         entries = [
             ("recipe", self.recipe),
             ("command", self.command),
@@ -52,8 +52,12 @@ class Report:
         return [*entries, *(("note", note) for note in [*self.notes, *self._short_runs()])]
 
     def _updates(self) -> str:
-        different = sorted({cell.recipe.schedule.updates or 0 for cell in self.grid.cells})
-        return f"{different[0]:,} in every run" if len(different) == 1 else ", ".join(f"{n:,}" for n in different)
+        lengths = [f"{length:,}" for length in self._lengths()]
+        return f"{lengths[0]} in every run" if len(lengths) == 1 else ", ".join(lengths)
+
+    def _lengths(self) -> list[int]:
+        """Client updates of the runs, each number once."""
+        return sorted(set(self.grid.planned.values()))
 
     def versions(self) -> list[str]:
         """Of the programs that made the runs; more than one line if the study went on after an update."""
@@ -63,15 +67,14 @@ class Report:
     def _short_runs(self) -> list[str]:
         """Runs that ended before their updates were done: the comparison is not fair to them, or not by them."""
         short = []
-        for cell in self.grid.cells:
-            outcome = self.outcomes.get(cell.name)
-            planned = cell.recipe.schedule.updates
-            if outcome is None or outcome.result is None or planned is None:
+        for name, planned in self.grid.planned.items():
+            outcome = self.outcomes.get(name)
+            if outcome is None or outcome.result is None:
                 continue
             updates = outcome.result.get("updates", planned)
             if updates < planned:
                 why = outcome.result.get("finished", "")
-                short.append(f"{cell.name} had {updates:,} of {planned:,} updates{f' ({why})' if why else ''}")
+                short.append(f"{name} had {updates:,} of {planned:,} updates{f' ({why})' if why else ''}")
         return short
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,17 +84,19 @@ class Report:
             "recipe": self.recipe,
             "command": self.command,
             "updates": self.updates,
+            "lengths": self._lengths(),
             "seeds": list(self.grid.seeds),
             "versions": self.versions(),
-            "notes": [text for name, text in self.provenance() if name == "note"],
+            "notes": list(self.notes),
+            "short_runs": self._short_runs(),
             "axes": dict(self.axes),
             "tuning": self.tuning,
-            "cells": [self._cell(cell.name, cell.row, cell.seed) for cell in self.grid.cells],
+            "cells": [self._cell(name, *place) for name, place in self.grid.places.items()],
             "rows": [
                 {
                     "key": row.key,
                     "title": row.title,
-                    "method": self.grid.recipe(row.key).method["name"],
+                    "method": self.grid.methods[row.key],
                     "changes": list(row.changes),
                     "facts": dict(row.facts),
                     "cells": {str(seed): self.grid.name(row.key, seed) for seed in self.grid.seeds},
@@ -104,7 +109,8 @@ class Report:
     def _cell(self, name: str, row: str, seed: int) -> dict[str, Any]:
         outcome = self.outcomes.get(name)
         state = "waiting" if outcome is None else "done" if outcome.ok else "failed"
-        entry: dict[str, Any] = {"name": name, "row": row, "seed": seed, "folder": f"cells/{name}", "state": state}
+        entry: dict[str, Any] = {"name": name, "row": row, "seed": seed, "folder": f"cells/{name}", "state": state,
+                                 "updates": self.grid.planned[name]}  # fmt: skip
         if outcome is not None:
             entry |= {"result": outcome.result, "failure": outcome.failure}
         return entry

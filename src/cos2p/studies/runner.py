@@ -19,9 +19,9 @@ from pathlib import Path
 from cos2p.errors import RunError
 from cos2p.processes.children import deaf_children, how_it_ended
 from cos2p.processes.interrupts import on_interrupt
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
-from cos2p.studies.outcome import Outcome, Outcomes
 from cos2p.studies.process import Failed, Message, Status, Stopped, Work, run_cell, simulate
 from cos2p.studies.progress import View
 
@@ -44,10 +44,10 @@ class Runner:
         self._interrupts = 0
 
     def __call__(
-        self, cells: Sequence[Cell], after: Callable[[Outcomes], None] | None = None, later: int = 0
-    ) -> Outcomes:
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
         """Run what has not run yet. Raises StudyInterrupted after Ctrl-C, when all cells have stopped."""
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, CellOutcome] = {}
         waiting: deque[Cell] = deque()
         for cell in cells:
             known = earlier_outcome(cell, self.folder, self.retry)
@@ -57,7 +57,7 @@ class Runner:
                 outcomes[cell.name] = known
         self.view.begin(cells, outcomes, later)
 
-        def note(cell: Cell, outcome: Outcome) -> None:
+        def note(cell: Cell, outcome: CellOutcome) -> None:
             outcomes[cell.name] = outcome
             self.view.ended(cell, outcome)
             if after is not None:
@@ -75,7 +75,7 @@ class Runner:
             raise StudyInterrupted(f"stopped after {len(outcomes)} of {len(cells) + later} cells")
         return outcomes
 
-    def _loop(self, waiting: deque[Cell], note: Callable[[Cell, Outcome], None]) -> None:
+    def _loop(self, waiting: deque[Cell], note: Callable[[Cell, CellOutcome], None]) -> None:
         while self._running or (waiting and not self._interrupts):
             while waiting and len(self._running) < self.jobs and not self._interrupts:
                 self._start(waiting.popleft())
@@ -144,7 +144,7 @@ class _Job:
         self.process.join()
         _end_group(self.process.pid)
 
-    def close(self) -> tuple[Outcome | None, str]:
+    def close(self) -> tuple[CellOutcome | None, str]:
         """What came out, None if the user stopped it; and a defect's traceback."""
         self.process.join()
         self.channel.close()
@@ -158,12 +158,12 @@ class _Job:
         if self.stopped:
             return None, ""
         if self.failed is not None:
-            outcome = Outcome(self.cell.name, None, self.failed.reason, self.failed.exit_code, seconds=seconds)
+            outcome = CellOutcome(self.cell.name, None, self.failed.reason, self.failed.exit_code, seconds=seconds)
             return outcome, self.failed.traceback
         if code == 0 and (self.folder / "result.json").exists():
-            return Outcome(self.cell.name, read_result(self.folder), seconds=seconds), ""
+            return CellOutcome(self.cell.name, read_result(self.folder), seconds=seconds), ""
         reason = f"its process ended {how_it_ended(code)} (out of memory?); what it wrote is in logs/{self.log.name}"
-        return Outcome(self.cell.name, None, reason, RunError.exit_code, seconds=seconds), ""
+        return CellOutcome(self.cell.name, None, reason, RunError.exit_code, seconds=seconds), ""
 
 
 def _end_group(pid: int | None) -> None:

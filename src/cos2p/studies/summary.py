@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cos2p.report.words import printable
 from cos2p.studies.report import Report
-from cos2p.studies.tables import Table
+from cos2p.studies.tables import Table, baseline_notes
 
 MAIN_COLUMNS = ("top1", "f1", "client_top1", "ru", "virtual_seconds")
 
@@ -21,9 +21,10 @@ def summary(report: Report, folder: Path) -> RenderableType:
     for table in report.tables:
         parts += [Text(f"\n{printable(table.title)}"), _table(table)]
     notes = [text for name, text in report.provenance() if name == "note"]
+    notes += dict.fromkeys(note for table in report.tables for note in baseline_notes(table.baselines))
     parts += [Text(printable(note), style="dim") for note in notes]
-    names = ["table.md", "table.html", "study.json", *(f"{table.name}.csv" for table in report.tables), "runs.csv"]
-    there = [name for name in [*names, "plots.html", "tuning.json"] if (folder / name).exists()]
+    names = ["table.md", "report.html", "study.json", *(f"{table.name}.csv" for table in report.tables), "runs.csv"]
+    there = [name for name in [*names, "tuning.json"] if (folder / name).exists()]
     parts.append(Text(f"\nin {shlex.quote(str(folder))}: {', '.join(there)}"))
     return Group(*parts)
 

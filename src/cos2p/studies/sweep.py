@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from cos2p.errors import ConfigError
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.grid import Base, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcomes
 from cos2p.studies.report import Report
 from cos2p.studies.tables import results_table
 
@@ -27,18 +26,9 @@ SHORT_NAMES = {
 @dataclass(frozen=True)
 class Axis:
     name: str
-    """As it was given, for tables and plots."""
+    """As it was given, for tables and pictures."""
     path: str
     values: tuple[str, ...]
-
-    @property
-    def numbers(self) -> tuple[float, ...] | None:
-        """The values as numbers; None if one of them is none."""
-        try:
-            numbers = tuple(float(value) for value in self.values)
-        except ValueError:
-            return None
-        return numbers if all(map(math.isfinite, numbers)) else None
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,7 @@ def sweep(plan: Sweep, execute: Execute, write: Callable[[Report], None]) -> Rep
     plan = replace(plan, base=plan.base.checked())
     grid = make_grid(plan.base, sweep_rows(plan.axes, plan.method), plan.seeds)
 
-    def report(outcomes: Outcomes) -> Report:
+    def report(outcomes: CellOutcomes) -> Report:
         names = " × ".join(axis.name for axis in plan.axes)
         recipe = grid.cells[0].recipe
         return Report(

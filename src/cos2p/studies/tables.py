@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cos2p.numerics.metrics import mean_interval
+from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
 from cos2p.studies.grid import Grid, Row
-from cos2p.studies.outcome import Outcomes
 
 MISSING = "–"
+BASELINES = {"chance": "chance", "majority": "always the most frequent class"}
+"""Figures of `result.json` that say what an accuracy is worth, and their words."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Table:
     facts: tuple[str, ...] = ()
     """Headings of the columns before the figures."""
     notes: tuple[str, ...] = ()
+    reference: str = ""
+    """Of a table of differences: the row that all others are compared with."""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """What top-1 is worth: "chance" and "majority" (always the most frequent class), as far as the runs know them."""
 
     def line(self, key: str) -> Line:
         return next(line for line in self.lines if line.key == key)
@@ -94,12 +101,11 @@ class Table:
             "name": self.name,
             "title": self.title,
             "facts": list(self.facts),
-            "columns": [
-                {"key": c.key, "title": c.title, "unit": c.unit, "scale": c.scale, "better": c.better}
-                for c in self.columns
-            ],
+            "columns": [column.to_dict() for column in self.columns],
             "rows": [_line_dict(line, self.columns) for line in self.lines],
             "notes": list(self.notes),
+            "reference": self.reference,
+            "baselines": dict(self.baselines),
         }
 
 
@@ -107,18 +113,21 @@ def results_table(
     name: str,
     title: str,
     grid: Grid,
-    outcomes: Outcomes,
+    outcomes: CellOutcomes,
     rows: Sequence[Row] | None = None,
     columns: Sequence[Column] = COLUMNS,
     over_budget: frozenset[str] = frozenset(),
 ) -> Table:
-    """Means over seeds. The best of each column is bold among rows that keep the budget and have all seeds."""
+    """Means over seeds. Bold is what is surely the best of its column, among rows that keep the budget and have all
+    seeds."""
     rows = grid.rows if rows is None else rows
     lines = [_line(row, grid, outcomes, columns, row.key in over_budget) for row in rows]
     for column in columns:
         lines = _with_best(lines, column)
     facts = tuple(dict.fromkeys(fact for row in rows for fact in row.facts))
-    return Table(name, title, tuple(columns), tuple(lines), facts, tuple(_legend(lines)))
+    baselines = _baselines(lines, outcomes)
+    notes = (*_legend(lines), *baseline_notes(baselines))
+    return Table(name, title, tuple(columns), tuple(lines), facts, notes, baselines=baselines)
 
 
 def differences_table(
@@ -140,10 +149,10 @@ def differences_table(
         f"Row minus {against.title}, seed by seed: mean and 95 % interval (Student's t) of the differences; "
         "in bold where the interval does not hold 0."
     )
-    return Table(name, title, tuple(columns), tuple(lines), results.facts, (note,))
+    return Table(name, title, tuple(columns), tuple(lines), results.facts, (note,), reference)
 
 
-def _line(row: Row, grid: Grid, outcomes: Outcomes, columns: Sequence[Column], over_budget: bool) -> Line:
+def _line(row: Row, grid: Grid, outcomes: CellOutcomes, columns: Sequence[Column], over_budget: bool) -> Line:
     runs, failures, waiting = {}, {}, []
     results: dict[int, Mapping[str, Any]] = {}
     for seed in grid.seeds:
@@ -163,28 +172,51 @@ def _line(row: Row, grid: Grid, outcomes: Outcomes, columns: Sequence[Column], o
 
 
 def _with_best(lines: list[Line], column: Column) -> list[Line]:
-    """Mark the best means of a column, and those that are written alike."""
-    if not column.better:
+    """Mark the row whose interval lies clear of those of all others, on the better side.
+
+    Where intervals overlap, a single seed gives none, or figures are written alike, nobody is seen to be the best.
+    """
+    sign = {"more": 1, "less": -1, "": 0}[column.better]
+    figures = {line.key: line.figures[column.key] for line in lines if line.whole and not line.over_budget}
+    spans = {key: (sign * f.mean, f.half) for key, f in figures.items() if f.mean is not None}
+    if not sign or len(spans) < 2:
         return lines
-    sign = 1 if column.better == "more" else -1
-    means = {
-        line.key: mean
-        for line in lines
-        if line.whole and not line.over_budget and (mean := line.figures[column.key].mean) is not None
-    }
-    if len(means) < 2:
+    first = max(spans, key=lambda key: spans[key][0])
+    others = {key: span for key, span in spans.items() if key != first}
+    alike = any(column.write(mean) == column.write(spans[first][0]) for mean, _ in others.values())
+    if alike or not all(_clear(spans[first], span) for span in others.values()):
         return lines
-    best = column.write(max(means.values(), key=lambda mean: sign * mean))
     return [
         replace(line, figures={**line.figures, column.key: replace(line.figures[column.key], best=True)})
-        if line.key in means and column.write(means[line.key]) == best
+        if line.key == first
         else line
         for line in lines
     ]
 
 
+def _clear(higher: tuple[float, float | None], lower: tuple[float, float | None]) -> bool:
+    """Two (mean, half interval) that do not touch."""
+    return higher[1] is not None and lower[1] is not None and higher[0] - higher[1] > lower[0] + lower[1]
+
+
+def _baselines(lines: Sequence[Line], outcomes: CellOutcomes) -> dict[str, float]:
+    """The mean over the table's runs of what needs no training."""
+    results = [outcomes[name].result or {} for line in lines for name in line.runs.values()]
+    found = {key: [result[key] for result in results if result.get(key) is not None] for key in BASELINES}
+    return {key: statistics.fmean(values) for key, values in found.items() if values}
+
+
+def baseline_notes(baselines: Mapping[str, float]) -> list[str]:
+    """
+    >>> baseline_notes({"chance": 0.1, "majority": 0.1135})
+    ['To compare top-1 with: chance 10.0 %, always the most frequent class 11.3 %.']
+    """
+    words = [f"{BASELINES[key]} {100 * share:.1f} %" for key, share in baselines.items()]
+    return [f"To compare top-1 with: {', '.join(words)}."] if words else []
+
+
 def _legend(lines: Sequence[Line]) -> list[str]:
-    notes = ["Mean and 95 % interval (Student's t) over seeds; the best in bold."]
+    notes = ["Mean and 95 % interval (Student's t) over seeds; in bold what lies clear of all others."]
     if any(line.over_budget for line in lines):
         notes.append("* does not keep the devices' budget: a bound to compare with, never bold.")
     if any(not line.whole for line in lines):

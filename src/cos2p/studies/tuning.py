@@ -16,8 +16,9 @@ from functools import partial
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
-from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.outcome import Execute, Outcome, Outcomes
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes, Execute
+from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid, refuse_stranger
+from cos2p.studies.names import TRIAL_PREFIX
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
@@ -62,12 +63,12 @@ class Search:
         shortened = row not in self.updates_of and self.length(row, final) < final
         return self.finalists if shortened else 0
 
-    def check(self, base: Base, seeds: Sequence[int]) -> None:
+    def check(self, base: Base, methods: Sequence[str], seeds: Sequence[int]) -> None:
         """That the search can choose, and does not choose by what the final runs are judged on."""
         if self.seed in seeds:
             raise ConfigError(f"the tuning seed {self.seed} is among the final seeds; choose another by --tune-seed")
-        for method in self.updates_of:
-            method_class(method)
+        for method, updates in self.updates_of.items():
+            refuse_stranger(f"--tune-updates {method}:{updates}", method, methods)
         if bad := [lr for lr in self.lrs if not 0 < lr < math.inf]:
             raise ConfigError(f"learning rate {bad[0]:g}: must be above 0")
         data = base.load(Row("", "")).data
@@ -89,7 +90,7 @@ class Setting:
 
     def key(self, row: str) -> str:
         """Of a trial."""
-        return f"tune-{'whole-' if self.whole else ''}{self.folder(row)}"
+        return f"{TRIAL_PREFIX}{'whole-' if self.whole else ''}{self.folder(row)}"
 
     def folder(self, row: str) -> str:
         return f"{row}-lr{self.lr:g}" + (f"-{self.form}" if self.form else "")
@@ -140,17 +141,17 @@ class Choice:
 class Trials:
     """The search's own grid, and what is tried for which row."""
 
-    grid: Grid
+    grid: RunnableGrid
     settings: Mapping[str, Sequence[Setting]]
     recipe_lrs: Mapping[str, float]
 
-    def choices(self, outcomes: Outcomes) -> dict[str, Choice]:
+    def choices(self, outcomes: CellOutcomes) -> dict[str, Choice]:
         return {row: self._choice(row, outcomes) for row in self.settings}
 
     def folder(self, row: str, setting: Setting) -> str:
         return f"cells/{self.grid.name(setting.key(row), self.grid.seeds[0])}"
 
-    def _choice(self, row: str, outcomes: Outcomes) -> Choice:
+    def _choice(self, row: str, outcomes: CellOutcomes) -> Choice:
         scores: dict[Setting, float | None] = {}
         failures = {}
         for setting in self.settings[row]:
@@ -204,7 +205,7 @@ class _Searching:
         self._make = partial(make_trials, base, rows, search)
         self._execute = execute
         self._tried: dict[str, list[Setting]] = {row.key: [] for row in rows}
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, CellOutcome] = {}
 
     def attempt(self, settings: Mapping[str, Sequence[Setting]], later: int) -> None:
         if any(settings.values()):

@@ -14,8 +14,8 @@ from rich.table import Table as Layout
 from rich.text import Text
 
 from cos2p.report.words import duration, percent, printable
+from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.grid import Cell
-from cos2p.studies.outcome import Outcome, Outcomes
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress, View, begin_words
 from cos2p.studies.tuning import is_trial
@@ -24,7 +24,7 @@ PLAIN_SECONDS = 60.0
 """Between two plain lines about the cells that are running."""
 
 
-def outcome_words(cell: Cell, outcome: Outcome) -> str:
+def outcome_words(cell: Cell, outcome: CellOutcome) -> str:
     """A finished cell in a few words."""
     if outcome.result is None:
         return f"failed: {printable(outcome.failure)}"
@@ -41,7 +41,7 @@ class PlainView(View):
         self.console, self.verbose = console, verbose
         self._told = 0.0
 
-    def begin(self, cells: Sequence[Cell], known: Outcomes, later: int) -> None:
+    def begin(self, cells: Sequence[Cell], known: CellOutcomes, later: int) -> None:
         first = self.progress.total == 0
         super().begin(cells, known, later)
         if first:
@@ -52,7 +52,7 @@ class PlainView(View):
         if self.verbose:
             self.say(f"{cell.name}: started")
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)
         progress = self.progress
         self.say(f"{progress.done}/{progress.total} {cell.name}: {outcome_words(cell, outcome)} · {self._left()}")
@@ -81,7 +81,7 @@ class LiveView(View):
         self._lock = threading.RLock()  # the screen is drawn by a thread of its own
         self.live = Live(get_renderable=self.draw, console=console, refresh_per_second=4, transient=True)
 
-    def begin(self, cells: Sequence[Cell], known: Outcomes, later: int) -> None:
+    def begin(self, cells: Sequence[Cell], known: CellOutcomes, later: int) -> None:
         with self._lock:
             super().begin(cells, known, later)
 
@@ -93,7 +93,7 @@ class LiveView(View):
         with self._lock:
             super().moved(cell, status)
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         with self._lock:
             super().ended(cell, outcome)
         if self.verbose or not outcome.ok:
@@ -125,7 +125,7 @@ class JsonView(View):
         super().__init__(progress)
         self._say = say
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)
         self._say(
             {

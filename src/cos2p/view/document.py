@@ -37,8 +37,9 @@ def source(folder: Path, may_come: bool = False) -> Source:
 class Sources:
     """Several folders as one document."""
 
-    def __init__(self, folders: Sequence[Path], live: bool = False) -> None:
-        self.folders, self.live = tuple(folders), live
+    def __init__(self, folders: Sequence[Path], live: bool = False, beside: Path | None = None) -> None:
+        """`beside`: where the page will stand, for links from it to the runs of studies."""
+        self.folders, self.live, self.beside = tuple(folders), live, beside
         self._sources: dict[Path, Source] = {}
         self._looked = False
 
@@ -76,7 +77,7 @@ class Sources:
             "version": "",
             "generated_by": f"cos2p {__version__}",
             "runs": runs,
-            "studies": [found.document() for found in sources if isinstance(found, StudySource)],
+            "studies": [found.document(self.beside) for found in sources if isinstance(found, StudySource)],
         }
 
 

@@ -26,7 +26,7 @@ def write_report(folders: Sequence[Path], out: Path, told: Told = lambda done, t
         raise RunError(f"{out} is a folder; name a file with -o, for instance {out / 'report.html'}")
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or name another file with -o")
-    sources = Sources(folders)
+    sources = Sources(folders, beside=out.parent)
     sources.refresh(told)
     page = assemble(to_json(sources.document())).encode()
     write_atomic(out, page)

@@ -285,7 +285,8 @@ class Figure(TypedDict):
     half: float | None
     """Half the width of the mean's 95 % interval over seeds; null for fewer than two seeds."""
     best: bool
-    """To be set in bold: the best of its column; in a table of differences, an interval that does not hold 0."""
+    """To be set in bold: clear of all others of its column; in a table of differences, an interval that does not hold
+    0."""
     seeds: list[float | None]
     """In the order of `Study.seeds`."""
 
@@ -302,6 +303,19 @@ class Column(TypedDict):
     """A difference: written with its sign."""
 
 
+RunState = Literal["done", "failed", "waiting"]
+
+
+class RowRun(TypedDict):
+    """One seed of a row."""
+
+    state: RunState
+    link: str
+    """From a frozen page to the run's own page or folder; empty if there is none, or the page is live."""
+    failure: str
+    """Why it failed."""
+
+
 class TableRow(TypedDict):
     key: str
     title: str
@@ -311,8 +325,8 @@ class TableRow(TypedDict):
     """Texts in the order of `Table.facts`."""
     figures: list[Figure]
     """In the order of `Table.columns`."""
-    failures: list[str]
-    """Why seeds are missing."""
+    runs: list[RowRun]
+    """In the order of `Study.seeds`."""
 
 
 class Table(TypedDict):
@@ -322,6 +336,10 @@ class Table(TypedDict):
     columns: list[Column]
     rows: list[TableRow]
     notes: list[str]
+    chance: float | None
+    """Top-1 without any training, as far as the runs know it."""
+    majority: float | None
+    """Top-1 of always naming the most frequent class."""
 
 
 class Band(TypedDict):
@@ -364,13 +382,13 @@ class Study(TypedDict):
     name: str
     """Its folder."""
     kind: str
-    """compare, ablate, sweep; empty for a folder of cells without its study.json."""
+    """compare, ablate, sweep; empty while it only searches and has no study.json."""
     title: str
     recipe: str
     command: str
     seeds: list[int]
-    updates: int | None
-    """Client updates of every run."""
+    updates: list[int]
+    """Client updates of a run; several numbers if runs differ."""
     done: int
     cells: int
     notes: list[str]

@@ -30,6 +30,7 @@ PAGE_FILES: dict[str, list[str]] = {
         "devices.js",
         "troubles.js",
         "compare_runs.js",
+        "study_table.js",
         "study_parts.js",
         "studies.js",
         # the page

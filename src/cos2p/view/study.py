@@ -1,38 +1,39 @@
-"""A study folder → its part of the document: tables with intervals, curves with bands over seeds, a sweep's panels."""
+"""A study's folder or its record → its part of the document: tables with intervals, curves with bands over seeds, a
+sweep's panels."""
 
 from __future__ import annotations
 
 import json
-import re
+import math
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cos2p.errors import RunError
-from cos2p.studies.columns import CLIENT_TOP1, COLUMNS, RU, TOP1
+from cos2p.studies.columns import CLIENT_TOP1, RU, TOP1
 from cos2p.studies.columns import Column as StudyColumn
-from cos2p.studies.plots import LOG_SPAN
-from cos2p.studies.tables import Figure as StudyFigure
+from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.tracking.files import explained
 from cos2p.view import model
 from cos2p.view.bands import row_curves
 from cos2p.view.build import RunSource
 
-CELL = re.compile(r"(?P<row>.+)-s(?P<seed>\d+)")
-TUNING = "tune-"
-KNOWN = {column.key: column for column in COLUMNS}
+LOG_SPAN = 50.0
+"""An axis of positive numbers whose largest is this many times the smallest is drawn to a logarithmic scale."""
+NOTHING_YET: dict[str, Any] = {"seeds": [], "cells": [], "rows": [], "tables": []}
 
 
 def is_study(folder: Path) -> bool:
-    return (folder / "study.json").is_file() or (folder / "cells").is_dir()
+    return any((folder / name).exists() for name in (STUDY, RUNS, CELLS))
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """study.json; of a folder that was published without it, what its cells tell."""
-    path = folder / "study.json"
+    """study.json, or what the record of a published study tells; a study that only searches yet has neither."""
+    path = folder / STUDY
     if not path.is_file():
-        return _from_cells(folder)
+        return _from_record(folder) if (folder / RUNS).is_file() else {"title": folder.resolve().name, **NOTHING_YET}
     with explained(path):
         text = path.read_text(encoding="utf-8")
     try:
@@ -42,6 +43,12 @@ def read_study(folder: Path) -> dict[str, Any]:
     except (ValueError, LookupError) as error:
         raise RunError(f"{path} is not a study's ({error}); run the study again to write it anew") from None
     return found
+
+
+def _from_record(folder: Path) -> dict[str, Any]:
+    from cos2p.studies.record import read_record  # with it come all methods: 0.3 s that only records need
+
+    return read_record(folder).to_dict()
 
 
 class StudySource:
@@ -63,33 +70,36 @@ class StudySource:
         return anew or any(changed)
 
     def _stamps(self) -> tuple[Any, ...]:
-        paths = [self.folder / "study.json", *(self.folder / "cells" / name / "result.json" for name in self._runs)]
+        results = [self.folder / CELLS / name / "result.json" for name in self._runs]
+        paths = [self.folder / STUDY, self.folder / RUNS, *results]
         return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
     def _cells(self) -> dict[str, RunSource]:
-        folder = self.folder / "cells"
+        folder = self.folder / CELLS
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.is_dir() and not path.name.startswith(TUNING) and path.name not in self._runs:
+            if path.is_dir() and not path.name.startswith(TRIAL_PREFIX) and path.name not in self._runs:
                 self._runs[path.name] = RunSource(path)
         return self._runs
 
-    def document(self) -> model.Study:
+    def document(self, beside: Path | None = None) -> model.Study:
+        """`beside`: the folder that the page will stand in, for links to the runs; None: without links."""
         found = read_study(self.folder)
         if not found["tables"] and not self._may_be_empty:
             raise RunError(
-                f"{self.folder} has no study.json and no cell that is done; wait, or name the runs in cells/"
+                f"{self.folder} has no study.json yet; wait until the first run has begun, or name the runs in cells/"
             )
         try:
-            return self._written(found)
+            return self._written(found, beside)
         except (LookupError, TypeError, AttributeError) as error:
             raise RunError(
-                f"{self.folder / 'study.json'} is not as cos2p writes it ({type(error).__name__}: {error}); "
+                f"{self.folder / STUDY} is not as cos2p writes it ({type(error).__name__}: {error}); "
                 "run the study again to write it anew"
             ) from None
 
-    def _written(self, found: Mapping[str, Any]) -> model.Study:
+    def _written(self, found: Mapping[str, Any], beside: Path | None) -> model.Study:
         seeds = [int(seed) for seed in found["seeds"]]
-        tables = [_table(table, seeds) for table in found["tables"]]
+        links = {name: self._link(name, beside) for name in self._runs}
+        tables = [_table(table, seeds, links) for table in found["tables"]]
         cells = found["cells"]
         return {
             "name": self.folder.resolve().name,
@@ -98,16 +108,25 @@ class StudySource:
             "recipe": str(found.get("recipe", "")),
             "command": str(found.get("command", "")),
             "seeds": seeds,
-            "updates": found.get("updates") or None,
+            "updates": [int(length) for length in found.get("lengths", ())],
             "done": sum(cell["state"] == "done" for cell in cells),
             "cells": len(cells),
-            "notes": [str(note) for note in found.get("notes", ())],
+            "notes": [str(note) for part in ("notes", "short_runs") for note in found.get(part, ())],
             "versions": [str(version) for version in found.get("versions", ())],
             "tables": tables,
             "curves": [self._curve(row) for row in found["rows"]],
             "sweep": _panels(found) if 1 <= len(found.get("axes") or {}) <= 2 else [],
             "failures": [(cell["name"], str(cell["failure"])) for cell in cells if cell["state"] == "failed"],
         }
+
+    def _link(self, name: str, beside: Path | None) -> str:
+        """From the page to a run: to its own page if it has one, else to its folder."""
+        if beside is None:
+            return ""
+        run = self.folder / CELLS / name
+        target = run / "report.html" if (run / "report.html").is_file() else run
+        way = quote(os.path.relpath(target.resolve(), beside.resolve()))
+        return f"./{way}" if target != run else f"./{way}/"
 
     def _curve(self, row: Mapping[str, Any]) -> model.StudyCurve:
         runs = [self._runs[name] for name in row["cells"].values() if name in self._runs]
@@ -117,33 +136,37 @@ class StudySource:
 # ---------------------------------------------------------------- tables
 
 
-def _table(table: Mapping[str, Any], seeds: list[int]) -> model.Table:
-    columns = [_column(column, table["name"]) for column in table["columns"]]
+def _table(table: Mapping[str, Any], seeds: list[int], links: Mapping[str, str]) -> model.Table:
+    columns = [_column(column) for column in table["columns"]]
     facts = [str(fact) for fact in table["facts"]]
+    baselines = table.get("baselines") or {}
     return {
         "name": str(table["name"]),
         "title": str(table["title"]),
         "facts": facts,
         "columns": columns,
-        "rows": [_row(row, facts, [column["key"] for column in columns], seeds) for row in table["rows"]],
+        "rows": [_row(row, facts, [column["key"] for column in columns], seeds, links) for row in table["rows"]],
         "notes": [str(note) for note in table["notes"]],
+        "chance": baselines.get("chance"),
+        "majority": baselines.get("majority"),
     }
 
 
-def _column(column: Mapping[str, Any], table: str) -> model.Column:
-    known = KNOWN.get(column["key"])
+def _column(column: Mapping[str, Any]) -> model.Column:
     return {
         "key": str(column["key"]),
         "title": str(column["title"]),
         "unit": str(column["unit"]),
         "scale": float(column["scale"]),
-        "digits": known.digits if known else 2,
+        "digits": int(column["digits"]),
         "better": column["better"],
-        "signed": bool(column.get("signed", "differences" in table)),
+        "signed": bool(column["signed"]),
     }
 
 
-def _row(row: Mapping[str, Any], facts: list[str], keys: list[str], seeds: list[int]) -> model.TableRow:
+def _row(
+    row: Mapping[str, Any], facts: list[str], keys: list[str], seeds: list[int], links: Mapping[str, str]
+) -> model.TableRow:
     whole = not row["failures"] and not row["waiting"]
     return {
         "key": str(row["key"]),
@@ -159,8 +182,15 @@ def _row(row: Mapping[str, Any], facts: list[str], keys: list[str], seeds: list[
             }
             for figure in (row["figures"][key] for key in keys)
         ],
-        "failures": [f"seed {seed}: {reason}" for seed, reason in row["failures"].items()],
+        "runs": [_run(row, str(seed), links) for seed in seeds],
     }
+
+
+def _run(row: Mapping[str, Any], seed: str, links: Mapping[str, str]) -> model.RowRun:
+    failure = row["failures"].get(seed, "")
+    folder = str(row["runs"].get(seed, ""))
+    state: model.RunState = "done" if folder else "failed" if failure else "waiting"
+    return {"state": state, "link": links.get(Path(folder).name, ""), "failure": str(failure)}
 
 
 # ---------------------------------------------------------------- a sweep's panels
@@ -183,8 +213,7 @@ def _panel(column: StudyColumn, axis: str, values: list[str], lines: list[model.
     numbers = [_number(value) for value in values]
     positive = [number for number in numbers if isinstance(number, float) and number > 0]
     log = len(positive) == len(numbers) and max(positive) / min(positive) >= LOG_SPAN
-    written = {"key": column.key, "title": column.title, "unit": column.unit, "scale": column.scale}
-    return {"column": _column({**written, "better": column.better}, ""), "axis": axis, "log": log, "lines": lines}
+    return {"column": _column(column.to_dict()), "axis": axis, "log": log, "lines": lines}
 
 
 def _sweep_line(
@@ -206,74 +235,9 @@ def _sweep_line(
 
 
 def _number(text: str) -> float | str:
+    """What has no place on a scale of numbers stays a word."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return text
-
-
-# ---------------------------------------------------------------- a folder of cells without study.json
-
-
-def _from_cells(folder: Path) -> dict[str, Any]:
-    """The table as the study had it, from result.json of each cell; which kind of study it was is not known."""
-    results: dict[str, dict[int, dict[str, Any]]] = {}
-    with explained(folder / "cells"):
-        paths = sorted((folder / "cells").iterdir())
-    for path in paths:
-        match = CELL.fullmatch(path.name)
-        if match is None or path.name.startswith(TUNING) or not (path / "result.json").is_file():
-            continue
-        with explained(path):
-            text = (path / "result.json").read_text(encoding="utf-8")
-        try:
-            results.setdefault(match["row"], {})[int(match["seed"])] = dict(json.loads(text))
-        except ValueError as error:
-            raise RunError(f"{path / 'result.json'} is not a run's result ({error})") from None
-    if not results:
-        return {"title": folder.resolve().name, "seeds": [], "cells": [], "rows": [], "tables": []}
-    seeds = sorted({seed for cells in results.values() for seed in cells})
-    first = next(iter(next(iter(results.values())).values()))
-    return {
-        "title": str(first.get("recipe") or folder.name),
-        "recipe": str(first.get("recipe") or ""),
-        "seeds": seeds,
-        "cells": [{"name": f"{row}-s{s}", "state": "done"} for row, cells in results.items() for s in cells],
-        "rows": [
-            {"key": row, "title": _title(row, cells), "cells": {str(seed): f"{row}-s{seed}" for seed in cells}}
-            for row, cells in results.items()
-        ],
-        "tables": [_table_of_cells(results, seeds)],
-    }
-
-
-def _title(row: str, cells: Mapping[int, Mapping[str, Any]]) -> str:
-    """The method's title if the row is named by the method, else the row's own name."""
-    first = next(iter(cells.values()))
-    return str(first.get("title") or row) if first.get("method") == row else row
-
-
-def _table_of_cells(results: Mapping[str, Mapping[int, Mapping[str, Any]]], seeds: list[int]) -> dict[str, Any]:
-    rows = []
-    for row, cells in results.items():
-        figures = {}
-        for column in COLUMNS:
-            values = {seed: column.read(result) for seed, result in cells.items()}
-            figure = StudyFigure.of({seed: value for seed, value in values.items() if value is not None})
-            by_seed = {str(seed): value for seed, value in figure.by_seed.items()}
-            figures[column.key] = {"mean": figure.mean, "half": figure.half, "best": False, "by_seed": by_seed}
-        missing = [seed for seed in seeds if seed not in cells]
-        title = _title(row, cells)
-        rows.append({"key": row, "title": title, "facts": {}, "over_budget": False, "failures": {}, "waiting": missing,
-                     "figures": figures})  # fmt: skip
-    columns = [replace(column, value=None) for column in COLUMNS]
-    return {
-        "name": "results",
-        "title": "Results",
-        "facts": [],
-        "columns": [
-            {"key": c.key, "title": c.title, "unit": c.unit, "scale": c.scale, "better": c.better} for c in columns
-        ],
-        "rows": rows,
-        "notes": ["Mean and 95 % interval (Student's t) over seeds."],
-    }
+    return number if math.isfinite(number) else text

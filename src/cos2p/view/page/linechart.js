@@ -8,7 +8,8 @@
   const FEW = 45; // points; with fewer, each one gets a dot
 
   /**
-   * update({series, x: {label, format, time, whole, places}, y: {label, format, low, high}}), a series being
+   * update({series, x: {label, format, time, whole, places}, y: {label, format, low, high, least, most}}), where
+   * low and high are always in the picture, least and most the ends of what is possible; a series being
    * {key, name, color, dash, width, points: [[x, y], …], band: [[x, low, high], …]}; a y of null is a gap.
    */
   function lineChart({ label, height = 260 }) {
@@ -64,7 +65,10 @@
       if (x0 > x1) [x0, x1] = [0, 1];
       if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
       if (y0 > y1) [y0, y1] = [0, 1];
-      if (y0 === y1) y1 = y0 + (Math.abs(y0) || 1) * 0.1;
+      if (y1 - y0 <= 1e-9 * Math.abs(y1)) { // equal but for the last bits: no axis for those
+        const room = (Math.abs(y0) || 1) * 0.05;
+        [y0, y1] = [Math.max(y0 - room, data.y.least ?? -Infinity), Math.min(y1 + room, data.y.most ?? Infinity)];
+      }
       const step = ticks(y0, y1, 5).step;
       return { x0, x1, y0: Math.floor(y0 / step + 1e-9) * step, y1: Math.ceil(y1 / step - 1e-9) * step };
     }
@@ -117,7 +121,7 @@
           `L${[...one.band].reverse().map(([x, low]) => `${px(x).toFixed(1)},${py(low).toFixed(1)}`).join("L")}Z`,
       });
       const known = one.points.filter(([, y]) => y !== null);
-      const dots = known.length <= FEW || one.dots;
+      const dots = (known.length <= FEW || one.dots) && !one.plain;
       return s("g", { "data-series": one.key, "data-points": one.points.length }, band || null,
         s("path", { class: "line", d: path, stroke: one.color, "stroke-width": one.width ?? 2, "stroke-dasharray": one.dash || null }),
         dots ? known.map(([x, y]) => s("circle", { cx: px(x), cy: py(y), r: Math.min(3, (one.width ?? 2) + 0.6), fill: one.color })) : null);

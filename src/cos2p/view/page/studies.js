@@ -6,7 +6,8 @@
   const { series } = cos2p.color;
   const { number } = cos2p.format;
   const { X, PERCENT } = cos2p.curveParts;
-  const { studyTable, dotPlot, bandLines, sweepLines, heading } = cos2p.studyParts;
+  const { studyTable, runsTable, heading } = cos2p.studyTable;
+  const { possible, dotPlot, bandLines, sweepLines } = cos2p.studyParts;
   const WHY = {
     compare: "Methods at equal budget, on the same data split and with the same number of client updates; each figure is a mean over seeds with its 95 % interval.",
     ablate: "One part of the method taken away at a time; a difference counts when its 95 % interval does not hold 0.",
@@ -15,7 +16,7 @@
   const AXES = { rounds: X.rounds, updates: { ...X.rounds, label: "client updates", name: "After updates" }, time: { ...X.time, label: "virtual time" } };
 
   function facts(study) {
-    const entries = [["Recipe", study.recipe], ["Seeds", study.seeds.join(", ")], ["Client updates", study.updates === null ? "" : number(study.updates)],
+    const entries = [["Recipe", study.recipe], ["Seeds", study.seeds.join(", ")], ["Client updates", study.updates.map((count) => number(count)).join(", ")],
       ["Runs", study.done === study.cells ? number(study.cells) : `${number(study.done)} of ${number(study.cells)} so far`],
       ["Made with", study.versions.join("; ")]];
     return h("dl", { class: "facts" }, entries.filter(([, text]) => text).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))),
@@ -31,11 +32,25 @@
     const pickWhose = choice("Whose accuracy", [["top1", "Server"], ["client_top1", "Clients"]], whose, (value) => { whose = value; draw(); });
     const el = h("div", {}, h("h3", {}, "Top-1 on the way"), h("div", { class: "tools" }, pickWhose.el, pickAxis.el), chart.el);
     function draw() {
-      el.hidden = !data.curves.length;
-      chart.update({ series: bandLines(data.curves, whose, axis), x: AXES[axis], y: PERCENT });
+      const lines = bandLines(data.curves, whose, axis);
+      el.hidden = !data.curves.some((curve) => curve.top1.rounds.x.length || curve.client_top1.rounds.x.length);
+      chart.update({ series: lines.concat(baselines(lines)), x: AXES[axis], y: { least: 0, most: 1, ...PERCENT } });
+    }
+    /** Chance and the most frequent class as level lines below the server's curves. */
+    function baselines(lines) {
+      const xs = lines.flatMap((line) => [line.points[0][0], line.points.at(-1)[0]]);
+      if (whose !== "top1" || !xs.length) return [];
+      return marksOf(data.tables[0]).map(([name, share], at) => ({
+        key: name, name, color: cos2p.color.css("--ink-faint"), dash: at ? "4 3" : "1 3", width: 1.3, plain: true, points: [[Math.min(...xs), share], [Math.max(...xs), share]],
+      }));
     }
     cos2p.color.onTheme(draw);
     return { el, update(next) { data = next; draw(); } };
+  }
+
+  /** What an accuracy is worth, as far as the runs know it: [name, share]. */
+  function marksOf(table) {
+    return [["chance", table?.chance], ["most frequent class", table?.majority]].filter(([, share]) => typeof share === "number");
   }
 
   function sweepOf(part) {
@@ -43,24 +58,27 @@
     let data = part;
     function draw() {
       const { lines, back, places } = sweepLines(data);
-      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, places }, y: { say: (y) => number(y, data.column.digits) } });
+      const [least, most] = possible(data.column);
+      chart.update({ series: lines, x: { label: data.axis, name: data.axis, format: back, places }, y: { least, most, say: (y) => number(y, data.column.digits) } });
     }
     cos2p.color.onTheme(draw);
-    return { el: h("div", {}, h("h3", {}, heading(part.column)), chart.el), update(next) { data = next; draw(); } };
+    return { el: h("div", {}, h("h3", {}, `${heading(part.column)} over ${part.axis}`), chart.el), update(next) { data = next; draw(); } };
   }
 
   function studyPanel(study) {
     const frame = panel({ id: `study-${study.name.replace(/\W+/g, "-")}`, title: study.title || study.name, why: WHY[study.kind] ?? "Runs of one study." });
-    frame.legend([[swatch(series(0)), "mean"], [swatch(series(0), "thin"), "95 % interval over seeds"], ["★ ", "best of its column"]]);
+    frame.legend([[swatch(series(0)), "mean"], [swatch(series(0), "thin"), "95 % interval over seeds"], [swatch(series(0), "rule"), "one seed"], ["★ ", "clear of all other intervals"]]);
     const dots = dotPlot(study.title);
     const dotsTitle = h("h3", {});
     const curves = curvesOf(study);
     const sweeps = new Map();
     const sweepBox = h("div", { class: "pair" });
     const tables = h("div", {});
+    const runs = h("div", {});
+    const everyRun = h("details", {}, h("summary", {}, "Every run"), runs);
     const factsBox = h("div", {});
     const notes = h("div", {});
-    replace(frame.body, factsBox, dotsTitle, dots.el, sweepBox, tables, curves.el, notes);
+    replace(frame.body, factsBox, dotsTitle, dots.el, sweepBox, tables, curves.el, everyRun, notes);
     function update(next) {
       const first = next.tables[0];
       const column = first?.columns.findIndex((one) => one.key === "top1") ?? -1;
@@ -68,12 +86,17 @@
       dotsTitle.hidden = dots.el.hidden = !first?.columns.length || !first.rows.some((row) => row.figures[place].mean !== null);
       if (!dots.el.hidden) {
         dotsTitle.textContent = `${heading(first.columns[place])} of each row`;
-        dots.update({ column: first.columns[place], rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
+        const marks = first.columns[place].key === "top1" ? marksOf(first).map(([name, share]) => [name, share * first.columns[place].scale]) : [];
+        dots.update({ column: first.columns[place], marks, rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
       }
       replace(factsBox, facts(next));
-      cos2p.keepPlace(tables, () => replace(tables, next.tables.map(studyTable)));
-      keyed(sweepBox, next.sweep, (part) => part.column.key, (part) => { sweeps.set(part.column.key, sweepOf(part)); return sweeps.get(part.column.key).el; },
-        (_, part) => sweeps.get(part.column.key).update(part));
+      cos2p.keepPlace(tables, () => replace(tables, next.tables.map((table) => studyTable(table, next.seeds))));
+      const results = next.tables.filter((table) => table.columns.some((one) => !one.signed));
+      everyRun.hidden = !results.length;
+      cos2p.keepPlace(runs, () => replace(runs, results.map((table) => runsTable(table, next.seeds))));
+      const key = (part) => `${part.axis} ${part.column.key}`; // over two axes there are two panels of each figure
+      keyed(sweepBox, next.sweep, key, (part) => { sweeps.set(key(part), sweepOf(part)); return sweeps.get(key(part)).el; },
+        (_, part) => sweeps.get(key(part)).update(part));
       curves.update(next);
       replace(notes, next.notes.map((note) => h("p", { class: "note" }, note)),
         next.failures.map(([cell, reason]) => h("p", { class: "note" }, `× ${cell}: ${reason}`)));

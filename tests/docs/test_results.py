@@ -1,0 +1,132 @@
+"""The tables of docs/results that come from studies are made from their records, to the digit shown."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cos2p.studies.columns import COLUMNS, Column
+from cos2p.studies.markdown import to_markdown
+from cos2p.studies.record import read_record
+from cos2p.studies.report import Report
+from cos2p.studies.tables import Figure, Line
+from tests.docs.blocks import REPOSITORY
+
+RESULTS = REPOSITORY / "docs" / "results"
+RECORDS = sorted(path.parent for path in RESULTS.rglob("runs.jsonl"))
+
+BY_HEADING = {column.title: column for column in COLUMNS}
+TOP1 = BY_HEADING["server top-1"]
+FIGURE = re.compile(r"(?P<mean>[+−]?[\d.]+)(?: ± (?P<half>[\d.]+))?(?: (?:min|MB))?")
+
+PAGES = [
+    ("comparison.md", 0, "comparison/fashion-mini", "results"),
+    ("comparison.md", 1, "comparison/cifar10-mini", "results"),
+    ("ablation.md", 0, "ablation/fashion-mini", "paper"),
+    ("ablation.md", 1, "ablation/fashion-mini", "own"),
+    ("semi-async.md", 0, "semi-async/fashion-mini", "results"),
+    ("semi-async.md", 1, "semi-async/cifar10-mini", "results"),
+    ("sweeps.md", 0, "sweeps/mu", "results"),
+]
+"""A page, which of its tables, and the record and the table that it was written from."""
+
+OTHER_WORDS = {
+    "all parts": "Co-S²P with all parts",
+    "as the recipe has it": "Co-S²P as the recipe has it",
+    "semi-asynchronous alone (neither masks nor exits)": "semi-asynchronous alone",
+    "KL(teacher‖student) instead of KL(student‖teacher)": "KL(teacher‖student)",
+    "wide windows and the rivals' rescaling": "wide windows and rescaling",
+    "Co-S²P, synchronous": "Co-S²P (Sync.)",
+    "Co-S²P, asynchronous": "Co-S²P (Async.)",
+    "FedAvg on the full model (over every device's budget)": "FedAvg (full)",
+    "FedAvg on the full model (over every device's rate)": "FedAvg (full)",
+    "μ 0.5, T_clk 10 s (the recipe)": "mu 0.5, t_clk 10",
+    "μ 1 (any T_clk)": "mu 1, t_clk 0",
+}
+"""Rows that a page calls by other words than the study."""
+
+
+def tables_of(page: Path) -> list[list[list[str]]]:
+    """Every table as lines of cells, bold or not; the rule below the headings is left out."""
+    blocks = re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [
+        [
+            [cell.strip().strip("*").strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
+            for line in block.splitlines()
+        ]
+        for block in blocks
+    ]
+
+
+def assert_shows(text: str, figure: Figure, column: Column) -> None:
+    """The text is the figure, rounded to as many digits as it has."""
+    match = FIGURE.fullmatch(text)
+    assert match is not None, text
+    for shown, value in ((match["mean"], figure.mean), (match["half"], figure.half)):
+        if shown is not None:
+            assert value is not None
+            digits = len(shown.partition(".")[2])
+            signed = replace(column, digits=digits, signed=shown[0] in "+−")
+            assert signed.write(value) == shown, f"{column.title}: {text} is shown for {value * column.scale}"
+
+
+def line_of(report: Report, table: str, title: str) -> Line:
+    (found,) = [one for one in report.tables if one.name == table]
+    wanted = OTHER_WORDS.get(title) or re.sub(r"μ (\S+), T_clk (\S+) s", r"mu \1, t_clk \2", title)
+    (line,) = [one for one in found.lines if one.title == wanted]
+    return line
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_a_table_is_made_from_its_runs(record: Path) -> None:
+    assert {path.name for path in record.iterdir()} == {"runs.jsonl", "recipe.toml", "table.md"}
+    assert tomllib.loads((record / "recipe.toml").read_text(encoding="utf-8"))["name"]
+    assert to_markdown(read_record(record), linked=False) == (record / "table.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "number", "record", "table"), PAGES)
+def test_a_page_shows_the_figures_of_its_record(page: str, number: int, record: str, table: str) -> None:
+    headings, _, *rows = tables_of(RESULTS / page)[number]
+    report = read_record(RESULTS / record)
+    differences = "differences" if table == "results" else f"{table}-differences"
+    checked = 0
+    for title, *cells in rows:
+        title = title.removesuffix("*").strip()
+        line = line_of(report, table, title)
+        for heading, text in zip(headings[1:], cells, strict=True):
+            if heading == "chosen":
+                assert text == line.facts["lr"]
+            elif heading == "lr":
+                assert float(text) == float(line.facts["lr"].split()[0])
+            elif heading == "difference" and text:
+                assert_shows(text, line_of(report, differences, title).figures["top1"], TOP1)
+            elif text:
+                assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+            checked += bool(text)
+    assert checked >= 28
+
+
+def test_one_block_beside_eight() -> None:
+    _, _, *rows = tables_of(RESULTS / "comparison.md")[2]
+    assert len(rows) == 3
+    for title, *cells in rows:
+        recipe, heading = title.split(", ")
+        column = BY_HEADING[heading]
+        whole = read_record(RESULTS / "comparison" / recipe)
+        small = read_record(RESULTS / "comparison" / f"{recipe}-one-block")
+        lines = [line_of(small, "results", "FedAvg (full)"), line_of(whole, "results", "FedAvg (full)"),
+                 line_of(whole, "results", "Co-S²P")]  # fmt: skip
+        for text, line in zip(cells, lines, strict=True):
+            assert_shows(text, line.figures[column.key], column)
+
+
+def test_every_table_of_a_study_is_checked() -> None:
+    shown = {
+        page: len(tables_of(RESULTS / page)) for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md")
+    }
+    assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1}
+    assert len(RECORDS) == 13
