@@ -33,7 +33,7 @@ RULES = st.builds(
 
 
 class History:
-    """What a driver would do, by dice: answers to open tasks, comings and goings, timers, and things never asked for."""
+    """What a driver would do, by dice: answers, comings and goings, timers, and things never asked for."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data, self.open, self.timers = data, dict[str, str](), list[str]()
