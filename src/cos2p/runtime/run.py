@@ -24,7 +24,7 @@ from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Event, Resumed, Started
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Event, Resumed
 from cos2p.tracking.events import EventLog, Listener, read_events
 from cos2p.tracking.files import prepare_folder, write_atomic
 
@@ -80,7 +80,7 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
     try:
         simulation = Simulation(world, workers, tell)
         if checkpoint is None:
-            simulation.begin(Started(**run_facts(recipe, world.context)))
+            simulation.begin()
         else:
             simulation.restore(checkpoint.values["simulation"], checkpoint)
             simulation.figures.replay(read_events(log.path))

@@ -21,6 +21,7 @@ from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
 from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory, wait
 from cos2p.runtime.world import World, first_weights
@@ -76,9 +77,9 @@ class Simulation:
 
     # ------------------------------------------------------------ the loop
 
-    def begin(self, started: Started) -> None:
+    def begin(self) -> None:
         """Plan what is known beforehand."""
-        self._log(started)
+        self._log(Started(**run_facts(self.world.recipe, self.world.context)))
         for member in self.world.context.members.values():
             self._plan(member.device.joins_at, "joins", member.name)
             if member.device.leaves_at is not None:
