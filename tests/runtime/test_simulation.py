@@ -150,3 +150,18 @@ def test_a_method_that_cannot_keep_a_budget_runs_and_shows_it() -> None:
     simulation.run(lambda: None)
     weak = simulation.figures.result()["devices"]["jetson-xavier-nx-8gb-1"]
     assert weak["peak_memory"] > weak["memory"]
+
+
+def test_without_a_local_test_part_clients_have_no_scores_and_all_data_trains() -> None:
+    simulation, events = play(partition={"local_test": 0.0}, schedule={"rounds": 1})
+    result = simulation.figures.result()
+    assert (result["rounds"], result["client_top1"]) == (1, None)
+    assert all(len(shard.test) == 0 for shard in simulation.world.shards.values())
+    assert not any("local_top1" in event["report"] for event in of(events, "merged"))
+    assert all(device["top1"] is None for device in result["devices"].values())
+
+
+def test_the_recipe_says_how_often_a_device_may_fail() -> None:
+    world = build_world(small(schedule={"rounds": 1, "max_failures": 2}))
+    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+    assert simulation.server.coordinator.rules.max_failures == 2

@@ -85,6 +85,7 @@ class Server:
                 max_updates=schedule.updates,
                 task_timeout=schedule.task_timeout,
                 max_staleness=schedule.max_staleness,
+                max_failures=schedule.max_failures,
             )
         )
         self.versions = Versions(method.initial_weights(weights))
