@@ -34,7 +34,7 @@ from cos2p.fleet.device.training import TrainingProcess
 from cos2p.methods import build_method
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import Joined
+from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.run import run as simulate
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import World, build_world, first_weights
@@ -103,7 +103,7 @@ def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple
     with tempfile.TemporaryDirectory() as folder:
         files = Job(*(str(Path(folder) / name) for name in ("task", "update", "remembered")))
         process = TrainingProcess(setup, Path(folder) / "training.log")
-        effects = server.handle(Joined(member.name))
+        effects = server.handle(ClientJoined(member.name))
         for _ in range(tasks):
             order = next(effect.order for effect in effects if isinstance(effect, Send))
             Path(files.task).write_bytes(server.task(order).to_bytes())

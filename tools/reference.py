@@ -12,7 +12,8 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -288,24 +289,25 @@ def events_page() -> str:
         "`cos2p run --json` prints the same lines, with two more kinds: `resumed` (first line of a run that goes on; "
         "fields as in `started`) and `waiting` (nobody has joined yet).\n",
         "After a resume the file is cut back to the checkpoint, so what happened is told once.\n",
-        "```python\nfrom cos2p.tracking import read_events\n\n"
-        'late = [e for e in read_events("runs/first/events.jsonl") if e["kind"] == "merged" and e["staleness"] > 0]\n'
+        "```python\nfrom cos2p.tracking import Merged, read_events\n\n"
+        'late = [e for e in read_events("runs/first/events.jsonl") if isinstance(e, Merged) and e.staleness > 0]\n'
         'print(f"{len(late)} updates came late")\n```\n',
     ]
     for name, kind in KINDS.items():
         hints = get_type_hints(kind, include_extras=True)
-        rows = []
-        for field, hint in hints.items():
-            if field != "t":
-                rows.append((f"`{field}`", *_explained(hint)))
+        rows = [(f"`{n}`", *_explained(hints[n], n in kind.optional)) for n in kind.names if n != "t"]
         parts += [f"## {name}\n", first_paragraph(kind.__doc__ or "") + "\n"]
         parts.append(table("field", "type", "what it says", rows=rows))
     return "\n".join(parts)
 
 
-def _explained(hint: Any) -> tuple[str, str]:
-    optional = get_origin(hint) is NotRequired
-    inside, words = get_args(get_args(hint)[0] if optional else hint)[:2]
+def _explained(hint: Any, optional: bool) -> tuple[str, str]:
+    """Type and words of a field; an optional one is `Annotated[X | None, ...]`, or an annotated alias `| None`."""
+    annotated = hint if get_origin(hint) is Annotated else get_args(hint)[0]
+    inside, words = get_args(annotated)[:2]
+    kept = [part for part in get_args(inside) if part is not NoneType]
+    if optional and len(kept) == 1 and NoneType in get_args(inside):
+        inside = kept[0]
     return _type(inside), ("not always: " if optional else "") + words
 
 

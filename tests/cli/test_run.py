@@ -14,6 +14,7 @@ from cos2p.cli.app import app
 from cos2p.cli.run import default_folder
 from cos2p.errors import TrainingError
 from cos2p.recipe import Recipe
+from tests.events import event
 
 
 def cli(*arguments: str | Path) -> tuple[int, str, str]:
@@ -39,7 +40,7 @@ class FakeRun:
     def __call__(self, recipe: Recipe, out: Path, **options: Any) -> dict[str, Any]:
         self.calls.append((recipe, out, options))
         if options["listener"]:
-            options["listener"]("aggregated", {"t": 1.5, "version": 1})
+            options["listener"](event("aggregated", 1.5, version=1))
         if self.error:
             raise self.error
         figures = dict.fromkeys(("top1", "ru", "busy", "n_star"))
@@ -110,8 +111,8 @@ def test_without_a_terminal_progress_goes_to_stderr(fake: FakeRun, tiny: Path) -
 def test_json_gives_events_and_the_result_one_object_per_line(fake: FakeRun, tiny: Path, tmp_path: Path) -> None:
     code, out, err = cli(tiny, "--json", "--out", tmp_path / "x")
     assert (code, err) == (0, "")
-    event, result = (json.loads(line) for line in out.splitlines())
-    assert event == {"kind": "aggregated", "t": 1.5, "version": 1}
+    told, result = (json.loads(line) for line in out.splitlines())
+    assert (told["kind"], told["t"], told["version"]) == ("aggregated", 1.5, 1)
     assert (result["kind"], result["recipe"], result["out"]) == ("result", "tiny", str(tmp_path / "x"))
 
 

@@ -280,5 +280,7 @@ def test_texts_are_split_without_classes_and_a_wrong_fraction_is_refused() -> No
     train, test = local_split(np.arange(10), next_tokens, seed=0, client=0)
 
     assert (len(train), len(test)) == (8, 2)
-    with pytest.raises(ConfigError, match=r"1\.0; it must lie between 0 and 1"):
-        local_split(np.arange(10), next_tokens, seed=0, client=0, fraction=1.0)
+    train, test = local_split(np.arange(10), next_tokens, seed=0, client=0, fraction=1.0)
+    assert (len(train), len(test)) == (10, 0)
+    with pytest.raises(ConfigError, match=r"partition\.local_test is 1: .* at least 0 and below 1"):
+        local_split(np.arange(10), next_tokens, seed=0, client=0, fraction=0.0)

@@ -13,7 +13,7 @@ from cos2p.devices.device import device
 from cos2p.devices.rates import LADDER, choose_rate, task_seconds
 from cos2p.errors import BudgetError
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import Joined
+from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from tests.runtime.small import VALUES, small
@@ -56,7 +56,7 @@ def test_what_was_chosen_is_not_refused_when_the_run_begins(memory: str) -> None
     recipe = Recipe.parse({**values, "fleet": {"devices": [weak, strong]}, "schedule": {"rounds": 1}})
     world = build_world(recipe)
     server = Server(world.context, world.method(), first_weights(recipe, world.config))
-    effects = [effect for name in world.context.members for effect in server.handle(Joined(name))]
+    effects = [effect for name in world.context.members for effect in server.handle(ClientJoined(name))]
     assert sum(isinstance(effect, Send) for effect in effects) == 5
 
 

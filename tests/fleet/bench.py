@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from cos2p.messages import Task, Update
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world
+from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
 from cos2p.training.trainers import run_task
 
@@ -69,9 +70,9 @@ class Bench:
         self.withdrawn.append(client)
         self.offers.pop(client, None)
 
-    def _tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def _tell(self, event: Event) -> None:
         with self._news:
-            self.log.append((kind, dict(fields)))
+            self.log.append((event.kind, event.to_dict()))
             self._news.notify_all()
 
     # ------------------------------------------------------------ running

@@ -18,6 +18,7 @@ from cos2p.fleet.spool import Notice
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run as simulate
+from cos2p.tracking.event_kinds import Arrived, Joined
 from cos2p.tracking.events import read_events
 from tests.fleet.bench import Bench
 from tests.fleet.lab import small_recipe
@@ -49,7 +50,7 @@ def test_a_run_from_first_to_last_round(bench: Bench) -> None:
         bench.answer("dev-2")
         bench.wait(lambda: bench.driver.finished or {"dev-1", "dev-2"} <= bench.offers.keys())
     bench.wait(lambda: bench.events("finished"))
-    result = bench.driver.scores.result({})
+    result = bench.driver.figures.result()
     assert (bench.driver.finished, result["rounds"]) == ("rounds", 3)
     assert result["updates"] == len(bench.events("merged"))
     assert result["bytes_up"] == sum(event["bytes"] for event in bench.events("arrived"))
@@ -62,16 +63,16 @@ def test_the_same_order_of_arrival_gives_the_same_decisions_and_the_same_model(t
     log = list(read_events(tmp_path / "virtual" / "events.jsonl"))
     bench = make(tmp_path, recipe)
     for event in log:
-        if event["kind"] == "joined":
-            bench.join(event["client"])
-            bench.wait(lambda event=event: bench.events("joined", event["client"]))
-        elif event["kind"] == "arrived":
+        if isinstance(event, Joined):
+            bench.join(event.client)
+            bench.wait(lambda client=event.client: bench.events("joined", client))
+        elif isinstance(event, Arrived):
             merged = len(bench.events("merged"))
-            bench.answer(event["client"])
+            bench.answer(event.client)
             bench.wait(lambda merged=merged: len(bench.events("merged")) > merged)
     bench.wait(lambda: bench.events("finished"))
     for kind in ("dispatched", "merged", "aggregated"):
-        simulated = [decided(event) for event in log if event["kind"] == kind]
+        simulated = [decided(event.to_dict()) for event in log if event.kind == kind]
         assert [decided(event) for event in bench.events(kind)] == simulated, kind
     virtual = safetensors.torch.load_file(tmp_path / "virtual" / "weights.safetensors")
     assert all(torch.allclose(bench.driver.server.weights[name], virtual[name], atol=1e-6) for name in virtual)

@@ -8,7 +8,7 @@ import pytest
 
 from cos2p.methods import build_method, methods
 from cos2p.methods.base import Member, RunContext
-from cos2p.runtime.decisions import Failed, Joined
+from cos2p.runtime.decisions import ClientJoined, TaskFailed
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.training.trainers import run_task, trainer
@@ -34,10 +34,10 @@ def sent(effects: list[object]) -> list[Send]:
 def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
     first, second = (replace(member, rate=0.5) for member in world.context.members.values())
     made = server(world, method, first)
-    (task,) = sent(made.handle(Joined(first.name)))
+    (task,) = sent(made.handle(ClientJoined(first.name)))
     update, _ = run_task(world.config, made.task(task.order), world.shards[first.name], {})
     made.welcome(second)  # while the first is at work
-    assert sent(made.handle(Joined(second.name)))
+    assert sent(made.handle(ClientJoined(second.name)))
     effects = made.receive(first.name, update)
     assert not [e for e in effects if getattr(e, "kind", "") in ("refused", "dropped")], effects
     assert made.coordinator.merged == 1
@@ -47,10 +47,10 @@ def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
 def test_a_lowered_rate_makes_the_next_task_no_larger(world: World, method: str) -> None:
     member = replace(next(iter(world.context.members.values())), rate=0.75)
     made = server(world, method, member)
-    (task,) = sent(made.handle(Joined(member.name)))
+    (task,) = sent(made.handle(ClientJoined(member.name)))
     before = size(made, task, world, member)
     made.welcome(replace(member, rate=0.0625))
-    (task,) = sent(made.handle(Failed(member.name, task.order.task, "out of memory")))
+    (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
     after = size(made, task, world, member)
     if type(made.method).over_budget:
         assert after <= before

@@ -15,10 +15,11 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import Joined
-from cos2p.runtime.server import Done, Effect, Note, Send, Server
+from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.server import Done, Effect, Send, Server
 from cos2p.runtime.world import World, build_world
 from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.training.trainers import run_task
@@ -65,13 +66,13 @@ class Fleet:
         self.start = init_weights(context.config, context.seed) if weights is None else weights
         self.server = self._new_server()
         self.memories: dict[str, Remembered] = {name: {} for name in context.members}
-        self.notes: list[Note] = []
+        self.notes: list[Event] = []
         self.orders: list[Order] = []
         """Every task that was given out."""
         self.done: str | None = None
         self._pending: deque[Order] = deque()
         for name in context.members:
-            self._carry_out(self.server.handle(Joined(name)))
+            self._carry_out(self.server.handle(ClientJoined(name)))
 
     def _new_server(self) -> Server:
         return Server(self.context, build_method(self._method, self.context), dict(self.start))
@@ -107,7 +108,7 @@ class Fleet:
             if isinstance(effect, Send):
                 self._pending.append(effect.order)
                 self.orders.append(effect.order)
-            elif isinstance(effect, Note):
+            elif isinstance(effect, Event):
                 self.notes.append(effect)
             elif isinstance(effect, Done):
                 self.done = effect.reason

@@ -9,6 +9,7 @@ from cos2p.messages import Order, Update
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.tracking.event_kinds import Event
 from cos2p.training.trainers import run_task
 from tests.runtime.small import InlineWorkers, small
 
@@ -16,7 +17,7 @@ Events = list[tuple[str, Mapping[str, Any]]]
 
 
 def world_of(method: Mapping[str, Any], **changes: Any) -> World:
-    recipe = small(schedule={"rounds": 2, "evaluate_every": 1}, **changes)
+    recipe = small(**{"schedule": {"rounds": 2, "evaluate_every": 1}, **changes})
     return build_world(recipe.model_copy(update={"method": dict(type(recipe).parse(_with(recipe, method)).method)}))
 
 
@@ -25,10 +26,19 @@ def _with(recipe: Any, method: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def play(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, Events]:
-    """The simulated run, and every event of it."""
+    """The simulated run, and every event of it as the log has it."""
+    simulation, events = _played(method, **changes)
+    return simulation, [(event.kind, event.to_dict()) for event in events]
+
+
+def play_events(method: Mapping[str, Any], **changes: Any) -> list[Event]:
+    return _played(method, **changes)[1]
+
+
+def _played(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, list[Event]]:
     world = world_of(method, **changes)
-    events: Events = []
-    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: events.append((kind, dict(fields))))  # type: ignore[arg-type]
+    events: list[Event] = []
+    simulation = Simulation(world, InlineWorkers(world), events.append)  # type: ignore[arg-type]
     simulation.begin()
     simulation.run(lambda: None)
     return simulation, events
@@ -36,10 +46,10 @@ def play(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, Events]
 
 def first_orders(world: World) -> tuple[Server, list[Order]]:
     """A server that has just given everybody a task."""
-    from cos2p.runtime.decisions import Joined
+    from cos2p.runtime.decisions import ClientJoined
 
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
-    effects = [e for name in world.context.members for e in server.handle(Joined(name))]
+    effects = [e for name in world.context.members for e in server.handle(ClientJoined(name))]
     return server, [e.order for e in effects if isinstance(e, Send)]
 
 
@@ -56,7 +66,7 @@ def of(events: Events, kind: str) -> list[Mapping[str, Any]]:
 def check_two_rounds(settings: Mapping[str, Any]) -> tuple[Simulation, Events]:
     """Two rounds on digits go through, and give a score."""
     simulation, events = play(settings)
-    result = simulation.scores.result(simulation.server.peak_memory)
+    result = simulation.figures.result()
     assert result["rounds"] == 2
     assert 0 < result["top1"] <= 1
     assert not of(events, "refused")

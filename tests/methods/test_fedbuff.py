@@ -4,6 +4,7 @@ import pytest
 
 from cos2p.methods import build_method
 from cos2p.methods.fedbuff import FedBuff
+from cos2p.tracking.event_kinds import Aggregated
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import context, same
 
@@ -27,12 +28,12 @@ def test_the_model_is_bitwise_the_same_until_the_buffer_is_full() -> None:
 def test_a_buffer_larger_than_the_fleet_takes_devices_twice() -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": "fedbuff", "buffer": 5}).run()
     assert fleet.done == "rounds"
-    assert [note.fields["updates"] for note in fleet.notes if note.kind == "aggregated"] == [5]
+    assert [note.updates for note in fleet.notes if isinstance(note, Aggregated)] == [5]
 
 
 def test_a_part_filled_buffer_is_emptied_at_the_end() -> None:
     fleet = Fleet(digits_house(updates=5), {"name": "fedbuff", "buffer": 3}).run()
-    assert [note.fields["updates"] for note in fleet.notes if note.kind == "aggregated"] == [3, 2]
+    assert [note.updates for note in fleet.notes if isinstance(note, Aggregated)] == [3, 2]
 
 
 def test_all_at_once_is_fedavg() -> None:

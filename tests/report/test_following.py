@@ -7,15 +7,17 @@ from rich.console import Console
 
 from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, following
 from cos2p.report.progress import Progress
-from tests.report.fake_run import Clock, facts, run_events
+from cos2p.tracking.event_kinds import Aggregated
+from tests.events import event
+from tests.report.fake_run import Clock, run_events, started
 
 
 def plain(verbose: bool = False, rounds: int = 30, seconds: float = 3.0) -> list[str]:
     stream, clock = io.StringIO(), Clock()
     with following(Console(file=stream, width=120), verbose, clock) as listener:
-        for kind, fields in run_events(rounds):
-            clock.now += seconds if kind == "aggregated" else 0.0
-            listener(kind, fields)
+        for told in run_events(rounds):
+            clock.now += seconds if told.kind == "aggregated" else 0.0
+            listener(told)
     return stream.getvalue().splitlines()
 
 
@@ -50,7 +52,7 @@ def test_troubles_are_told_but_do_not_flood(verbose: bool, told: int) -> None:
     stream = io.StringIO()
     with following(Console(file=stream, width=120), verbose) as listener:
         for number in range(50):
-            listener("refused", {"t": 61.0, "client": f"pi-{number}", "task": "", "reason": "not finite"})
+            listener(event("refused", 61.0, client=f"pi-{number}", task="", reason="not finite"))
     lines = stream.getvalue().splitlines()
     assert len(lines) == told
     assert lines[0] == "virtual 1 min 1 s: pi-0 update refused: not finite"
@@ -59,17 +61,17 @@ def test_troubles_are_told_but_do_not_flood(verbose: bool, told: int) -> None:
 def test_a_hostile_reason_stays_text() -> None:
     stream = io.StringIO()
     with following(Console(file=stream, width=120)) as listener:
-        listener("refused", {"t": 0.0, "client": "[red]pi[/red]", "task": "", "reason": "\x1b[2J\nerror: gone"})
+        listener(event("refused", 0.0, client="[red]pi[/red]", task="", reason="\x1b[2J\nerror: gone"))
     assert stream.getvalue() == "virtual 0 s: [red]pi[/red] update refused: ?[2J?error: gone\n"
 
 
 def test_on_a_fleet_the_time_is_the_clocks_and_what_holds_it_up_is_told() -> None:
     stream = io.StringIO()
     with following(Console(file=stream, width=120)) as listener:
-        listener("waiting", {"t": 0.0, "reason": "no device is connected yet"})
-        listener("dispatched", {"t": 1.0, "client": "pi", "version": 0})
-        listener("unfit", {"t": 2.0, "client": "pi-2", "reason": "its data have 3 classes, the model 10"})
-        listener("lowered", {"t": 3.0, "client": "pi", "was": 0.5, "rate": 0.25, "memory": 1})
+        listener(event("waiting", 0.0, reason="no device is connected yet"))
+        listener(event("dispatched", 1.0, client="pi", version=0))
+        listener(event("unfit", 2.0, client="pi-2", reason="its data have 3 classes, the model 10"))
+        listener(event("lowered", 3.0, client="pi", was=0.5, rate=0.25, memory=1))
     assert stream.getvalue().splitlines() == [
         "waiting: no device is connected yet",
         "after 2 s: pi-2 cannot take part: its data have 3 classes, the model 10",
@@ -89,11 +91,11 @@ def test_the_live_view_shows_bar_scores_and_who_is_late() -> None:
     view = LiveView(Console(file=io.StringIO(), force_terminal=True), Progress(clock))
     clock.now += 7
     assert draw(view) == "loading the data, starting the workers · 7 s\n"
-    for kind, fields in list(run_events(rounds=10))[:-1]:
-        if kind == "aggregated" and fields["version"] == 6:
+    for told in list(run_events(rounds=10))[:-1]:
+        if isinstance(told, Aggregated) and told.version == 6:
             break
-        clock.now += 4 if kind == "aggregated" else 0
-        view(kind, fields)
+        clock.now += 4 if isinstance(told, Aggregated) else 0
+        view(told)
     head, scores, trouble = draw(view).splitlines()
     assert head.startswith("Co-S²P ━━━")
     assert "round 5/10" in head
@@ -106,8 +108,8 @@ def test_in_a_terminal_the_view_is_live_and_disappears() -> None:
     stream = io.StringIO()
     with following(Console(file=stream, force_terminal=True, width=120, _environ={})) as listener:
         assert isinstance(listener, LiveView)
-        listener("started", facts(rounds=2))
-        listener("failed", {"t": 3.0, "client": "pi-1", "task": "", "reason": "the loss became nan"})
+        listener(started(rounds=2))
+        listener(event("failed", 3.0, client="pi-1", task="", reason="the loss became nan"))
         listener.live.refresh()
     shown = stream.getvalue()
     assert "round 0/2" in shown
@@ -119,5 +121,5 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, _environ={"TERM": "dumb"})
     with following(console) as listener:
-        listener("started", facts(rounds=2))
+        listener(started(rounds=2))
     assert stream.getvalue() == "Co-S²P: started, 4 devices\n"

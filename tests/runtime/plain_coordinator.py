@@ -6,7 +6,7 @@ out: instead of blocking in a loop until an update comes, it is told what happen
     for q = 1 to Q                                    version, the round's number
       C_q ← available clients                         _Client: who is here, who is expected
       all workers in parallel: client-training(w, q)  Dispatch
-      while cnt < μN: receive an update               Arrived → Merge, until the trigger is met
+      while cnt < μN: receive an update               UpdateArrived → Merge, until the trigger is met
       while t_clk < T_timeout: receive an update      StartTimer, further Merges, TimerFired
       w ← w − Σ γ̃ Δ                                   Aggregate
 
@@ -26,28 +26,28 @@ from cos2p.aggregation.rules import Rules
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
     Bench,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
-    Event,
-    Failed,
     Finish,
-    Joined,
-    Left,
     Merge,
-    Refused,
+    News,
     StartTimer,
     Stop,
+    TaskFailed,
     Ticket,
     TimerFired,
+    UpdateArrived,
+    UpdateRejected,
 )
 
 
 @dataclass
 class _Client:
     here: bool = True
-    """Joined, and not known to be gone."""
+    """ClientJoined, and not known to be gone."""
     benched: bool = False
     overdue: bool = False
     """Its open task has passed the deadline."""
@@ -85,9 +85,9 @@ class Coordinator:
 
     >>> from cos2p.aggregation.triggers import Trigger
     >>> coordinator = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=1))
-    >>> coordinator.handle(Joined("pi-1"))
+    >>> coordinator.handle(ClientJoined("pi-1"))
     [Dispatch(client='pi-1', task='pi-1#0', version=0, cycle=0, attempt=0)]
-    >>> for action in coordinator.handle(Arrived("pi-1", "pi-1#0")):
+    >>> for action in coordinator.handle(UpdateArrived("pi-1", "pi-1#0")):
     ...     print(action)
     Merge(client='pi-1', task='pi-1#0', version=0, staleness=0)
     Aggregate(round=0, version=1, clients=('pi-1',), updates=1)
@@ -108,7 +108,7 @@ class Coordinator:
 
     # ------------------------------------------------------------ what the driver asks
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: News) -> list[Action]:
         """Take note of the event, aggregate if that is now due, give tasks to those without one."""
         if self.finished is not None:
             return []
@@ -150,22 +150,22 @@ class Coordinator:
 
     # ------------------------------------------------------------ what the events mean
 
-    def _note(self, event: Event) -> list[Action]:
+    def _note(self, event: News) -> list[Action]:
         match event:
-            case Joined(client):
+            case ClientJoined(client):
                 self._joined(client)
-            case Left(client) if client in self._clients:
+            case ClientLeft(client) if client in self._clients:
                 self._clients[client].here = False
-            case Arrived(client, task):
+            case UpdateArrived(client, task):
                 return [self._arrived(client, task)]
-            case Refused(client, task, reason) if self.ticket(client, task):
+            case UpdateRejected(client, task, reason) if self.ticket(client, task):
                 self._clients[client].here = True  # whoever sends something is here, even if thought to be gone
                 return self._came_to_nothing(client, f"refused: {reason}")
-            case Failed(client, task, reason) if self.ticket(client, task):
+            case TaskFailed(client, task, reason) if self.ticket(client, task):
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case Left() | Refused() | Failed() | Stop():
+            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
             case _:
                 assert_never(event)
@@ -245,14 +245,14 @@ class Coordinator:
             updates=self._reported.total(), reporters=len(self._reported), clients=len(taking_part)
         )
 
-    def _round_is_over(self, event: Event) -> bool:
+    def _round_is_over(self, event: News) -> bool:
         if not self._expected():
             return True
         if self._listening:
             return event == TimerFired(self._listening_timer)
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
-    def _close_round(self, event: Event) -> list[Action]:
+    def _close_round(self, event: News) -> list[Action]:
         ending = self._run_is_over(event)
         actions: list[Action] = []
         if self._reported and (ending is not None or self._round_is_over(event)):
@@ -266,7 +266,7 @@ class Coordinator:
             actions.append(self._finish(ending))
         return actions
 
-    def _run_is_over(self, event: Event) -> str | None:
+    def _run_is_over(self, event: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(event, Stop):
             return event.reason

@@ -12,8 +12,9 @@ from cos2p.methods import build_method
 from cos2p.methods.base import RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.runtime.decisions import Joined
-from cos2p.runtime.server import Effect, Note, Send, Server
+from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.server import Effect, Send, Server
+from cos2p.tracking.event_kinds import Event
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights
 from tests.tiny import context, copy
@@ -27,7 +28,7 @@ def server(
 
 
 def join_all(played: Server) -> list[Effect]:
-    return [effect for name in played.context.names for effect in played.handle(Joined(name))]
+    return [effect for name in played.context.names for effect in played.handle(ClientJoined(name))]
 
 
 def trained_spec(order: Order) -> SubmodelSpec:
@@ -55,7 +56,8 @@ def sent(effects: list[Effect]) -> list[Order]:
 
 
 def notes(effects: list[Effect], kind: str) -> list[Mapping[str, Any]]:
-    return [effect.fields for effect in effects if isinstance(effect, Note) and effect.kind == kind]
+    """What is to be written down, of this kind."""
+    return [effect.to_dict() for effect in effects if isinstance(effect, Event) and effect.kind == kind]
 
 
 def snapshot(played: Server) -> tuple[dict[str, Any], dict[str, Weights]]:

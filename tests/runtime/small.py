@@ -8,7 +8,7 @@ from typing import Any
 from cos2p.messages import Task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.workers import Outcome, pack_memory
+from cos2p.runtime.workers import TaskOutcome, pack_memory
 from cos2p.runtime.world import World
 from cos2p.training.evaluation import evaluate_global
 from cos2p.training.masks import Remembered
@@ -47,11 +47,11 @@ class InlineWorkers:
     def __init__(self, world: World) -> None:
         self.world, self.trained = world, 0
 
-    def train(self, task: bytes, memory: Remembered) -> Future[Outcome]:
+    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         loaded = Task.from_bytes(task)
         update, remembered = run_task(self.world.config, loaded, self.world.shards[loaded.order.client], memory)
         self.trained += 1
-        return _done(Outcome(update.to_bytes(), pack_memory(remembered)))
+        return _done(TaskOutcome(update.to_bytes(), pack_memory(remembered)))
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
         test, normalize = self.world.bundle.test, self.world.recipe.data.normalize

@@ -13,20 +13,20 @@ from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
     Bench,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
-    Failed,
     Finish,
-    Joined,
-    Left,
     Merge,
-    Refused,
     StartTimer,
     Stop,
+    TaskFailed,
     Ticket,
     TimerFired,
+    UpdateArrived,
+    UpdateRejected,
 )
 
 HALF = Trigger.semi_asynchronous(mu=0.5, t_clk=0.0)
@@ -39,17 +39,17 @@ def fleet(
     """A coordinator whose clients, one per letter, have joined and hold their first task."""
     coordinator = Coordinator(Rules(trigger, redispatch, **{"rounds": 100, **rules}))  # type: ignore[arg-type]
     for name in names:
-        coordinator.handle(Joined(name))
+        coordinator.handle(ClientJoined(name))
     return coordinator
 
 
 def report(coordinator: Coordinator, client: str) -> list[Action]:
     """The client's open task is answered with a good update."""
-    return coordinator.handle(Arrived(client, coordinator.in_flight()[client].task))
+    return coordinator.handle(UpdateArrived(client, coordinator.in_flight()[client].task))
 
 
 def fail(coordinator: Coordinator, client: str) -> list[Action]:
-    return coordinator.handle(Failed(client, coordinator.in_flight()[client].task, "out of memory"))
+    return coordinator.handle(TaskFailed(client, coordinator.in_flight()[client].task, "out of memory"))
 
 
 class TestSemiAsynchronous:
@@ -89,7 +89,7 @@ class TestSemiAsynchronous:
         server = fleet("abc", HALF_THEN_60)
         report(server, "a")
         report(server, "b")
-        assert server.handle(Left("c"))[0] == Aggregate(0, 1, ("a", "b"), 2)
+        assert server.handle(ClientLeft("c"))[0] == Aggregate(0, 1, ("a", "b"), 2)
 
     def test_at_once_a_reporter_goes_on_from_the_same_version_and_counts_once(self) -> None:
         server = fleet("abcd", HALF, "at-once")
@@ -126,7 +126,7 @@ class TestSpecialCases:
     def test_synchronous_waits_for_everyone_though_a_reporter_has_left(self) -> None:
         server = fleet("abc", Trigger.synchronous())
         report(server, "a")
-        assert server.handle(Left("a")) == []
+        assert server.handle(ClientLeft("a")) == []
         assert report(server, "b") == [Merge("b", "b#0", 0, 0)]  # c is still at work
         assert report(server, "c")[1] == Aggregate(0, 1, ("a", "b", "c"), 3)
 
@@ -156,23 +156,23 @@ class TestWhoIsThere:
     def test_a_late_client_gets_a_task_at_once_and_counts(self) -> None:
         server = fleet("ab", Trigger.synchronous())
         report(server, "a")
-        assert server.handle(Joined("c")) == [Dispatch("c", "c#0", 0, 0, 0)]
+        assert server.handle(ClientJoined("c")) == [Dispatch("c", "c#0", 0, 0, 0)]
         assert report(server, "b") == [Merge("b", "b#0", 0, 0)]
         assert report(server, "c")[1] == Aggregate(0, 1, ("a", "b", "c"), 3)
 
     def test_a_restarted_client_gets_a_new_task_and_the_old_answer_is_dropped(self) -> None:
         server = fleet("ab", HALF)
-        assert server.handle(Joined("a")) == [Dispatch("a", "a#1", 0, cycle=0, attempt=1)]
+        assert server.handle(ClientJoined("a")) == [Dispatch("a", "a#1", 0, cycle=0, attempt=1)]
         assert server.ticket("a", "a#0") is None
-        (drop,) = server.handle(Arrived("a", "a#0"))
+        (drop,) = server.handle(UpdateArrived("a", "a#0"))
         assert isinstance(drop, Drop)
         assert drop.reason.startswith("closed task")
 
     def test_a_client_back_in_the_round_it_reported_in_waits_for_the_next(self) -> None:
         server = fleet("ab", Trigger.synchronous())
         report(server, "a")
-        server.handle(Left("a"))
-        assert server.handle(Joined("a")) == []
+        server.handle(ClientLeft("a"))
+        assert server.handle(ClientJoined("a")) == []
         assert report(server, "b")[1:] == [
             Aggregate(0, 1, ("a", "b"), 2),
             Dispatch("a", "a#1", 1, 1, 1),
@@ -182,13 +182,13 @@ class TestWhoIsThere:
     def test_who_left_gets_no_task(self) -> None:
         server = fleet("ab", Trigger.synchronous())
         report(server, "a")
-        assert server.handle(Left("b")) == [Aggregate(0, 1, ("a",), 1), Dispatch("a", "a#1", 1, 1, 1)]
-        assert server.handle(Left("b")) == []
-        assert server.handle(Left("nobody")) == []
+        assert server.handle(ClientLeft("b")) == [Aggregate(0, 1, ("a",), 1), Dispatch("a", "a#1", 1, 1, 1)]
+        assert server.handle(ClientLeft("b")) == []
+        assert server.handle(ClientLeft("nobody")) == []
 
     def test_an_answer_after_all_brings_a_client_back(self) -> None:
         server = fleet("ab", HALF)
-        server.handle(Left("b"))
+        server.handle(ClientLeft("b"))
         report(server, "a")
         assert server.version == 1
         assert report(server, "b")[0] == Merge("b", "b#0", 0, staleness=1)
@@ -196,26 +196,26 @@ class TestWhoIsThere:
 
     def test_a_failure_reported_for_a_client_that_left_gives_it_no_task(self) -> None:
         server = fleet("ab", HALF)
-        server.handle(Left("b"))
+        server.handle(ClientLeft("b"))
         assert fail(server, "b") == []
-        assert server.handle(Joined("b")) == [Dispatch("b", "b#1", 0, 0, 1)]
+        assert server.handle(ClientJoined("b")) == [Dispatch("b", "b#1", 0, 0, 1)]
 
     def test_everybody_gone_is_stalled_until_somebody_joins(self) -> None:
         server = Coordinator(Rules(HALF, "at-aggregation", rounds=1))
         assert server.stalled
-        server.handle(Joined("a"))
+        server.handle(ClientJoined("a"))
         assert not server.stalled
-        assert server.handle(Left("a")) == []
+        assert server.handle(ClientLeft("a")) == []
         assert server.stalled
-        assert server.handle(Joined("a")) == [Dispatch("a", "a#1", 0, 0, 1)]
+        assert server.handle(ClientJoined("a")) == [Dispatch("a", "a#1", 0, 0, 1)]
         assert not server.stalled
 
 
 class TestDeadlines:
     def test_an_overdue_client_is_not_waited_for_and_welcome_later(self) -> None:
         server = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=9, task_timeout=30.0))
-        assert server.handle(Joined("a"))[1:] == [StartTimer("deadline of a#0", 30.0)]
-        server.handle(Joined("b"))
+        assert server.handle(ClientJoined("a"))[1:] == [StartTimer("deadline of a#0", 30.0)]
+        server.handle(ClientJoined("b"))
         report(server, "a")
         assert server.handle(TimerFired("deadline of b#0")) == [
             Aggregate(0, 1, ("a",), 1),
@@ -267,7 +267,7 @@ class TestAnswersThatDoNotCount:
 
     def test_a_refused_update_changes_nothing_and_gets_a_new_task(self) -> None:
         server = fleet("ab", Trigger.asynchronous())
-        assert server.handle(Refused("a", "a#0", "not finite")) == [Dispatch("a", "a#1", 0, 0, 1)]
+        assert server.handle(UpdateRejected("a", "a#0", "not finite")) == [Dispatch("a", "a#1", 0, 0, 1)]
         assert (server.version, server.merged) == (0, 0)
 
     @pytest.mark.parametrize(
@@ -284,11 +284,11 @@ class TestAnswersThatDoNotCount:
         server = fleet("abc", Trigger.synchronous(), "at-once")
         report(server, "a")
         before = server.to_dict()
-        (drop,) = server.handle(Arrived(client, task))
+        (drop,) = server.handle(UpdateArrived(client, task))
         assert isinstance(drop, Drop)
         assert drop.reason.startswith(reason)
-        assert server.handle(Refused(client, task, "forged")) == []
-        assert server.handle(Failed(client, task, "forged")) == []
+        assert server.handle(UpdateRejected(client, task, "forged")) == []
+        assert server.handle(TaskFailed(client, task, "forged")) == []
         assert server.to_dict() == before
 
     def test_an_update_older_than_allowed_is_dropped_and_its_client_goes_on(self) -> None:
@@ -311,14 +311,14 @@ class TestAnswersThatDoNotCount:
             Aggregate(0, 1, ("b",), 1),  # nobody else to wait for
             Dispatch("b", "b#1", 1, 1, 1),
         ]
-        assert server.handle(Joined("a")) == [Dispatch("a", "a#2", 1, 0, 2)]
+        assert server.handle(ClientJoined("a")) == [Dispatch("a", "a#2", 1, 0, 2)]
         assert fail(server, "a") == [Dispatch("a", "a#3", 1, 0, 3)]  # counts from nought again
 
     def test_a_client_that_restarts_in_every_task_gets_tasks_but_is_not_waited_for(self) -> None:
         server = fleet("ab", Trigger.synchronous(), max_failures=2)
         report(server, "b")
-        assert server.handle(Joined("a")) == [Dispatch("a", "a#1", 0, 0, 1)]
-        assert server.handle(Joined("a")) == [
+        assert server.handle(ClientJoined("a")) == [Dispatch("a", "a#1", 0, 0, 1)]
+        assert server.handle(ClientJoined("a")) == [
             Aggregate(0, 1, ("b",), 1),
             Dispatch("a", "a#2", 1, 0, 2),
             Dispatch("b", "b#1", 1, 1, 1),
@@ -331,11 +331,11 @@ class TestAnswersThatDoNotCount:
     def test_two_clients_that_come_and_go_in_turn_do_not_hold_up_the_third(self) -> None:
         server = fleet("abc", Trigger.synchronous(), max_failures=2)
         report(server, "c")
-        server.handle(Left("a"))
+        server.handle(ClientLeft("a"))
         for coming, going in ("ab", "ba", "ab"):  # one of them is always there, with a task
             assert server.version == 0
-            server.handle(Joined(coming))
-            server.handle(Left(going))
+            server.handle(ClientJoined(coming))
+            server.handle(ClientLeft(going))
         assert server.version == 1
 
     def test_a_success_ends_a_row_of_failures(self) -> None:
@@ -350,7 +350,13 @@ class TestEnd:
         assert report(server, "a") == [Merge("a", "a#0", 0, 0), Aggregate(0, 1, ("a",), 1), Finish("rounds")]
         assert server.finished == "rounds"
         assert (server.in_flight(), server.ticket("b", "b#0"), server.stalled) == ({}, None, False)
-        for event in (Arrived("b", "b#0"), Joined("c"), Left("a"), TimerFired("round 0"), Stop("again")):
+        for event in (
+            UpdateArrived("b", "b#0"),
+            ClientJoined("c"),
+            ClientLeft("a"),
+            TimerFired("round 0"),
+            Stop("again"),
+        ):
             assert server.handle(event) == []
 
     def test_the_last_update_flushes_the_buffer(self) -> None:
@@ -376,9 +382,9 @@ def test_the_versions_in_flight_are_counted_for_as_long_as_an_answer_is_welcome(
     report(server, "a")
     report(server, "b")
     assert server.in_flight_versions() == {0: 2, 1: 1, 2: 1}
-    server.handle(Left("c"))
+    server.handle(ClientLeft("c"))
     assert server.in_flight_versions() == {0: 2, 1: 1, 2: 1}
-    server.handle(Joined("c"))
+    server.handle(ClientJoined("c"))
     assert server.in_flight_versions() == {0: 1, 1: 1, 2: 2}
 
 

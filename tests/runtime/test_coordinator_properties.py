@@ -21,20 +21,20 @@ from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
     Bench,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
-    Event,
-    Failed,
     Finish,
-    Joined,
-    Left,
     Merge,
-    Refused,
+    News,
     StartTimer,
     Stop,
+    TaskFailed,
     TimerFired,
+    UpdateArrived,
+    UpdateRejected,
 )
 
 CLIENTS = st.sampled_from("abcde")
@@ -47,7 +47,7 @@ class Book:
     def __init__(self, rules: Rules, share: Fraction | None) -> None:
         self.rules = rules
         self.share = share
-        self.log: list[Event | Action] = []
+        self.log: list[News | Action] = []
         self.open: dict[str, Dispatch] = {}
         self.here: set[str] = set()
         self.benched: set[str] = set()
@@ -65,7 +65,7 @@ class Book:
         return len(self.all(Aggregate))
 
     @property
-    def round_log(self) -> list[Event | Action]:
+    def round_log(self) -> list[News | Action]:
         """What happened since the last aggregation."""
         ends = [index for index, entry in enumerate(self.log) if isinstance(entry, Aggregate)]
         return self.log[ends[-1] + 1 :] if ends else self.log
@@ -106,7 +106,7 @@ class Book:
     def arrived(self) -> int:
         return len(set(self.reports)) if self.share is not None else len(self.reports)
 
-    def round_should_end(self, event: Event) -> bool:
+    def round_should_end(self, event: News) -> bool:
         if not self.reports:
             return False
         if isinstance(event, Stop) or len(self.all(Merge)) == self.rules.max_updates or not self.alive:
@@ -138,17 +138,17 @@ class AnyRun(RuleBasedStateMachine):
         self.coordinator = Coordinator(rules)
         self.book = Book(rules, share if count is None else None)
         for client in "abcde"[:clients]:
-            self.send(Joined(client))
+            self.send(ClientJoined(client))
 
     # -------------------------------------------------- what can happen
 
     @rule(client=CLIENTS)
     def join(self, client: str) -> None:
-        self.send(Joined(client))
+        self.send(ClientJoined(client))
 
     @rule(client=CLIENTS)
     def leave(self, client: str) -> None:
-        self.send(Left(client))
+        self.send(ClientLeft(client))
 
     # Several at a time, or runs die of their faults before they get anywhere.
     @rule(data=st.data(), times=st.integers(1, 8))
@@ -156,10 +156,10 @@ class AnyRun(RuleBasedStateMachine):
         for _ in range(times):
             if self.book.open:
                 task = data.draw(st.sampled_from(list(self.book.open.values())))
-                self.send(Arrived(task.client, task.task))
+                self.send(UpdateArrived(task.client, task.task))
 
     @precondition(lambda self: self.book.open)
-    @rule(data=st.data(), kind=st.sampled_from([Failed, Refused]))
+    @rule(data=st.data(), kind=st.sampled_from([TaskFailed, UpdateRejected]))
     def come_to_nothing(self, data: st.DataObject, kind: Any) -> None:
         task = data.draw(st.sampled_from(list(self.book.open.values())))
         self.send(kind(task.client, task.task, "as drawn"))
@@ -171,7 +171,11 @@ class AnyRun(RuleBasedStateMachine):
         self.send(TimerFired(data.draw(st.sampled_from(self.book.timers))))
 
     @precondition(lambda self: self.book.all(Dispatch))
-    @rule(data=st.data(), client=CLIENTS | st.just("forged"), kind=st.sampled_from([Arrived, Failed, Refused]))
+    @rule(
+        data=st.data(),
+        client=CLIENTS | st.just("forged"),
+        kind=st.sampled_from([UpdateArrived, TaskFailed, UpdateRejected]),
+    )
     def answer_what_was_not_asked(self, data: st.DataObject, client: str, kind: Any) -> None:
         """Replays, other clients' tasks, tasks never given: one line in the log, nothing else."""
         given = [dispatch.task for dispatch in self.book.all(Dispatch)]
@@ -180,8 +184,10 @@ class AnyRun(RuleBasedStateMachine):
             return
         assert self.coordinator.ticket(client, task) is None
         before = self.coordinator.to_dict()
-        actions = self.coordinator.handle(Arrived(client, task) if kind is Arrived else kind(client, task, "forged"))
-        assert [type(action) for action in actions] == [Drop] * (kind is Arrived and not self.book.finished)
+        actions = self.coordinator.handle(
+            UpdateArrived(client, task) if kind is UpdateArrived else kind(client, task, "forged")
+        )
+        assert [type(action) for action in actions] == [Drop] * (kind is UpdateArrived and not self.book.finished)
         assert self.coordinator.to_dict() == before
 
     @precondition(lambda self: self.book.version >= 6)
@@ -191,7 +197,7 @@ class AnyRun(RuleBasedStateMachine):
 
     # -------------------------------------------------- what must follow
 
-    def send(self, event: Event) -> None:
+    def send(self, event: News) -> None:
         """Handle the event on the coordinator and on a twin fresh from JSON, and check every action."""
         twin = Coordinator.from_dict(json.loads(json.dumps(self.coordinator.to_dict())))
         actions = self.coordinator.handle(event)
@@ -202,7 +208,7 @@ class AnyRun(RuleBasedStateMachine):
             return
         self.check(event, list(actions))
 
-    def check(self, event: Event, actions: list[Action]) -> None:
+    def check(self, event: News, actions: list[Action]) -> None:
         book = self.book
         book.log.append(event)
         self.check_answer(event, actions)
@@ -211,21 +217,21 @@ class AnyRun(RuleBasedStateMachine):
         self.check_tasks(actions)
         assert actions == [], "left over"
 
-    def check_answer(self, event: Event, actions: list[Action]) -> None:
+    def check_answer(self, event: News, actions: list[Action]) -> None:
         book = self.book
         match event:
-            case Joined(client):
+            case ClientJoined(client):
                 if book.open.pop(client, None):
                     book.fruitless[client] += 1
                 book.here.add(client)
                 book.benched.discard(client)
                 book.overdue.discard(client)
                 book.failures[client] = 0
-            case Left(client):
+            case ClientLeft(client):
                 book.here.discard(client)
             case TimerFired(timer):
                 book.overdue |= {c for c, task in book.open.items() if timer == f"deadline of {task.task}"}
-            case Arrived(client, task):
+            case UpdateArrived(client, task):
                 given = book.open.pop(client)
                 book.here.add(client)
                 book.overdue.discard(client)
@@ -239,8 +245,8 @@ class AnyRun(RuleBasedStateMachine):
                 else:
                     assert actions[0] == Merge(client, task, given.version, staleness)
                 book.log.append(actions.pop(0))
-            case Failed(client) | Refused(client):
-                if isinstance(event, Refused):
+            case TaskFailed(client) | UpdateRejected(client):
+                if isinstance(event, UpdateRejected):
                     book.here.add(client)
                 self.check_failure(client, actions)
 
@@ -256,7 +262,7 @@ class AnyRun(RuleBasedStateMachine):
             book.log.append(actions.pop(0))
             book.benched.add(client)
 
-    def check_round(self, event: Event, actions: list[Action]) -> None:
+    def check_round(self, event: News, actions: list[Action]) -> None:
         book = self.book
         if book.round_should_end(event):
             reports = book.reports
@@ -272,7 +278,7 @@ class AnyRun(RuleBasedStateMachine):
             started = StartTimer(f"round {book.version}", book.rules.trigger.t_clk) in book.log
             assert not book.reports or started or book.arrived() < book.threshold()
 
-    def check_end(self, event: Event, actions: list[Action]) -> None:
+    def check_end(self, event: News, actions: list[Action]) -> None:
         book = self.book
         over = (
             isinstance(event, Stop)

@@ -16,16 +16,16 @@ from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
-    Event,
-    Failed,
-    Joined,
-    Left,
     Merge,
-    Refused,
+    News,
     StartTimer,
+    TaskFailed,
     TimerFired,
+    UpdateArrived,
+    UpdateRejected,
 )
 
 
@@ -49,14 +49,14 @@ class Run:
     devices: dict[str, Device]
 
     def play(self, until: float = math.inf) -> list[tuple[float, Action]]:
-        queue: list[tuple[float, int, Event]] = []
+        queue: list[tuple[float, int, News]] = []
         history: list[tuple[float, Action]] = []
 
-        def at(time: float, event: Event) -> None:
+        def at(time: float, event: News) -> None:
             heapq.heappush(queue, (time, len(history) * 1000 + len(queue), event))
 
         for name in self.devices:
-            at(0.0, Joined(name))
+            at(0.0, ClientJoined(name))
         while queue and self.coordinator.finished is None:
             now, _, event = heapq.heappop(queue)
             if now > until:
@@ -71,22 +71,22 @@ class Run:
                         at(now + delay, outcome)
         return history
 
-    def outcome(self, task: Dispatch) -> list[tuple[float, Event]]:
+    def outcome(self, task: Dispatch) -> list[tuple[float, News]]:
         device = self.devices[task.client]
         seconds = device.seconds[task.attempt % len(device.seconds)]
         match device.fate[task.attempt % len(device.fate)]:
             case "answers":
-                return [(seconds, Arrived(task.client, task.task))]
+                return [(seconds, UpdateArrived(task.client, task.task))]
             case "fails":
-                return [(seconds, Failed(task.client, task.task, "as planned"))]
+                return [(seconds, TaskFailed(task.client, task.task, "as planned"))]
             case "refused":
-                return [(seconds, Refused(task.client, task.task, "as planned"))]
+                return [(seconds, UpdateRejected(task.client, task.task, "as planned"))]
             case "dies":
-                return [(seconds, Left(task.client))]
+                return [(seconds, ClientLeft(task.client))]
             case "returns":
-                return [(seconds, Left(task.client)), (seconds + 7, Joined(task.client))]
+                return [(seconds, ClientLeft(task.client)), (seconds + 7, ClientJoined(task.client))]
             case "restarts":
-                return [(seconds, Joined(task.client)), (seconds + 1, Arrived(task.client, task.task))]
+                return [(seconds, ClientJoined(task.client)), (seconds + 1, UpdateArrived(task.client, task.task))]
         return []
 
 

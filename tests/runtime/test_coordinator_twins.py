@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.decisions import Arrived, Dispatch, Event, Failed, Joined, Left, Refused, StartTimer, TimerFired
+from cos2p.runtime.decisions import (
+    ClientJoined,
+    ClientLeft,
+    Dispatch,
+    News,
+    StartTimer,
+    TaskFailed,
+    TimerFired,
+    UpdateArrived,
+    UpdateRejected,
+)
 from tests.runtime.plain_coordinator import Coordinator as PlainCoordinator
 
 NAMES = [f"d{i}" for i in range(7)]
@@ -45,7 +55,7 @@ class History:
             elif isinstance(action, StartTimer):
                 self.timers.append(action.timer)
 
-    def event(self) -> Event:
+    def event(self) -> News:
         kind = self.data.draw(
             st.sampled_from(["arrive"] * 5 + ["join", "join", "leave", "fail", "refuse", "ring", "odd"])
         )
@@ -53,14 +63,14 @@ class History:
             client = self.data.draw(st.sampled_from(sorted(self.open)))
             task = self.open.pop(client)
             if kind == "arrive":
-                return Arrived(client, task)
-            return Failed(client, task, "why") if kind == "fail" else Refused(client, task, "why")
+                return UpdateArrived(client, task)
+            return TaskFailed(client, task, "why") if kind == "fail" else UpdateRejected(client, task, "why")
         if kind == "ring" and self.timers:
             return TimerFired(self.timers.pop(self.data.draw(st.integers(0, len(self.timers) - 1))))
         client = self.data.draw(st.sampled_from(NAMES))
         if kind == "odd":
-            return Arrived(client, f"{client}#{self.data.draw(st.integers(0, 3))}")
-        return Left(client) if kind == "leave" else Joined(client)
+            return UpdateArrived(client, f"{client}#{self.data.draw(st.integers(0, 3))}")
+        return ClientLeft(client) if kind == "leave" else ClientJoined(client)
 
 
 @settings(max_examples=150, deadline=None)
@@ -134,39 +144,39 @@ def test_those_who_take_part_are_drawn_evenly() -> None:
     """2,000 synchronous rounds of 3 out of 10: each client takes part in 600 of them, give or take 3σ ≈ 61."""
     rules = Rules(Trigger.synchronous(), "at-aggregation", rounds=2000, clients_per_round=3, seed=1)
     coordinator, taken = Coordinator(rules), dict.fromkeys(map(str, range(10)), 0)
-    actions = [action for name in taken for action in coordinator.handle(Joined(name))]
+    actions = [action for name in taken for action in coordinator.handle(ClientJoined(name))]
     while coordinator.finished is None:
         given_out = [action for action in actions if isinstance(action, Dispatch)]
         assert len({action.client for action in given_out}) == 3
         actions = []
         for action in given_out:
             taken[action.client] += 1
-            actions += coordinator.handle(Arrived(action.client, action.task))
+            actions += coordinator.handle(UpdateArrived(action.client, action.task))
     assert all(539 <= count <= 661 for count in taken.values())
 
 
 def test_a_failed_client_is_replaced_in_its_round() -> None:
     rules = Rules(Trigger.synchronous(), "at-aggregation", rounds=1, clients_per_round=1, max_failures=1)
     coordinator = Coordinator(rules)
-    (first,) = coordinator.handle(Joined("a"))
+    (first,) = coordinator.handle(ClientJoined("a"))
     assert isinstance(first, Dispatch)
-    assert coordinator.handle(Joined("b")) == []
-    _, second = coordinator.handle(Failed("a", first.task, "broke"))
+    assert coordinator.handle(ClientJoined("b")) == []
+    _, second = coordinator.handle(TaskFailed("a", first.task, "broke"))
     assert isinstance(second, Dispatch)
     assert second.client == "b"
-    assert "Merge" in [type(action).__name__ for action in coordinator.handle(Arrived("b", second.task))]
+    assert "Merge" in [type(action).__name__ for action in coordinator.handle(UpdateArrived("b", second.task))]
     assert coordinator.finished == "rounds"
 
 
 def test_the_best_of_a_few_is_chosen_where_the_rules_say_so() -> None:
     rules = Rules(Trigger.asynchronous(), "at-once", rounds=100, max_in_flight=1, choose="speed")
     coordinator = Coordinator(rules, preference=lambda client: -abs(int(client) - 4))
-    actions = [action for number in range(6) for action in coordinator.handle(Joined(str(number)))]
+    actions = [action for number in range(6) for action in coordinator.handle(ClientJoined(str(number)))]
     seen = []
     for _ in range(20):
         (dispatch,) = [action for action in actions if isinstance(action, Dispatch)]
         seen.append(dispatch.client)
-        actions = coordinator.handle(Arrived(dispatch.client, dispatch.task))
+        actions = coordinator.handle(UpdateArrived(dispatch.client, dispatch.task))
     assert seen.count("4") > 10  # of 6 drawn with repetition the best is there 2 times of 3
 
 
@@ -181,5 +191,5 @@ def test_an_idle_device_costs_a_checkpoint_nothing() -> None:
     rules = Rules(Trigger.synchronous(), "at-aggregation", rounds=9, clients_per_round=10)
     coordinator = Coordinator(rules, roster)
     for name in roster:
-        coordinator.handle(Joined(name))
+        coordinator.handle(ClientJoined(name))
     assert len(json.dumps(coordinator.to_dict())) < 2000

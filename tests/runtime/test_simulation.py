@@ -19,7 +19,7 @@ Events = list[tuple[str, Mapping[str, Any]]]
 def play(**changes: Any) -> tuple[Simulation, Events]:
     world = build_world(small(**changes))
     events: Events = []
-    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: events.append((kind, dict(fields))))  # type: ignore[arg-type]
+    simulation = Simulation(world, InlineWorkers(world), lambda event: events.append((event.kind, event.to_dict())))  # type: ignore[arg-type]
     simulation.begin()
     simulation.run(lambda: None)
     return simulation, events
@@ -31,7 +31,7 @@ def of(events: Events, kind: str, **match: Any) -> list[Mapping[str, Any]]:
 
 def test_a_run_ends_after_its_rounds_with_every_figure() -> None:
     simulation, events = play()
-    result = simulation.scores.result(simulation.server.peak_memory)
+    result = simulation.figures.result()
     assert result["rounds"] == 5
     assert result["updates"] == len(of(events, "merged"))
     assert 0 < result["top1"] <= 1
@@ -74,16 +74,16 @@ def test_synchronous_rounds_wait_for_everybody() -> None:
 def test_asynchronous_rounds_wait_for_nobody_and_use_everybody() -> None:
     simulation, events = play(method={"name": "cos2p-async"}, schedule={"rounds": 6})
     assert [round_["updates"] for round_ in of(events, "aggregated")] == [1] * 6
-    assert simulation.scores.result({})["ru"] == pytest.approx(1.0)
+    assert simulation.figures.result()["ru"] == pytest.approx(1.0)
 
 
 def test_semi_asynchronous_is_quicker_than_synchronous_for_as_many_updates() -> None:
     schedule = {"rounds": None, "updates": 16}
     semi, _ = play(schedule=schedule)
     sync, _ = play(schedule=schedule, method={"name": "cos2p-sync"})
-    assert semi.scores.result({})["updates"] == sync.scores.result({})["updates"] == 16
+    assert semi.figures.result()["updates"] == sync.figures.result()["updates"] == 16
     assert semi.now < 0.75 * sync.now
-    assert semi.scores.result({})["ru"] > 1.1 * sync.scores.result({})["ru"]
+    assert semi.figures.result()["ru"] > 1.1 * sync.figures.result()["ru"]
 
 
 def _fleet(**fault: Any) -> dict[str, Any]:
@@ -145,8 +145,23 @@ def test_a_task_over_the_memory_of_its_device_is_refused_with_both_numbers() -> 
 def test_a_method_that_cannot_keep_a_budget_runs_and_shows_it() -> None:
     values = {**VALUES, "method": {"name": "fedavg"}, "fleet": _fleet(memory="1MB"), "schedule": {"rounds": 1}}
     world = build_world(Recipe.parse(values))
-    simulation = Simulation(world, InlineWorkers(world), lambda kind, fields: None)  # type: ignore[arg-type]
+    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
     simulation.begin()
     simulation.run(lambda: None)
-    weak = simulation.scores.result(simulation.server.peak_memory)["devices"]["jetson-xavier-nx-8gb-1"]
+    weak = simulation.figures.result()["devices"]["jetson-xavier-nx-8gb-1"]
     assert weak["peak_memory"] > weak["memory"]
+
+
+def test_without_a_local_test_part_clients_have_no_scores_and_all_data_trains() -> None:
+    simulation, events = play(partition={"local_test": 0.0}, schedule={"rounds": 1})
+    result = simulation.figures.result()
+    assert (result["rounds"], result["client_top1"]) == (1, None)
+    assert all(len(shard.test) == 0 for shard in simulation.world.shards.values())
+    assert not any("local_top1" in event["report"] for event in of(events, "merged"))
+    assert all(device["top1"] is None for device in result["devices"].values())
+
+
+def test_the_recipe_says_how_often_a_device_may_fail() -> None:
+    world = build_world(small(schedule={"rounds": 1, "max_failures": 2}))
+    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+    assert simulation.server.coordinator.rules.max_failures == 2

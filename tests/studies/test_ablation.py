@@ -7,11 +7,12 @@ import pytest
 
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
-from cos2p.runtime.decisions import Joined
-from cos2p.runtime.server import Effect, Note, Send, Server
+from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.server import Effect, Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
+from cos2p.tracking.event_kinds import Event
 from cos2p.training.trainers import run_task
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -78,10 +79,10 @@ def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> Non
 def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -> None:
     world = build_world(tiny_base(tmp_path, "model.depth=4", "data.train_samples=60").load(row))
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
-    orders = [order for client in world.context.names for order in sent(server.handle(Joined(client)))]
+    orders = [order for client in world.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
         update, _ = run_task(world.config, server.task(order), world.shards[order.client], {})
-        notes = [effect for effect in server.receive(order.client, update.to_bytes()) if isinstance(effect, Note)]
+        notes = [effect for effect in server.receive(order.client, update.to_bytes()) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes
     assert len(orders) == 2
 

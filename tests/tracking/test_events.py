@@ -19,6 +19,10 @@ from hypothesis import strategies as st
 
 from cos2p.errors import RunError
 from cos2p.tracking import EventLog, read_events
+from cos2p.tracking.event_kinds import KINDS, Died, Evaluated, Event, Merged, Traffic
+from tests.events import event as made
+
+LINE_A, LINE_B = (b'{"client":"%b","kind":"died","t":0.0}\n' % name for name in (b"a", b"b"))
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,47 +36,68 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "events.jsonl"
 
 
+def told(client: str, t: float = 0.0) -> Event:
+    return Died(client=client, t=t)
+
+
+def clients(path: Path) -> list[str]:
+    return [event.client for event in read_events(path) if isinstance(event, Died)]
+
+
 class TestWrite:
-    def test_one_sorted_object_per_line(self, path: Path) -> None:
+    def test_one_sorted_object_per_line_and_what_is_inside_stays_in_its_order(self, path: Path) -> None:
         with EventLog(path) as log:
-            log.write("task", client="pi-1", bytes=3)
-            log.write("merge")
-        assert path.read_bytes() == b'{"bytes":3,"client":"pi-1","kind":"task"}\n{"kind":"merge"}\n'
+            log.write(Traffic(client="pi-1", tensors_down=1, tensors_up=2, wire_down=3, wire_up=4))
+            log.write(Evaluated(t=1.5, version=1, test={"2": {"top1": 0.5}, "10": {"top1": 1.0}}))
+        assert path.read_text() == (
+            '{"client":"pi-1","kind":"traffic","t":0.0,"tensors_down":1,"tensors_up":2,"wire_down":3,"wire_up":4}\n'
+            '{"kind":"evaluated","t":1.5,"test":{"2":{"top1":0.5},"10":{"top1":1.0}},"version":1}\n'
+        )
 
     @settings(max_examples=60)
-    @given(fields=st.dictionaries(st.text(min_size=1).filter(lambda n: n not in ("kind", "self")), values))
-    def test_round_trip(self, fields: dict[str, Any]) -> None:
+    @given(report=st.dictionaries(st.text(min_size=1), values), client=st.text(), t=st.floats(0, 1e9))
+    def test_round_trip(self, report: dict[str, Any], client: str, t: float) -> None:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "events.jsonl"
+            event = made("merged", t, client=client, report=report)
             with EventLog(path) as log:
-                log.write("any", **fields)
-            (event,) = read_events(path)
-            assert event == {"kind": "any", **fields}
+                log.write(event)
+            assert list(read_events(path)) == [event]
             assert path.read_bytes().count(b"\n") == 1
 
-    def test_numbers_that_are_not_finite_are_null(self, path: Path) -> None:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_every_kind_comes_back_as_it_was(self, path: Path, kind: str) -> None:
+        event = made(kind, 2.5)
         with EventLog(path) as log:
-            log.write("loss", a=math.nan, b=[math.inf, 1.5], c={"d": -math.inf})
-        assert list(read_events(path)) == [{"kind": "loss", "a": None, "b": [None, 1.5], "c": {"d": None}}]
+            log.write(event)
+        assert list(read_events(path)) == [event]
+
+    def test_numbers_that_are_not_finite_are_null(self, path: Path) -> None:
+        report = {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}}
+        with EventLog(path) as log:
+            log.write(made("merged", report=report))
+        (event,) = read_events(path)
+        assert isinstance(event, Merged)
+        assert event.report == {"a": None, "b": [None, 1.5], "c": {"d": None}}
 
     def test_numpy_and_torch_are_numbers(self, path: Path) -> None:
+        report = {
+            "a": np.float32(0.1),
+            "b": np.int64(3),
+            "c": torch.tensor(2.5),
+            "d": np.array([1, 2]),
+            "e": np.float64("nan"),
+            "f": (1, 2),
+            "g": {3: "x"},
+            "h": np.bool_(True),
+            "i": {2, 1},
+            "j": Path("a/b"),
+        }
         with EventLog(path) as log:
-            log.write(
-                "n",
-                a=np.float32(0.1),
-                b=np.int64(3),
-                c=torch.tensor(2.5),
-                d=np.array([1, 2]),
-                e=np.float64("nan"),
-                f=(1, 2),
-                g={3: "x"},
-                h=np.bool_(True),
-                i={2, 1},
-                j=Path("a/b"),
-            )
+            log.write(made("merged", report=report))
         (event,) = read_events(path)
-        assert event == {
-            "kind": "n",
+        assert isinstance(event, Merged)
+        assert event.report == {
             "a": float(np.float32(0.1)),
             "b": 3,
             "c": 2.5,
@@ -88,19 +113,18 @@ class TestWrite:
     def test_strings_cannot_break_out_of_their_line(self, path: Path) -> None:
         nasty = 'a"\n{"kind":"fake"}\u2028\x00\ud800é'
         with EventLog(path) as log:
-            log.write("name", client=nasty)
-        (event,) = read_events(path)
-        assert event["client"] == nasty
+            log.write(told(nasty))
+        assert clients(path) == [nasty]
 
     def test_other_objects_are_named(self, path: Path) -> None:
-        with EventLog(path) as log, pytest.raises(TypeError, match=r"'a\.b' is a object"):
-            log.write("x", a={"b": object()})
+        with EventLog(path) as log, pytest.raises(TypeError, match=r"'report\.b' is a object"):
+            log.write(made("merged", report={"b": object()}))
         assert path.read_bytes() == b""
 
     def test_each_line_is_readable_at_once(self, path: Path) -> None:
         with EventLog(path) as log:
-            log.write("first")
-            assert [event["kind"] for event in read_events(path)] == ["first"]
+            log.write(told("first"))
+            assert clients(path) == ["first"]
 
     def test_an_existing_file_is_not_touched(self, path: Path) -> None:
         path.write_text("precious")
@@ -124,39 +148,41 @@ class TestWrite:
             return written
 
         with EventLog(path) as log:
-            log.write("first")
+            log.write(told("first"))
             monkeypatch.setattr(os, "write", write)
             with pytest.raises(RunError, match=r"events\.jsonl: the disk is full; free some space.*--resume"):
-                log.write("second")
+                log.write(told("second"))
             monkeypatch.undo()
-            log.write("third")
+            log.write(told("third"))
             assert log.offset() == path.stat().st_size
-        assert path.read_text() == '{"kind":"first"}\n{"kind":"third"}\n'
+        assert (
+            path.read_text() == '{"client":"first","kind":"died","t":0.0}\n{"client":"third","kind":"died","t":0.0}\n'
+        )
 
 
 class TestResume:
     def test_goes_back_to_the_checkpoint(self, path: Path) -> None:
         with EventLog(path) as log:
-            log.write("before")
+            log.write(told("before"))
             offset = log.offset()
-            log.write("after")
+            log.write(told("after"))
         with path.open("ab") as file:
             file.write(b'{"kind":"to')  # torn
         with EventLog.resume(path, offset) as log:
             assert log.offset() == offset
-            log.write("again")
-        assert [event["kind"] for event in read_events(path)] == ["before", "again"]
+            log.write(told("again"))
+        assert clients(path) == ["before", "again"]
 
     def test_without_offset_keeps_whole_lines(self, path: Path) -> None:
-        path.write_bytes(b'{"kind":"a"}\n{"kind":"b"}\n{"ki')
+        path.write_bytes(LINE_A + LINE_B + b'{"ki')
         with EventLog.resume(path) as log:
-            log.write("c")
-        assert [event["kind"] for event in read_events(path)] == ["a", "b", "c"]
+            log.write(told("c"))
+        assert clients(path) == ["a", "b", "c"]
 
     def test_from_the_very_beginning(self, path: Path) -> None:
         with EventLog.resume(path, 0) as log:
-            log.write("a")
-        assert [event["kind"] for event in read_events(path)] == ["a"]
+            log.write(told("a"))
+        assert clients(path) == ["a"]
 
     def test_a_file_shorter_than_its_checkpoint(self, path: Path) -> None:
         path.write_bytes(b'{"kind":"a"}\n')
@@ -172,10 +198,10 @@ class TestResume:
 
     def test_a_killed_writer_loses_no_finished_line(self, path: Path) -> None:
         program = (
-            "import sys; from cos2p.tracking.events import EventLog\n"
+            "import sys; from cos2p.tracking import EventLog; from cos2p.tracking.event_kinds import Failed\n"
             "log = EventLog(sys.argv[1]); n = 0\n"
             "while True:\n"
-            "    log.write('n', n=n, filler='x' * 5000); n += 1\n"
+            "    log.write(Failed(t=n, client='n', task='', reason='x' * 5000)); n += 1\n"
             "    print(n, flush=True) if n == 20 else None\n"
         )
         process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE)
@@ -184,21 +210,21 @@ class TestResume:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        numbers = [event["n"] for event in read_events(path)]
+        numbers = [event.t for event in read_events(path)]
         assert len(numbers) >= finished
         assert numbers == list(range(len(numbers)))
 
 
 class TestRead:
     def test_torn_last_line_is_skipped(self, path: Path) -> None:
-        path.write_bytes(b'{"kind":"a"}\n{"kind":"b"}')
-        assert [event["kind"] for event in read_events(path)] == ["a"]
+        path.write_bytes(LINE_A + LINE_B[:-1])
+        assert clients(path) == ["a"]
 
     @pytest.mark.parametrize("damage", [b"{\n", b"\n", b"[1]\n", b"\xff\xfe\n"])
     def test_damage_elsewhere_is_named(self, path: Path, damage: bytes) -> None:
-        path.write_bytes(b'{"kind":"a"}\n' + damage + b'{"kind":"b"}\n')
+        path.write_bytes(LINE_A + damage + LINE_B)
         events = read_events(path)
-        assert next(events) == {"kind": "a"}
+        assert next(events) == told("a")
         with pytest.raises(RunError, match=r"events\.jsonl, line 2 is not "):
             next(events)
 
@@ -208,5 +234,33 @@ class TestRead:
 
     def test_is_plain_json_lines(self, path: Path) -> None:
         with EventLog(path) as log:
-            log.write("x", value=0.1)
-        assert [json.loads(line) for line in path.read_text().splitlines()] == [{"kind": "x", "value": 0.1}]
+            log.write(told("x", 0.1))
+        assert [json.loads(line) for line in path.read_text().splitlines()] == [
+            {"kind": "died", "client": "x", "t": 0.1}
+        ]
+
+    def test_kinds_of_other_versions_are_left_out(self, path: Path) -> None:
+        path.write_bytes(LINE_A + b'{"kind":"invented tomorrow","t":1}\n' + LINE_B.replace(b"0.0", b'0.0,"more":1'))
+        assert clients(path) == ["a", "b"]
+
+    def test_an_event_without_its_fields_is_damage(self, path: Path) -> None:
+        path.write_bytes(b'{"kind":"died","t":1}\n')
+        with pytest.raises(RunError, match=r"line 1 is not as cos2p writes it \(an event 'died' without 'client'\)"):
+            list(read_events(path))
+
+    @pytest.mark.parametrize(
+        ("gamma", "weight"),
+        [
+            ({"heads": 1.0, "units": 2.0, "shared": 3.0}, {"heads": 1.0, "units": 2.0, "shared": 3.0}),
+            ({"alpha": 0.6}, {"heads": 0.6, "units": 0.6, "shared": 0.6}),
+            ({"damping": 0.5}, {"heads": 0.5, "units": 0.5, "shared": 0.5}),
+            ({"share": 0.25}, None),
+            ({"remembered": 3.0}, None),
+        ],
+    )
+    def test_the_weight_of_older_logs_is_what_they_say_of_it(self, path: Path, gamma: Any, weight: Any) -> None:
+        older = made("merged").to_dict() | {"gamma": gamma}
+        path.write_text(json.dumps(older) + "\n")
+        (event,) = read_events(path)
+        assert isinstance(event, Merged)
+        assert event.weight == weight

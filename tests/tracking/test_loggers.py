@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.errors import MissingExtra, RunError
+from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import EventLog
 from cos2p.tracking.loggers import Curves, Feed, Point, logging_metrics
 from cos2p.tracking.loggers_mlflow import MlflowLog
 from cos2p.tracking.loggers_tensorboard import TensorBoardLog
+from tests.events import event
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorboard.*"),
@@ -24,28 +26,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database open
 ]
 
-Event = tuple[str, dict[str, Any]]
-
 
 def story(rounds: int) -> list[Event]:
     """A run of one device, `pi#1`, a round each: its loss halves, the server's score rises by a tenth."""
-    told: list[Event] = [("started", {"t": 0.0, "method": "cos2p", "devices": {"pi#1": {}}})]
+    told = [event("started", devices={"pi#1": {}})]
     for number in range(1, rounds + 1):
+        t = 10.0 * number
+        report = {"loss": 0.5**number, "local_top1": 0.25, "local_samples": 4}
         told += [
-            ("dispatched", {"t": 10.0 * number - 9, "client": "pi#1", "bytes": 100}),
-            ("arrived", {"t": 10.0 * number - 1, "client": "pi#1", "bytes": 40}),
-            (
-                "merged",
-                {
-                    "t": 10.0 * number - 1,
-                    "client": "pi#1",
-                    "staleness": number - 1,
-                    "version": 0,
-                    "report": {"loss": 0.5**number, "local_top1": 0.25, "local_samples": 4},
-                },
-            ),
-            ("aggregated", {"t": 10.0 * number, "version": number, "round": number - 1, "n_star": 1}),
-            ("evaluated", {"t": 10.0 * number, "version": number, "test": scores(0.1 * number)}),
+            event("dispatched", t - 9, client="pi#1", bytes=100),
+            event("arrived", t - 1, client="pi#1", bytes=40),
+            event("merged", t - 1, client="pi#1", staleness=number - 1, report=report),
+            event("aggregated", t, version=number, n_star=1),
+            event("evaluated", t, version=number, test=scores(0.1 * number)),
         ]
     return told
 
@@ -57,9 +50,9 @@ def scores(top1: float) -> dict[str, Any]:
 def play(feed: Feed, folder: Path, events: list[Event], offset: int | None = None) -> None:
     """As `run` does: the log is written first, then the listener told."""
     with EventLog.resume(folder / "events.jsonl", offset) as log:
-        for kind, fields in events:
-            log.write(kind, **fields)
-            feed(kind, fields)
+        for told in events:
+            log.write(told)
+            feed(told)
 
 
 def tensorboard_points(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
@@ -106,7 +99,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_round_becomes_one_point_of_each_figure() -> None:
     curves = Curves()
-    points = [point for kind, fields in story(2) for point in curves(kind, fields)]
+    points = [point for told in story(2) for point in curves(told)]
     found = {(point.name, point.step): (point.value, point.seconds) for point in points}
     assert len(found) == len(points), "a figure has one value per round"
     assert found["run/updates", 2] == (2.0, 20.0)
@@ -123,15 +116,15 @@ def test_scores_of_clients_are_averaged_by_their_samples() -> None:
     curves = Curves()
     for client, top1, samples in (("a", 1.0, 3), ("b", 0.0, 1)):
         report = {"loss": 1.0, "local_top1": top1, "local_samples": samples}
-        curves("merged", {"t": 1.0, "client": client, "staleness": 0, "report": report})
-    points = curves("aggregated", {"t": 2.0, "version": 1, "n_star": 0})
+        curves(event("merged", 1.0, client=client, staleness=0, report=report))
+    points = curves(event("aggregated", 2.0, version=1, n_star=0))
     assert Point("clients/top1", 0.75, 1, 2.0) in points
 
 
 def test_figures_that_are_not_there_make_no_points() -> None:
     curves = Curves()
-    curves("merged", {"t": 1.0, "client": "a", "staleness": 0, "report": {"loss": None}})
-    names = {point.name for point in curves("aggregated", {"t": 2.0, "version": 1, "n_star": 0})}
+    curves(event("merged", 1.0, client="a", staleness=0, report={"loss": None}))
+    names = {point.name for point in curves(event("aggregated", 2.0, version=1, n_star=0))}
     assert "run/updates" in names
     assert not any(name.startswith("clients/") for name in names)
 
@@ -157,7 +150,7 @@ def test_tensorboard_has_no_point_twice_after_a_resume(folder: Path) -> None:
     feed.close("failed")
     again = Feed([TensorBoardLog(folder)], folder)
     EventLog.resume(folder / "events.jsonl", checkpoint).close()
-    again("resumed", {"t": 10.0, "version": 1, "merged": 1})
+    again(event("resumed", 10.0, log=folder / "events.jsonl"))
     play(again, folder, events[6:])
     again.close("finished")
     found = tensorboard_points(folder)
@@ -188,7 +181,7 @@ def test_mlflow_goes_on_with_the_same_run_and_has_no_point_twice(folder: Path, u
     _, first = mlflow_run(folder, uri)
     assert first.info.status == "KILLED"
     again = Feed([MlflowLog(folder, uri)], folder)
-    again("resumed", {"t": 20.0, "version": 2, "merged": 2})
+    again(event("resumed", 20.0, log=folder / "events.jsonl"))
     play(again, folder, events[11:])
     again.close("finished")
     _, run = mlflow_run(folder, uri)

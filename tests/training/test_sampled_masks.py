@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import Joined
+from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.seeding import torch_rng
@@ -69,7 +69,7 @@ def first_update(final: str) -> tuple[SubmodelSpec, int, int]:
     world = build_world(Recipe.load("quickstart", changes))
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
     client = world.context.names[0]
-    (order,) = (effect.order for effect in server.handle(Joined(client)) if isinstance(effect, Send))
+    (order,) = (effect.order for effect in server.handle(ClientJoined(client)) if isinstance(effect, Send))
     assert order.settings["mask"]["final"] == final
     update, _ = run_task(world.config, server.task(order), world.shards[client], {})
     assert order.quotas is not None

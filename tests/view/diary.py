@@ -10,6 +10,8 @@ import numpy as np
 
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.seeding import numpy_rng
+from cos2p.tracking.event_kinds import Event
+from cos2p.tracking.events import parse_event
 
 MODEL: dict[str, Any] = {"family": "vit", "task": "classification", "depth": 2, "heads": 4, "kv_heads": 4, "mlp": 8,
                          "dim": 16, "head_dim": 4, "image": 4, "patch": 2, "channels": 1, "classes": 3}  # fmt: skip
@@ -59,7 +61,7 @@ class Diary:
             window, kept = [spec.frozen, spec.top], {"kept": spec.to_dict()["window"]}
         weights = {"heads": gamma, "units": gamma, "shared": gamma}
         return self.add("merged", t, client=_client(task), task=task, version=0, staleness=tau, window=window, size=0.1,
-                        gamma=weights, report=report, **kept)  # fmt: skip
+                        weight=weights, report=report, **kept)  # fmt: skip
 
     def answered(self, t: float, task: str, tau: int = 0, **fields: Any) -> Diary:
         return self.arrived(t, task).merged(t, task, tau, **fields)
@@ -79,8 +81,12 @@ class Diary:
         self.events[-1]["reason"] = reason
         return self
 
+    def told(self) -> list[Event]:
+        """As a reader of the log gets them."""
+        return [found for line in self.lines().encode().splitlines() if (found := parse_event(line)) is not None]
+
     def lines(self) -> str:
-        return "".join(json.dumps(event, sort_keys=True, separators=(",", ":")) + "\n" for event in self.events)
+        return "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in self.events)
 
     def write(self, folder: Path, mode: str = "w") -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run
+from cos2p.tracking.event_kinds import Left
 from cos2p.tracking.events import EventLog
 from cos2p.view.build import RunSource
 from cos2p.view.model import Run
@@ -107,7 +108,7 @@ def test_a_run_is_running_while_its_log_is_open(tmp_path: Path) -> None:
     with EventLog.resume(folder / "events.jsonl") as log:
         source.refresh()
         assert source.document()["header"]["status"] == "running"
-        log.write("left", t=1.0, client="a")  # looking does not hinder it
+        log.write(Left(t=1.0, client="a"))  # looking does not hinder it
     assert source.refresh()
     assert source.document()["header"]["status"] == "stopped"
 

@@ -15,7 +15,7 @@ from tests.view.diary import SECONDS, Diary, two_rounds
 def lanes_of(diary: Diary, deadline: float | None = None) -> dict[str, Any]:
     roster = Roster()
     lanes = Lanes(roster, deadline)
-    for event in diary.events:
+    for event in diary.told():
         roster.feed(event)
         lanes.feed(event)
     return dict(lanes.document()) | {"names": roster.names}
@@ -134,8 +134,10 @@ def test_lanes_cover_the_run_without_gaps_or_overlaps(
             diary.aggregated(now, attempt + 1, [name])
         elif kind == "arrived":
             diary.arrived(now, task, measured={"training": wait, "upload": wait / 2})
+        elif kind == "merged":
+            diary.merged(now, task, tau=1)
         else:
-            diary.add(kind, now, client=name, task=task, staleness=1, reason="")
+            diary.add(kind, now, client=name, task=task, reason="")
     found = lanes_of(diary, deadline)
     assert len(found["lanes"]) == 3
     for lane in found["lanes"]:

@@ -18,6 +18,7 @@ import pytest
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run
+from cos2p.tracking.event_kinds import Event
 from cos2p.view import live
 from cos2p.view.live import LiveServer
 from tests.cli.conftest import TINY
@@ -191,7 +192,7 @@ def test_a_run_that_goes_on_meanwhile(tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []
     with serving(folder) as (_, get):
 
-        def look(kind: str, fields: Any) -> None:
+        def look(event: Event) -> None:
             header = json.loads(get("/view.json")[1])["runs"][0]["header"]
             seen.append((header["status"], header["updates"]))
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.tracking.event_kinds import Aggregated, Merged
 from cos2p.view.masks import MaskBook
 from cos2p.view.segments import Coverage, Track
 from tests.view.diary import MODEL, Diary
@@ -14,12 +18,12 @@ KEPT_A = {0: ([0, 1], [0, 1, 2, 3])}
 KEPT_B = {0: ([1, 2], [2, 3, 4, 5]), 1: ([3], [7])}
 
 
-def merged(gamma: float = 1.0, **kept: object) -> dict[str, object]:
-    return Diary().merged(0.0, "x#0", gamma=gamma, **kept).events[0]  # type: ignore[arg-type]
+def merged(gamma: float = 1.0, **kept: Any) -> Merged:
+    return cast(Merged, Diary().merged(0.0, "x#0", gamma=gamma, **kept).told()[0])
 
 
-def closing(version: int) -> dict[str, object]:
-    return Diary().aggregated(0.0, version, ["x"], [[1, 2, 1, 0], [0, 0, 0, 1]]).events[0]
+def closing(version: int) -> Aggregated:
+    return cast(Aggregated, Diary().aggregated(0.0, version, ["x"], [[1, 2, 1, 0], [0, 0, 0, 1]]).told()[0])
 
 
 @given(st.integers(1, 40), st.data())
@@ -63,6 +67,12 @@ def test_an_update_that_counts_for_nothing_weighs_nothing() -> None:
     coverage = Coverage(MODEL)
     coverage.merged(merged(0.0, blocks=KEPT_A), 0, 1)
     assert coverage.aggregated(closing(1)) == [0.0]
+
+
+def test_a_weight_that_is_not_known_is_none() -> None:
+    coverage = Coverage(MODEL)
+    coverage.merged(replace(merged(blocks=KEPT_A), weight=None), 0, 1)
+    assert coverage.aggregated(closing(1)) == [None]
 
 
 def test_logs_of_older_versions_say_less() -> None:

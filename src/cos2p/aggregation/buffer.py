@@ -16,6 +16,7 @@ import torch
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.mixing import Damping
+from cos2p.aggregation.weights import even_weight
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.submodel.segments import SegmentValues, expand, segment_key
@@ -40,7 +41,7 @@ class BufferMerge:
             else:
                 self._sum[name].index_add_(*cut, item.delta[name], alpha=factor)
         add_at_segments(self.holders, held_segments(self.config, item.spec, item.delta), self.config, item.spec)
-        return {"damping": factor}
+        return even_weight(factor)
 
     def apply(self, current: Weights) -> Weights:
         updated = dict(current)

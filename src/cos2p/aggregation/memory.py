@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.weights import even_weight
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key, segment_positions
@@ -52,7 +53,7 @@ class MemoryMerge:
         held = held_segments(self.config, item.spec, item.delta)
         add_at_segments(self.holders, held, self.config, item.spec)
         self._stamp(item, held)
-        return {"remembered": float(len(self._memory))}
+        return even_weight(1 / self.clients)
 
     def _stamp(self, item: Contribution, held: SegmentValues) -> None:
         visited = self._visited.setdefault(item.client, {})

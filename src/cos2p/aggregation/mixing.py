@@ -16,6 +16,7 @@ import torch
 
 from cos2p.aggregation.counting import add_at_segments, held_segments
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.weights import even_weight
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -73,7 +74,7 @@ class MixingMerge:
             held = torch.lerp(now.index_select(*cut), received.index_select(*cut) - delta, alpha)
             self._next[name] = now.index_copy(*cut, held)
         add_at_segments(self.holders, held_segments(self.config, item.spec, item.delta), self.config, item.spec)
-        return {"alpha": alpha}
+        return even_weight(alpha)
 
     def apply(self, current: Weights) -> Weights:
         updated = {**current, **self._next}

@@ -25,6 +25,11 @@ class ScheduleSettings(Settings):
         default=None, gt=0, description="Seconds after which a device is not waited for."
     )
     max_staleness: int | None = Field(default=None, ge=0, description="Drop updates older than this. Empty: keep all.")
+    max_failures: int = Field(
+        default=5,
+        ge=1,
+        description="Tasks in a row that may fail or be refused before their device gets no more until it joins anew.",
+    )
     max_update_rms: float = Field(default=10.0, gt=0, description="Refuse updates with a larger root mean square.")
     evaluate_every: int = Field(default=1, ge=1, description="Rounds between evaluations of the server's model.")
     evaluate_samples: int = Field(

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.weights import even_weight
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.submodel.segments import SegmentValues
@@ -40,7 +41,7 @@ class ThinMerge:
             self._weight[name][at] += weight
             self._count[name][at] += 1
         self._note_holders()
-        return {"share": part.rate}
+        return even_weight(weight)
 
     def _note_holders(self) -> None:
         heads = (self.config.heads, -1)

@@ -58,6 +58,11 @@ def update_weights(
     return gamma
 
 
+def even_weight(weight: float) -> dict[str, float]:
+    """For the log: one weight for all of an update's segments, by the kind of segment."""
+    return {"heads": weight, "units": weight, "shared": weight}
+
+
 def _shape(spec: SubmodelSpec, key: str) -> tuple[int, ...]:
     """One number for each kept segment; a single one for a shared tensor."""
     positions = segment_positions(spec, key)

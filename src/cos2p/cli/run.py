@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,8 @@ from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from cos2p.recipe import Recipe
-    from cos2p.runtime.simulation import Listener
+    from cos2p.tracking.event_kinds import Event
+    from cos2p.tracking.events import Listener
 
 
 def run(
@@ -116,9 +117,9 @@ def _both(listener: Listener | None, feed: Listener | None) -> Listener | None:
     if listener is None or feed is None:
         return listener or feed
 
-    def tell(kind: str, fields: Mapping[str, Any]) -> None:
-        listener(kind, fields)
-        feed(kind, fields)
+    def tell(event: Event) -> None:
+        listener(event)
+        feed(event)
 
     return tell
 
@@ -167,7 +168,7 @@ def _listening(voice: OutputMode) -> Iterator[Listener | None]:
             yield listener
 
 
-def _print_event(kind: str, fields: Mapping[str, Any]) -> None:
+def _print_event(event: Event) -> None:
     from cos2p.tracking.events import event_line
 
-    typer.echo(event_line(kind, fields))
+    typer.echo(event_line(event))

@@ -84,12 +84,16 @@ def local_split(
 ) -> tuple[IntArray, IntArray]:
     """(training, test) indices of one client: `fraction` for training, each class in proportion.
 
-    With two samples or more neither part is empty; a single sample is for training.
+    1 keeps nothing for testing. Below that, with two samples or more neither part is empty; a single sample is for
+    training.
     """
-    if not 0 < fraction < 1:
-        raise ConfigError(f"the training fraction of a client's data is {fraction}; it must lie between 0 and 1")
+    if not 0 < fraction <= 1:
+        raise ConfigError(
+            f"partition.local_test is {1 - fraction:g}: {fraction:g} of a device's data would be for training; "
+            "local_test is at least 0 and below 1"
+        )
     count = len(indices)
-    if count < 2:
+    if count < 2 or fraction == 1:
         return np.asarray(indices, dtype=np.int64), np.empty(0, dtype=np.int64)
     tests = min(max(1, round(count * (1 - fraction))), count - 1)
     own = _as_array(labels)[indices]
@@ -236,7 +240,10 @@ class PartitionSettings(Settings):
     )
     alpha: float = Field(default=1.5, gt=0, description="Dirichlet concentration: 0.1 very unequal, 100 nearly equal.")
     local_test: float = Field(
-        default=0.2, ge=0, lt=1, description="Share of a device's data kept to test its submodel."
+        default=0.2,
+        ge=0,
+        lt=1,
+        description="Share of a device's data kept to test its submodel. 0: none, and no scores of their own.",
     )
     minimum: int = Field(
         default=2, ge=1, description="Fewest samples a device may get; otherwise the draw is repeated."

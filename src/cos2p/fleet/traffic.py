@@ -16,7 +16,7 @@ def header_bytes(beginning: memoryview) -> int:
     return 8 + int.from_bytes(beginning[:8], "little")
 
 
-class Traffic:
+class LinkCounts:
     """Counters per client; told by the network's threads and by the run's."""
 
     def __init__(self) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cos2p.report.progress import Clock, Progress
-from cos2p.report.words import duration, percent, printable
-
-Listener = Callable[[str, Mapping[str, Any]], None]
+from cos2p.report.words import duration, printable
+from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
+from cos2p.tracking.events import Listener
 
 PLAIN_LINES = 40
 """Lines about rounds a run without a terminal writes, at most."""
@@ -31,7 +30,7 @@ NOTES = 5
 """Troubles told one by one unless asked for all of them; after that they are only counted."""
 
 
-def note_words(kind: str, fields: Mapping[str, Any]) -> str | None:
+def note_words(event: Event) -> str | None:
     """A line for an event that is trouble; None for all others."""
     said = {
         "refused": "update refused",
@@ -43,23 +42,24 @@ def note_words(kind: str, fields: Mapping[str, Any]) -> str | None:
         "left": "is gone",
         "unfit": "cannot take part",
         "lowered": "gets a smaller submodel",
-    }.get(kind)
-    if said is None:
+    }.get(event.kind)
+    if said is None or not isinstance(event, DeviceEvent):
         return None
-    reason = f": {printable(fields['reason'])}" if fields.get("reason") else ""
-    if kind == "lowered":
-        reason = f": R {fields['was']:g} → {fields['rate']:g}"
-    return f"{printable(fields['client'])} {said}{reason}"
+    why = getattr(event, "reason", None)
+    reason = f": {printable(why)}" if why else ""
+    if isinstance(event, Lowered):
+        reason = f": R {event.was:g} → {event.rate:g}"
+    return f"{printable(event.client)} {said}{reason}"
 
 
-def detail_words(kind: str, fields: Mapping[str, Any]) -> str | None:
+def detail_words(event: Event) -> str | None:
     """A line for a merged update, for those who want to see everything."""
-    if kind != "merged":
+    if not isinstance(event, Merged):
         return None
-    low, top = fields["window"]
-    loss = fields["report"].get("loss")
+    low, top = event.window
+    loss = event.report.get("loss")
     scored = f", loss {loss:.3f}" if loss is not None else ""
-    return f"{printable(fields['client'])} merged: blocks {low}–{top - 1}, τ {fields['staleness']}{scored}"
+    return f"{printable(event.client)} merged: blocks {low}–{top - 1}, τ {event.staleness}{scored}"
 
 
 class _View:
@@ -69,17 +69,17 @@ class _View:
         self.console, self.progress, self.verbose = console, progress, verbose
         self._notes = 0
 
-    def tell(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind == "waiting":
-            self.say(f"waiting: {printable(fields['reason'])}")
-        if self.verbose and (detail := detail_words(kind, fields)):
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Waiting):
+            self.say(f"waiting: {printable(event.reason)}")
+        if self.verbose and (detail := detail_words(event)):
             self.say(detail)
-        note = note_words(kind, fields)
+        note = note_words(event)
         if note is None:
             return
         self._notes += 1
         if self.verbose or self._notes <= NOTES:
-            self.say(f"{self.progress.time_words(fields['t'])}: {note}")
+            self.say(f"{self.progress.time_words(event.t)}: {note}")
         elif self._notes == NOTES + 1:
             self.say("further troubles are counted only; -v tells all")
 
@@ -94,12 +94,12 @@ class PlainLines(_View):
         super().__init__(console, progress, verbose)
         self._told = (-1.0, float("-inf"))
 
-    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self.progress(kind, fields)
-        self.tell(kind, fields)
-        if kind in ("started", "resumed"):
-            self.say(f"{self.progress.title}: {kind}, {len(fields['devices'])} devices")
-        elif kind == "aggregated" and self._due():
+    def __call__(self, event: Event) -> None:
+        self.progress(event)
+        self.tell(event)
+        if isinstance(event, Started):  # or resumed
+            self.say(f"{event.title}: {event.kind}, {len(event.devices)} devices")
+        elif isinstance(event, Aggregated) and self._due():
             self.say(self.progress.line())
 
     def _due(self) -> bool:
@@ -119,10 +119,10 @@ class LiveView(_View):
         self._lock = threading.RLock()  # the screen is drawn by a thread of its own
         self.live = Live(get_renderable=self.draw, console=console, refresh_per_second=4, transient=True)
 
-    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         with self._lock:
-            self.progress(kind, fields)
-        self.tell(kind, fields)
+            self.progress(event)
+        self.tell(event)
 
     def draw(self) -> Group:
         with self._lock:
@@ -136,8 +136,8 @@ class LiveView(_View):
                 Text(progress.count_words()),
                 Text(f"{duration(progress.elapsed())} · {progress.remaining_words()}", style="dim"),
             )
-            time_words = progress.time_words(progress.now)
-            scores = f"{time_words} · {progress.score_words()} · clients {percent(progress.client_mean)}"
+            time_words = progress.time_words(progress.figures.now)
+            scores = f"{time_words} · {progress.score_words()} · {progress.client_words()}"
             trouble = Text(progress.trouble_words(), style="yellow" if progress.late() else "dim")
             return Group(head, Text(scores), trouble)
 

@@ -6,7 +6,7 @@ out: instead of blocking in a loop until an update comes, it is told what happen
     for q = 1 to Q                                    version, the round's number
       C_q ← available clients                         ClientRecord: who is here, who is expected
       all workers in parallel: client-training(w, q)  Dispatch
-      while cnt < μN: receive an update               Arrived → Merge, until the trigger is met
+      while cnt < μN: receive an update               UpdateArrived → Merge, until the trigger is met
       while t_clk < T_timeout: receive an update      StartTimer, further Merges, TimerFired
       w ← w − Σ γ̃ Δ                                   Aggregate
 
@@ -31,21 +31,21 @@ from cos2p.runtime.census import BUSY, HOPEFUL, NEW, PRESENT, READY, STORED, WAI
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
     Bench,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
-    Event,
-    Failed,
     Finish,
-    Joined,
-    Left,
     Merge,
-    Refused,
+    News,
     StartTimer,
     Stop,
+    TaskFailed,
     Ticket,
     TimerFired,
+    UpdateArrived,
+    UpdateRejected,
 )
 from cos2p.runtime.participation import Draw, Preference
 from cos2p.runtime.roster import decode_roster, encode_roster
@@ -59,9 +59,9 @@ class Coordinator:
 
     >>> from cos2p.aggregation.triggers import Trigger
     >>> coordinator = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=1))
-    >>> coordinator.handle(Joined("pi-1"))
+    >>> coordinator.handle(ClientJoined("pi-1"))
     [Dispatch(client='pi-1', task='pi-1#0', version=0, cycle=0, attempt=0)]
-    >>> for action in coordinator.handle(Arrived("pi-1", "pi-1#0")):
+    >>> for action in coordinator.handle(UpdateArrived("pi-1", "pi-1#0")):
     ...     print(action)
     Merge(client='pi-1', task='pi-1#0', version=0, staleness=0)
     Aggregate(round=0, version=1, clients=('pi-1',), updates=1)
@@ -91,7 +91,7 @@ class Coordinator:
 
     # ------------------------------------------------------------ what the driver asks
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: News) -> list[Action]:
         """Take note of the event, aggregate if that is now due, give tasks to those without one."""
         if self.finished is not None:
             return []
@@ -104,6 +104,11 @@ class Coordinator:
         """The open task of that name; None if this client was never given it, or it is answered or given up."""
         ticket = self._open.get(client)
         return ticket if ticket is not None and ticket.task == task else None
+
+    def was_closed(self, client: str, task: str) -> bool:
+        """Whether this client was given that task and it is answered or given up."""
+        given = self._clients[client].attempts if client in self._clients else 0
+        return self.ticket(client, task) is None and any(task == _task_name(client, n) for n in range(given))
 
     def open_ticket(self, client: str) -> Ticket | None:
         """What the client was given and has not answered."""
@@ -132,23 +137,23 @@ class Coordinator:
 
     # ------------------------------------------------------------ what the events mean
 
-    def _note(self, event: Event) -> list[Action]:
+    def _note(self, event: News) -> list[Action]:
         match event:
-            case Joined(client):
+            case ClientJoined(client):
                 self._joined(client)
-            case Left(client) if client in self._clients:
+            case ClientLeft(client) if client in self._clients:
                 self._clients[client].here = False
                 self._recount(self._clients[client])
-            case Arrived(client, task):
+            case UpdateArrived(client, task):
                 return [self._arrived(client, task)]
-            case Refused(client, task, reason) if self.ticket(client, task):
+            case UpdateRejected(client, task, reason) if self.ticket(client, task):
                 self._clients[client].here = True  # whoever sends something is here, even if thought to be gone
                 return self._came_to_nothing(client, f"refused: {reason}")
-            case Failed(client, task, reason) if self.ticket(client, task):
+            case TaskFailed(client, task, reason) if self.ticket(client, task):
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case Left() | Refused() | Failed() | Stop():
+            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
             case _:
                 assert_never(event)
@@ -207,8 +212,7 @@ class Coordinator:
             self._recount(record)
 
     def _why_no_ticket(self, client: str, task: str) -> str:
-        given = self._clients[client].attempts if client in self._clients else 0
-        if any(task == _task_name(client, attempt) for attempt in range(given)):
+        if self.was_closed(client, task):
             return "closed task: answered before, or given up when the client joined anew"
         return "unknown task: never given to this client"
 
@@ -272,14 +276,14 @@ class Coordinator:
         taking_part = reporters + census.waited_new + min(census.hopeful_new, int(self._free_places()))
         return self.rules.trigger.met(updates=self._updates, reporters=reporters, clients=taking_part)
 
-    def _round_is_over(self, event: Event) -> bool:
+    def _round_is_over(self, event: News) -> bool:
         if not self._expected():
             return True
         if self._listening:
             return event == TimerFired(self._listening_timer)
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
-    def _close_round(self, event: Event) -> list[Action]:
+    def _close_round(self, event: News) -> list[Action]:
         ending = self._run_is_over(event)
         actions: list[Action] = []
         if self._reported and (ending is not None or self._round_is_over(event)):
@@ -293,7 +297,7 @@ class Coordinator:
             actions.append(self._finish(ending))
         return actions
 
-    def _run_is_over(self, event: Event) -> str | None:
+    def _run_is_over(self, event: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(event, Stop):
             return event.reason

@@ -1,6 +1,6 @@
 """What can happen to the coordinator (events) and what it wants done (actions).
 
-    Joined · Left · Arrived · Refused · Failed · TimerFired · Stop
+    ClientJoined · ClientLeft · UpdateArrived · UpdateRejected · TaskFailed · TimerFired · Stop
                              │
                     Coordinator.handle
                              ▼
@@ -17,21 +17,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Joined:
+class ClientJoined:
     """The client is here and has no task in hand: at the start, late, back after an absence, or restarted."""
 
     client: str
 
 
 @dataclass(frozen=True)
-class Left:
+class ClientLeft:
     """The client is known to be gone. Should the answer to its task come all the same, it is welcome."""
 
     client: str
 
 
 @dataclass(frozen=True)
-class Arrived:
+class UpdateArrived:
     """An update came in and passed every check at the door."""
 
     client: str
@@ -39,7 +39,7 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class Refused:
+class UpdateRejected:
     """An update came in and did not pass; the model is unchanged."""
 
     client: str
@@ -48,7 +48,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Failed:
+class TaskFailed:
     """The task came to nothing on the device: training failed, or the task was lost."""
 
     client: str
@@ -70,7 +70,7 @@ class Stop:
     reason: str
 
 
-Event = Joined | Left | Arrived | Refused | Failed | TimerFired | Stop
+News = ClientJoined | ClientLeft | UpdateArrived | UpdateRejected | TaskFailed | TimerFired | Stop
 
 # ---------------------------------------------------------------- actions
 

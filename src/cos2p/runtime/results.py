@@ -22,15 +22,15 @@ from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.server import Server
 from cos2p.submodel.thin import fitted_config
+from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
-from cos2p.tracking.scores import Scores
 
 WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
 
 
 def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
-    """What a reader of the log needs to know beforehand."""
+    """The fields of `Started`: what a reader of the log needs to know beforehand."""
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
@@ -53,7 +53,7 @@ def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
 
 
 def write_results(
-    recipe: Recipe, server: Server, scores: Scores, finished: str, folder: Path, wall: float
+    recipe: Recipe, server: Server, figures: RunFigures, finished: str, folder: Path, wall: float
 ) -> dict[str, Any]:
     """Write the figures and the model into the run folder; returns the figures."""
     result = {
@@ -61,7 +61,7 @@ def write_results(
         "method": recipe.method["name"],
         "title": method_class(recipe.method["name"]).title,
         "finished": finished,
-        **scores.result(server.peak_memory),
+        **figures.result(),
         "wall_seconds": round(wall, 3),
         "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from cos2p.errors import RunError, TrainingError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
-from cos2p.runtime.simulation import NOBODY_LEFT, Listener, Simulation
+from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.events import EventLog
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Event, Resumed
+from cos2p.tracking.events import EventLog, Listener, read_events
 from cos2p.tracking.files import prepare_folder, write_atomic
 
 
@@ -45,7 +46,7 @@ def run(
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
     `resume` goes on from the folder's checkpoint, or returns the figures if the run was over. `listener` is told of
-    every event as it is logged: `listener(kind, fields)`.
+    every event as it is logged.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     folder = Path(out)
@@ -59,7 +60,7 @@ def run(
         if (folder / "checkpoint.safetensors").exists():
             checkpoint = Checkpoint.read(folder / "checkpoint.safetensors")
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
-    return _simulate(recipe, folder, checkpoint, listener or (lambda kind, fields: None))
+    return _simulate(recipe, folder, checkpoint, listener or (lambda event: None))
 
 
 def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, listener: Listener) -> dict[str, Any]:
@@ -70,21 +71,22 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
     benched: list[str] = []
     """Why devices get no more tasks."""
 
-    def tell(kind: str, fields: Mapping[str, Any]) -> None:
-        if kind == "benched":
-            benched.append(f"{fields['client']}: {fields['reason']}")
-        log.write(kind, **fields)
-        listener(kind, fields)
+    def tell(event: Event) -> None:
+        if isinstance(event, Benched):
+            benched.append(f"{event.client}: {event.reason}")
+        log.write(event)
+        listener(event)
 
     try:
         simulation = Simulation(world, workers, tell)
         if checkpoint is None:
-            tell("started", {"t": 0.0, **run_facts(recipe, world.context)})
             simulation.begin()
         else:
             simulation.restore(checkpoint.values["simulation"], checkpoint)
-            done = {"version": simulation.server.coordinator.version, "merged": simulation.server.coordinator.merged}
-            listener("resumed", {"t": simulation.now, **done, **run_facts(recipe, world.context)})
+            simulation.figures.replay(read_events(log.path))
+            coordinator, facts = simulation.server.coordinator, run_facts(recipe, world.context)
+            done = {"version": coordinator.version, "merged": coordinator.merged}
+            listener(Resumed(t=simulation.now, log=log.path, **facts | done))
         saver = _Saver(simulation, log, folder, recipe.run.checkpoint_seconds)
         with on_interrupt(_asks_to_stop(simulation)):
             simulation.run(saver.after_event)
@@ -94,7 +96,7 @@ def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, liste
         if simulation.finished == NOBODY_LEFT and benched:
             raise TrainingError(f"no device is able to go on; {benched[-1]}")
         return write_results(
-            recipe, simulation.server, simulation.scores, simulation.finished, folder, time.monotonic() - started
+            recipe, simulation.server, simulation.figures, simulation.finished, folder, time.monotonic() - started
         )
     finally:
         workers.close()

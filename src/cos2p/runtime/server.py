@@ -1,13 +1,12 @@
 """The server: the coordinator's decisions with the tensors they are about. No clock, socket or file.
 
-A driver (simulation or network) feeds it events and raw updates, and carries out the effects it returns: send this
-task, start this timer, write this down. Both drivers use this same object, so what is simulated is what is deployed.
+A driver (simulation or network) feeds it news and raw updates, and carries out the effects it returns: send this task,
+start this timer; an event is to be written down. Both drivers use this same object, so what is simulated is deployed.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,18 +25,18 @@ from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
-    Arrived,
     Bench,
     Dispatch,
     Drop,
-    Event,
     Finish,
     Merge,
-    Refused,
+    News,
     StartTimer,
-    Ticket,
+    UpdateArrived,
+    UpdateRejected,
 )
 from cos2p.submodel.slicing import extract_prefix
+from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
 from cos2p.training.trainers import trainer
 from cos2p.units import format_bytes
@@ -59,19 +58,10 @@ class Timer:
 
 
 @dataclass(frozen=True)
-class Note:
-    """A line for the event log."""
-
-    kind: str
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class NewVersion:
-    """A round closed: evaluate, checkpoint, report."""
+    """A round closed: evaluate it if it is its turn."""
 
     version: int
-    clients: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class Done:
     reason: str
 
 
-Effect = Send | Timer | Note | NewVersion | Done
+Effect = Send | Timer | Event | NewVersion | Done
 
 
 class Server:
@@ -95,6 +85,7 @@ class Server:
                 max_updates=schedule.updates,
                 task_timeout=schedule.task_timeout,
                 max_staleness=schedule.max_staleness,
+                max_failures=schedule.max_failures,
             )
         )
         self.versions = Versions(method.initial_weights(weights))
@@ -103,11 +94,6 @@ class Server:
         """Every unanswered task."""
         self.extras: dict[str, Weights] = {}
         """Their extra tensors, where a method sends any."""
-        self.peak_memory: dict[str, int] = {}
-        """Predicted bytes of each client's largest task so far."""
-        self.staleness: Counter[int] = Counter()
-        self.n_star: int | None = None
-        """The least number of updates that held any segment, over all rounds so far."""
 
     @property
     def weights(self) -> Weights:
@@ -124,9 +110,9 @@ class Server:
 
     # ------------------------------------------------------------ what the driver calls
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, news: News) -> list[Effect]:
         """Something happened that is not an update."""
-        return self._carry_out(self.coordinator.handle(event))
+        return self._carry_out(self.coordinator.handle(news))
 
     def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
@@ -135,11 +121,12 @@ class Server:
         """
         ticket = self.coordinator.in_flight().get(sender)
         if ticket is None:
-            return [_refusal(sender, "", "it has no open task")]
+            return [Refused(client=sender, task="", reason="it has no open task")]
         try:
             update = Update.from_bytes(data) if isinstance(data, bytes) else data
-            if _is_earlier(update.task, ticket):  # said twice, or given up: the device is at work on a newer task
-                return [_refusal(sender, update.task, "its task is closed: answered before, or given up")]
+            if self.coordinator.was_closed(sender, update.task):  # the device is at work on a newer task
+                reason = "its task is closed: answered before, or given up"
+                return [Refused(client=sender, task=update.task, reason=reason)]
             size = check_update(
                 update,
                 self.orders[ticket.task],
@@ -149,13 +136,14 @@ class Server:
             )
         except UpdateRefused as refusal:
             reason = str(refusal)
-            return [_refusal(sender, ticket.task, reason), *self.handle(Refused(sender, ticket.task, reason))]
-        return self._carry_out(self.coordinator.handle(Arrived(sender, ticket.task)), update, size)
+            told = Refused(client=sender, task=ticket.task, reason=reason)
+            return [told, *self.handle(UpdateRejected(sender, ticket.task, reason))]
+        return self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), update, size)
 
     def welcome(self, member: Member) -> None:
         """A client that was not known beforehand, or whose figures changed: its next task is cut to them.
 
-        Call it before the `Joined` or `Failed` that makes the client get its next task.
+        Call it before the `ClientJoined` or `TaskFailed` that makes the client get its next task.
         """
         if self.context.members.get(member.name) == member:
             return
@@ -188,10 +176,10 @@ class Server:
                 effects.append(self._dispatch(action))
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
-            elif isinstance(action, Drop | Bench):
-                task = action.task if isinstance(action, Drop) else ""
-                kind = "dropped" if isinstance(action, Drop) else "benched"
-                effects.append(Note(kind, {"client": action.client, "task": task, "reason": action.reason}))
+            elif isinstance(action, Drop):
+                effects.append(Dropped(client=action.client, task=action.task, reason=action.reason))
+            elif isinstance(action, Bench):
+                effects.append(Benched(client=action.client, task="", reason=action.reason))
             elif isinstance(action, Finish):
                 effects.append(Done(action.reason))
         self._forget()
@@ -226,26 +214,31 @@ class Server:
             self.extras[order.task] = assignment.extras
         return Send(order)
 
-    def dispatch_facts(self, order: Order, size: int) -> dict[str, Any]:
-        """What the log says of a task of `size` bytes that goes out."""
-        return {
-            "client": order.client,
-            "task": order.task,
-            "version": order.version,
-            "cycle": order.cycle,
-            "window": [order.spec.frozen, order.spec.top],
-            "exits": list(order.spec.exits),
-            "masks": order.quotas is not None,
-            "lr": order.lr,
-            "bytes": size,
-            "peak_memory": self.peak_memory[order.client],
-        }
+    def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
+        """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""
+        return Dispatched(
+            client=order.client,
+            task=order.task,
+            version=order.version,
+            cycle=order.cycle,
+            window=[order.spec.frozen, order.spec.top],
+            exits=list(order.spec.exits),
+            masks=order.quotas is not None,
+            lr=order.lr,
+            bytes=size,
+            peak_memory=self._needed_memory(order),
+            seconds=seconds,
+        )
+
+    def _needed_memory(self, order: Order) -> int:
+        """Bytes to train it, by the ledger."""
+        samples = self.context.members[order.client].samples
+        return trainer(order.trainer).memory(self.context.config, order, samples).total
 
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
-        needed = trainer(order.trainer).memory(self.context.config, order, member.samples).total
-        self.peak_memory[order.client] = max(needed, self.peak_memory.get(order.client, 0))
+        needed = self._needed_memory(order)
         if needed <= member.device.memory or self.method.over_budget or not self.context.enforce_memory:
             return
         raise BudgetError(
@@ -260,9 +253,9 @@ class Server:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
 
-    def _merge(self, action: Merge, update: Update, size: float) -> Note:
+    def _merge(self, action: Merge, update: Update, size: float) -> Merged:
         order = self.orders[action.task]
-        gamma = self.merge.add(
+        weight = self.merge.add(
             Contribution(
                 client=action.client,
                 spec=update.spec,
@@ -276,41 +269,32 @@ class Server:
             self.weights,
         )
         self.method.accepted(order, update)
-        self.staleness[action.staleness] += 1
-        return Note(
-            "merged",
-            {
-                "client": action.client,
-                "task": action.task,
-                "version": action.version,
-                "staleness": action.staleness,
-                "window": [update.spec.frozen, update.spec.top],
-                "kept": update.spec.to_dict()["window"],
-                "size": size,
-                "gamma": gamma,
-                "report": {
-                    name: value
-                    for name, value in update.report.items()
-                    if isinstance(value, int | float) and abs(value) < 1e300  # not nan, nor an integer of any length
-                },
+        return Merged(
+            client=action.client,
+            task=action.task,
+            version=action.version,
+            staleness=action.staleness,
+            window=[update.spec.frozen, update.spec.top],
+            kept=update.spec.to_dict()["window"],
+            size=size,
+            weight=weight,
+            report={
+                name: value
+                for name, value in update.report.items()
+                if isinstance(value, int | float) and abs(value) < 1e300  # not nan, nor an integer of any length
             },
         )
 
     def _aggregate(self, action: Aggregate) -> list[Effect]:
-        cover = self._coverage()
-        self.n_star = cover["n_star"] if self.n_star is None else min(self.n_star, cover["n_star"])
-        self.versions.advance(self.merge.apply(self.weights))
-        note = Note(
-            "aggregated",
-            {
-                "round": action.round,
-                "version": action.version,
-                "clients": list(action.clients),
-                "updates": action.updates,
-                **cover,
-            },
+        closed = Aggregated(
+            round=action.round,
+            version=action.version,
+            clients=list(action.clients),
+            updates=action.updates,
+            **self._coverage(),
         )
-        return [note, NewVersion(action.version, action.clients)]
+        self.versions.advance(self.merge.apply(self.weights))
+        return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
@@ -346,9 +330,6 @@ class Server:
             "current": self.versions.current,
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
-            "staleness": sorted(self.staleness.items()),
-            "n_star": self.n_star,
-            "peak_memory": self.peak_memory,
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
@@ -363,16 +344,3 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self.extras = {n.removeprefix("extras."): g for n, g in groups.items() if n.startswith("extras.")}
         self.method.load_state(values["method"], groups.get("method", {}))
-        self.staleness = Counter({int(tau): int(count) for tau, count in values["staleness"]})
-        self.n_star = values["n_star"]
-        self.peak_memory = dict(values["peak_memory"])
-
-
-def _refusal(client: str, task: str, reason: str) -> Note:
-    return Note("refused", {"client": client, "task": task, "reason": reason})
-
-
-def _is_earlier(task: str, ticket: Ticket) -> bool:
-    """Whether `task` was given to the same client before this one: a task's name ends in the number of the attempt."""
-    client = ticket.task.rpartition("#")[0]
-    return any(task == f"{client}#{attempt}" for attempt in range(ticket.attempt))

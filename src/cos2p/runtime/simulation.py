@@ -20,19 +20,28 @@ from cos2p.devices.clock import lost_after, task_phases
 from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
-from cos2p.runtime.decisions import Failed, Joined, Left, Stop, TimerFired
-from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
-from cos2p.runtime.workers import Outcome, Workers, pack_memory, unpack_memory, wait
+from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.results import run_facts
+from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
+from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory, wait
 from cos2p.runtime.world import World, first_weights
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.scores import Scores
+from cos2p.tracking.event_kinds import (
+    NOBODY_LEFT,
+    Arrived,
+    Died,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    Lost,
+    Started,
+)
+from cos2p.tracking.events import Listener
+from cos2p.tracking.figures import RunFigures
 from cos2p.training.masks import Remembered
-
-Listener = Callable[[str, Mapping[str, Any]], None]
-"""Told of every event (kind, fields) as it is logged."""
-
-NOBODY_LEFT = "no device is left that could answer"
-"""Why a run ended before its rounds or updates were done."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +53,9 @@ class Due:
     kind: str
     """joins, leaves, silent, noticed, arrives, restarts, timer or end"""
     subject: str
-    """A client, a task or a timer."""
+    """A client, a timer or a reason."""
+    task: str = ""
+    """What the client is then at, if it arrives or restarts."""
 
 
 class Simulation:
@@ -52,12 +63,13 @@ class Simulation:
         self.world, self.workers, self._listener = world, workers, listener
         self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
         self.now = 0.0
-        self.scores = Scores(world.context)
+        self.figures = RunFigures()
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self.finished: str | None = None
         self._agenda: list[Due] = []
         self._planned = 0
-        self._training: dict[str, Future[Outcome]] = {}
+        self._training: dict[str, tuple[str, Future[TaskOutcome]]] = {}
+        """By client: the task it is at, and what comes of it."""
         self._evaluation: tuple[int, Future[dict[str, Any]]] | None = None
         self._due_evaluation: int | None = None
         self.stop_requested = False
@@ -67,6 +79,7 @@ class Simulation:
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
+        self._log(Started(**run_facts(self.world.recipe, self.world.context)))
         for member in self.world.context.members.values():
             self._plan(member.device.joins_at, "joins", member.name)
             if member.device.leaves_at is not None:
@@ -92,49 +105,43 @@ class Simulation:
     def _play(self, due: Due) -> None:
         self.now = due.time
         handler = getattr(self, f"_on_{due.kind}")
-        handler(due.subject)
+        handler(due.subject, *([due.task] if due.task else []))
 
     def _on_joins(self, client: str) -> None:
         if not self.world.context.members[client].device.present_at(self.now):
             return
-        self._log("joined", client=client)
-        self._carry_out(self.server.handle(Joined(client)))
+        self._log(Joined(client=client))
+        self._carry_out(self.server.handle(ClientJoined(client)))
 
     def _on_leaves(self, client: str) -> None:
-        self._log("left", client=client)
+        self._log(Left(client=client))
         self._abandon(client)
-        self._carry_out(self.server.handle(Left(client)))
+        self._carry_out(self.server.handle(ClientLeft(client)))
 
     def _on_silent(self, client: str) -> None:
         """The device dies. Nobody knows yet: the server notices when its heartbeat has been missing for a while."""
-        self._log("died", client=client)
+        self._log(Died(client=client))
         self._abandon(client)
         self._plan(self.now + self.world.recipe.fleet.heartbeat_seconds, "noticed", client)
 
     def _on_noticed(self, client: str) -> None:
-        self._log("left", client=client)
-        self._carry_out(self.server.handle(Left(client)))
+        self._log(Left(client=client))
+        self._carry_out(self.server.handle(ClientLeft(client)))
 
-    def _on_restarts(self, task: str) -> None:
-        client = self.server.orders[task].client if task in self.server.orders else task.rpartition("#")[0]
-        self.scores.idle(client, self.now)
-        self._log("lost", client=client, task=task)
+    def _on_restarts(self, client: str, task: str) -> None:
+        self._log(Lost(client=client, task=task))
         self._plan(self.now + self.world.context.members[client].device.downtime, "joins", client)
 
-    def _on_arrives(self, task: str) -> None:
-        future = self._training.pop(task, None)
-        if future is None:
+    def _on_arrives(self, client: str, task: str) -> None:
+        if client not in self._training or self._training[client][0] != task:
             return  # the device was gone by then
-        client = task.rpartition("#")[0]
-        outcome: Outcome = wait(future)
-        self.scores.idle(client, self.now)
+        outcome: TaskOutcome = wait(self._training.pop(client)[1])
         if outcome.update is None:
-            self._log("failed", client=client, task=task, reason=outcome.failure)
-            self._carry_out(self.server.handle(Failed(client, task, outcome.failure)))
+            self._log(Failed(client=client, task=task, reason=outcome.failure))
+            self._carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
-        self.scores.uploaded(client, len(outcome.update))
-        self._log("arrived", client=client, task=task, bytes=len(outcome.update))
+        self._log(Arrived(client=client, task=task, bytes=len(outcome.update)))
         self._carry_out(self.server.receive(client, outcome.update))
 
     def _on_timer(self, timer: str) -> None:
@@ -151,9 +158,8 @@ class Simulation:
                 self._send(effect.order)
             elif isinstance(effect, Timer):
                 self._plan(self.now + effect.seconds, "timer", effect.timer)
-            elif isinstance(effect, Note):
-                self.scores.note(effect.kind, effect.fields)
-                self._log(effect.kind, **effect.fields)
+            elif isinstance(effect, Event):
+                self._log(effect)
             elif isinstance(effect, NewVersion):
                 self._new_version(effect)
             elif isinstance(effect, Done):
@@ -163,24 +169,21 @@ class Simulation:
         member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
         phases = task_phases(self.world.config, member.device, order, member.samples, member.test_samples, len(data))
-        self.scores.dispatched(order, self.now, len(data))
-        self._log("dispatched", **self.server.dispatch_facts(order, len(data)), seconds=phases.to_dict())
+        self._log(self.server.dispatched(order, len(data), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:
-            self._plan(self.now + lost, "restarts", order.task)
+            self._plan(self.now + lost, "restarts", order.client, order.task)
             return
-        self._training[order.task] = self.workers.train(data, self.memories[order.client])
-        self._plan(self.now + phases.total, "arrives", order.task)
+        self._training[order.client] = (order.task, self.workers.train(data, self.memories[order.client]))
+        self._plan(self.now + phases.total, "arrives", order.client, order.task)
 
     def _abandon(self, client: str) -> None:
         """The device is gone: what it was doing is lost."""
-        self.scores.idle(client, self.now)
-        for task in [task for task in self._training if task.rpartition("#")[0] == client]:
-            self._training.pop(task).cancel()
+        if client in self._training:
+            self._training.pop(client)[1].cancel()
 
     def _new_version(self, effect: NewVersion) -> None:
         self._collect_evaluation()
-        self.scores.round_closed(self.now)
         if effect.version % self.world.recipe.schedule.evaluate_every == 0:
             self._due_evaluation = effect.version
             self._start_evaluation()
@@ -202,9 +205,8 @@ class Simulation:
         version, future = self._evaluation
         self._evaluation, self._due_evaluation = None, None
         result = wait(future)
-        self.scores.evaluated(version, result)
-        self._log("evaluated", version=version, **result)
-        if self.scores.out_of_patience(self.world.recipe.schedule.patience):
+        self._log(Evaluated(version=version, **result))
+        if self.figures.out_of_patience(self.world.recipe.schedule.patience):
             self._plan(self.now, "end", "no better validation score for a while")
 
     def _finish(self) -> None:
@@ -214,17 +216,19 @@ class Simulation:
         version, future = self._evaluation
         self._evaluation = None
         result = wait(future)
-        self.scores.final(version, result, self.now)
-        self._log("finished", reason=self.finished, version=version, **result)
+        assert self.finished is not None
+        self._log(Finished(reason=self.finished, version=version, **result))
 
     # ------------------------------------------------------------ small things
 
-    def _plan(self, at: float, kind: str, subject: str) -> None:
-        heapq.heappush(self._agenda, Due(at, self._planned, kind, subject))
+    def _plan(self, at: float, kind: str, subject: str, task: str = "") -> None:
+        heapq.heappush(self._agenda, Due(at, self._planned, kind, subject, task))
         self._planned += 1
 
-    def _log(self, kind: str, **fields: Any) -> None:
-        self._listener(kind, {"t": self.now, **fields})
+    def _log(self, event: Event) -> None:
+        event = event.at(self.now)
+        self.figures(event)
+        self._listener(event)
 
     # ------------------------------------------------------------ checkpoint
 
@@ -235,11 +239,10 @@ class Simulation:
                 "server": values,
                 "now": self.now,
                 "planned": self._planned,
-                "agenda": [[d.time, d.number, d.kind, d.subject] for d in self._agenda],
+                "agenda": [[d.time, d.number, d.kind, d.subject, d.task] for d in self._agenda],
                 "due_evaluation": self._due_evaluation,
-                "training": sorted(task for task in self._training if task in self.server.orders),
+                "training": sorted(task for task, _ in self._training.values() if task in self.server.orders),
                 "finished": self.finished,
-                "scores": self.scores.to_dict(),
             },
             groups=groups,
             blobs={f"memory.{client}": pack_memory(memory) for client, memory in self.memories.items() if memory},
@@ -251,14 +254,14 @@ class Simulation:
         self.now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)
-        self.scores.load_dict(values["scores"])
         for name, blob in checkpoint.blobs.items():
             self.memories[name.removeprefix("memory.")] = unpack_memory(blob)
         for task in values["training"]:
             order = self.server.orders.get(task)
             if order is None:
                 raise RunError(f"the checkpoint names the task {task!r} but does not hold it; it is damaged")
-            self._training[task] = self.workers.train(self.server.task(order).to_bytes(), self.memories[order.client])
+            data = self.server.task(order).to_bytes()
+            self._training[order.client] = (task, self.workers.train(data, self.memories[order.client]))
         self._due_evaluation = values["due_evaluation"]
         if self._due_evaluation is not None:
             self._start_evaluation()

@@ -27,7 +27,7 @@ from cos2p.training.trainers import run_task
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """What a device sends back: an update, or why there is none."""
 
     update: bytes | None
@@ -42,7 +42,7 @@ class Workers:
         count = recipe.run.workers or os.cpu_count() or 1
         self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"))
 
-    def train(self, task: bytes, memory: Remembered) -> Future[Outcome]:
+    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task, pack_memory(memory))
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
@@ -75,14 +75,14 @@ def _start(recipe: Mapping[str, Any]) -> None:
     _world = build_world(Recipe.parse(recipe))
 
 
-def _train(data: bytes, memory: bytes) -> Outcome:
+def _train(data: bytes, memory: bytes) -> TaskOutcome:
     assert _world is not None
     task = Task.from_bytes(data)
     try:
         update, remembered = run_task(_world.config, task, _world.shards[task.order.client], unpack_memory(memory))
     except TrainingError as error:
-        return Outcome(None, memory, str(error))
-    return Outcome(update.to_bytes(), pack_memory(remembered))
+        return TaskOutcome(None, memory, str(error))
+    return TaskOutcome(update.to_bytes(), pack_memory(remembered))
 
 
 def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from cos2p.errors import Cos2pError
 from cos2p.processes.children import when_orphaned
+from cos2p.tracking.event_kinds import Event
 
 EXIT_DEFECT = 70
 STDOUT, STDERR = 1, 2
@@ -90,10 +91,10 @@ class Reporter:
         self._tell, self._progress = tell, Progress()
         self._told = float("-inf")
 
-    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         progress = self._progress
-        progress(kind, fields)
-        if kind not in ("started", "resumed") and time.monotonic() - self._told < STATUS_SECONDS:
+        progress(event)
+        if event.kind not in ("started", "resumed") and time.monotonic() - self._told < STATUS_SECONDS:
             return
         self._told = time.monotonic()
         words = f"{progress.count_words()} · {progress.score_words()}"

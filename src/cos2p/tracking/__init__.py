@@ -8,12 +8,15 @@ from cos2p.numerics.metrics import (
     mean_interval,
     resource_utilisation,
 )
+from cos2p.tracking.event_kinds import Event, Merged
 from cos2p.tracking.events import EventLog, read_events
 from cos2p.tracking.files import explained, prepare_folder, write_atomic
 
 __all__ = [
     "ConfusionCounter",
+    "Event",
     "EventLog",
+    "Merged",
     "busy_in",
     "busy_share",
     "classification_metrics",

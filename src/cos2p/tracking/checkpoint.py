@@ -18,7 +18,7 @@ from torch import Tensor
 from cos2p.errors import RunError
 from cos2p.tracking.files import write_atomic
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,11 @@ class Checkpoint:
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"the checkpoint {path} cannot be read: {error}") from None
         if meta.get("format") != FORMAT:
-            raise RunError(f"the checkpoint {path} has format {meta.get('format')}; this version reads {FORMAT}")
+            age = "an older" if str(meta.get("format")) < str(FORMAT) else "a newer"
+            raise RunError(
+                f"the checkpoint {path} was written by {age} version of cos2p (format {meta.get('format')}, this one "
+                f"reads {FORMAT}); go on with that version, or start again with --overwrite"
+            )
         groups = {
             group: {name: tensors[place] for name, place in members.items()}
             for group, members in meta["groups"].items()

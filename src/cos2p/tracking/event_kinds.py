@@ -1,17 +1,15 @@
-"""Every kind of event in `events.jsonl`, and what it says. The reference is generated from here; tests hold runs to it.
+"""Every kind of event, as a value: what the server returns, `events.jsonl` holds, listeners are told, readers get back.
 
-All have `kind` and `t`: seconds since the run began, virtual in a simulation, the wall's on a real fleet.
+The reference of the log is generated from here; tests hold runs to it. `t` is seconds since the run began, virtual in a
+simulation, the wall's on a real fleet; the server has no clock, so who logs an event says when it was (`Event.at`).
 """
 
 from __future__ import annotations
 
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,  # pydantic, whose dependency it is, asks for this one
-)
-
-from typing_extensions import TypedDict
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, cast
 
 Scores = Annotated[dict[str, dict[str, float]], "by exit (its depth): `top1`, `top5`, `f1`, between 0 and 1"]
 Client = Annotated[str, "name of the device"]
@@ -20,17 +18,54 @@ Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
 Window = Annotated[list[int], "first block that trains, and the one after the last"]
 
+NOBODY_LEFT = "no device is left that could answer"
+"""Why a run ended before its rounds or updates were done, if that is why."""
 
-class _Event(TypedDict):
-    t: Annotated[float, "seconds since the run began"]
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened. A field that is None by default is left out of the log when it is None."""
+
+    kind: ClassVar[str]
+    """The name that it has in the file."""
+    names: ClassVar[tuple[str, ...]]
+    """Of its fields, as are the next two."""
+    required: ClassVar[tuple[str, ...]]
+    optional: ClassVar[frozenset[str]]
+
+    t: Annotated[float, "seconds since the run began"] = 0.0
+
+    def at(self, t: float) -> Self:
+        """The same, at this second."""
+        return replace(self, t=t)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the file has it."""
+        found = {name: getattr(self, name) for name in self.names}
+        return {"kind": self.kind, **{n: v for n, v in found.items() if v is not None or n not in self.optional}}
 
 
-class Started(_Event):
+def _name_fields(kind: type[Event]) -> None:
+    kind.kind = kind.__name__.lower()
+    kind.names = tuple(field.name for field in fields(kind))
+    kind.required = tuple(field.name for field in fields(kind) if field.default is MISSING)
+    kind.optional = frozenset(field.name for field in fields(kind) if field.default is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceEvent(Event):
+    """Something that happened to one device."""
+
+    client: Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
     """The run begins."""
 
     recipe: Annotated[str, "name of the recipe"]
     method: Annotated[str, "name of the method"]
-    title: Annotated[str, "the method as it stands in tables"]
+    title: Annotated[str, "the method as it stands in tables"] = ""
     seed: Annotated[int, "of the run"]
     rounds: Annotated[int | None, "aggregations until the end, if the recipe says so"]
     updates: Annotated[int | None, "client updates until the end, if the recipe says so"]
@@ -38,19 +73,19 @@ class Started(_Event):
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 
 
-class Joined(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Joined(DeviceEvent):
     """A device is here and ready for work: at the start, late, or back."""
 
-    client: Client
-    rate: NotRequired[Annotated[float, "R_n; real fleets"]]
-    samples: NotRequired[Annotated[int, "training samples it has; real fleets"]]
-    memory: NotRequired[Annotated[int, "bytes for training; real fleets"]]
+    rate: Annotated[float | None, "R_n; real fleets"] = None
+    samples: Annotated[int | None, "training samples it has; real fleets"] = None
+    memory: Annotated[int | None, "bytes for training; real fleets"] = None
 
 
-class Dispatched(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Dispatched(DeviceEvent):
     """A device was given a task."""
 
-    client: Client
     task: Task
     version: Version
     cycle: Annotated[int, "updates accepted from this device so far; it moves the window"]
@@ -59,40 +94,42 @@ class Dispatched(_Event):
     masks: Annotated[bool, "whether the device trains masks first"]
     lr: Annotated[float, "learning rate of the task"]
     bytes: Annotated[int, "size of the task as sent"]
-    peak_memory: NotRequired[Annotated[int, "predicted bytes of the largest task given to this device so far"]]
-    seconds: NotRequired[
-        Annotated[
-            dict[str, float], "simulation: how long `download`, `prefix`, `masks`, `training`, `upload` will take"
-        ]
-    ]
+    peak_memory: Annotated[int | None, "predicted bytes of training it"] = None
+    seconds: Annotated[
+        dict[str, float] | None, "simulation: how long `download`, `prefix`, `masks`, `training`, `upload` will take"
+    ] = None
 
 
-class Arrived(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Arrived(DeviceEvent):
     """An update came in. Whether it is let in is told next: `merged`, `refused` or `dropped`."""
 
-    client: Client
     task: Task
     bytes: Annotated[int, "size of the update as sent"]
-    measured: NotRequired[Annotated[dict[str, Any], "real fleets: seconds and peak memory of the task on the device"]]
+    measured: Annotated[dict[str, Any] | None, "real fleets: seconds and peak memory of the task on the device"] = None
 
 
-class Merged(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Merged(DeviceEvent):
     """An update was added to the running sums of this round."""
 
-    client: Client
     task: Task
     version: Version
     staleness: Annotated[int, "τ: aggregations between the task and now"]
     window: Window
-    kept: NotRequired[Annotated[list[Any], "per block of the window: the heads and the units that were trained"]]
+    kept: Annotated[list[Any] | None, "per block of the window: the heads and the units that were trained"] = None
     size: Annotated[float, "root mean square of the update"]
-    gamma: Annotated[dict[str, float], "γ: smallest, mean and largest weight of its segments"]
+    weight: Annotated[
+        dict[str, float] | None,
+        "γ: mean weight of its `heads`, its `units`, its `shared` tensors, not normalised",
+    ] = None
     report: Annotated[
         dict[str, Any], "what the device says: `loss`, `mask_loss`, `local_top1`, `local_samples` and the method's own"
     ]
 
 
-class Aggregated(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Aggregated(Event):
     """A round closed: there is a new version of the model."""
 
     round: Annotated[int, "number of the round, from 0"]
@@ -104,138 +141,185 @@ class Aggregated(_Event):
     units: Annotated[list[list[float]], "per block: how many updates held a unit, at least and on average"]
 
 
-class Evaluated(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
     """Scores of the server's model. They are told a little later than the version they are of."""
 
     version: Version
-    validation: NotRequired[Scores]
-    test: NotRequired[Scores]
+    validation: Scores | None = None
+    test: Scores | None = None
 
 
-class Unevaluated(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Unevaluated(Event):
     """A version has no scores: the evaluating process was killed (real fleets)."""
 
     version: Version
     reason: Reason
 
 
-class Traffic(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Traffic(DeviceEvent):
     """What a device's link carried in the whole run, just before its end (real fleets)."""
 
-    client: Client
     tensors_down: Annotated[int, "bytes of tensors to the device"]
     tensors_up: Annotated[int, "bytes of tensors from it"]
     wire_down: Annotated[int, "bytes of all messages to the device"]
     wire_up: Annotated[int, "bytes of all messages from it"]
 
 
-class Finished(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
     """The run is over. Scores are on the whole test set."""
 
     reason: Reason
     version: Version
-    validation: NotRequired[Scores]
-    test: NotRequired[Scores]
+    validation: Scores | None = None
+    test: Scores | None = None
 
 
-class Stopped(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Event):
     """The run ended with an error (real fleets)."""
 
     reason: Reason
 
 
-class Refused(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Refused(DeviceEvent):
     """An update was not let in; the model is unchanged."""
 
-    client: Client
     task: Annotated[str, "name of the task; empty if the device had none"]
     reason: Reason
 
 
-class Dropped(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Dropped(DeviceEvent):
     """An update was let in and thrown away, because it was too old (`schedule.max_staleness`)."""
 
-    client: Client
     task: Task
     reason: Reason
 
 
-class Failed(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Failed(DeviceEvent):
     """A task came to nothing on the device."""
 
-    client: Client
     task: Task
     reason: Reason
-    measured: NotRequired[Annotated[dict[str, Any], "real fleets: what was measured until then"]]
+    measured: Annotated[dict[str, Any] | None, "real fleets: what was measured until then"] = None
 
 
-class Benched(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Benched(DeviceEvent):
     """A device failed too often in a row and gets no more tasks until it joins anew."""
 
-    client: Client
     task: Annotated[str, "empty"]
     reason: Reason
 
 
-class Lowered(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Lowered(DeviceEvent):
     """A device ran out of memory; its next task is smaller (real fleets)."""
 
-    client: Client
     was: Annotated[float, "its rate until now"]
     rate: Annotated[float, "its rate from now on"]
     memory: Annotated[int, "bytes it has for training"]
 
 
-class Unfit(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Unfit(DeviceEvent):
     """A device cannot take part: its data are missing or do not fit the model (real fleets)."""
 
-    client: Client
     reason: Reason
 
 
-class Lost(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Lost(DeviceEvent):
     """A device restarted in the middle of a task (simulation: `drop_rate`)."""
 
-    client: Client
     task: Task
 
 
-class Died(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Died(DeviceEvent):
     """A device fell silent (simulation: `dies_at`). The server does not know yet."""
 
-    client: Client
 
-
-class Left(_Event):
+@dataclass(frozen=True, kw_only=True)
+class Left(DeviceEvent):
     """The server takes a device for gone: it said goodbye, or was silent for `fleet.heartbeat_seconds`."""
 
-    client: Client
-    reason: NotRequired[Reason]
+    reason: Reason | None = None
 
 
-KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        Started,
-        Joined,
-        Dispatched,
-        Arrived,
-        Merged,
-        Aggregated,
-        Evaluated,
-        Traffic,
-        Finished,
-        Refused,
-        Dropped,
-        Failed,
-        Benched,
-        Lowered,
-        Unfit,
-        Lost,
-        Died,
-        Left,
-        Unevaluated,
-        Stopped,
-    )
-}
+# ---------------------------------------------------------------- told to listeners alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Started):
+    """A run goes on from its checkpoint. What happened until then is in its log; nobody is told of it again."""
+
+    log: Annotated[Path, "its log, cut back to the checkpoint"]
+    version: Version
+    merged: Annotated[int, "updates merged so far"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """Nothing can begin yet (real fleets)."""
+
+    reason: Reason
+
+
+# ---------------------------------------------------------------- in the file
+
+_LOGGED: tuple[type[Event], ...] = (
+    Started,
+    Joined,
+    Dispatched,
+    Arrived,
+    Merged,
+    Aggregated,
+    Evaluated,
+    Traffic,
+    Finished,
+    Refused,
+    Dropped,
+    Failed,
+    Benched,
+    Lowered,
+    Unfit,
+    Lost,
+    Died,
+    Left,
+    Unevaluated,
+    Stopped,
+)
+
+for _class in (*_LOGGED, Resumed, Waiting):
+    _name_fields(_class)
+
+KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in _LOGGED}
 """By the name that `kind` has in the file."""
+
+
+def event_of(values: Mapping[str, Any]) -> Event | None:
+    """The event of a line of the file; None if this version knows no such kind. ValueError if it is damaged."""
+    kind = KINDS.get(values.get("kind", ""))
+    if kind is None:
+        return None
+    if kind is Merged and "gamma" in values:
+        values = {**values, "weight": _weight_of_older(values["gamma"])}
+    missing = [name for name in kind.required if name not in values]
+    if missing:
+        raise ValueError(f"an event {kind.kind!r} without {missing[0]!r}")
+    return kind(**{name: values[name] for name in kind.names if name in values})
+
+
+def _weight_of_older(gamma: Any) -> dict[str, float] | None:
+    """Before 0.2 every merge had keys of its own; where one number was the weight of all segments, it still is."""
+    if not isinstance(gamma, Mapping) or {"heads", "units"} <= gamma.keys():
+        return cast("dict[str, float]", gamma)
+    number = gamma.get("alpha", gamma.get("damping"))
+    return None if number is None else dict.fromkeys(("heads", "units", "shared"), float(number))

@@ -11,14 +11,18 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from cos2p.errors import RunError
+from cos2p.tracking.event_kinds import Event, event_of
 from cos2p.tracking.files import explained
+
+Listener = Callable[[Event], None]
+"""Told of every event as it is logged, and of those that are for listeners alone."""
 
 
 class EventLog:
@@ -50,9 +54,9 @@ class EventLog:
                 raise
         return log
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, event: Event) -> None:
         """Append one event."""
-        line = (event_line(kind, fields) + "\n").encode("ascii")
+        line = (event_line(event) + "\n").encode("ascii")
         with explained(self.path):
             try:
                 rest = memoryview(line)
@@ -112,29 +116,48 @@ def mark_in_use(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def event_line(kind: str, fields: Mapping[str, Any]) -> str:
+def event_line(event: Event) -> str:
     """An event as the file has it. Numbers that are not finite become null; numpy and torch scalars are numbers.
 
-    >>> event_line("arrived", {"t": 1.5, "loss": float("nan")})
-    '{"kind":"arrived","loss":null,"t":1.5}'
+    Fields are sorted, what they hold is not: devices stay in the order of the recipe.
+
+    >>> event_line(Died(t=float("nan"), client="pi-1"))
+    '{"client":"pi-1","kind":"died","t":null}'
     """
-    event = {"kind": kind, **{name: _plain(value, name) for name, value in fields.items()}}
-    return json.dumps(event, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    values = event.to_dict()
+    plain = {name: _plain(values[name], name) for name in sorted(values)}
+    return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
-def read_events(path: str | Path) -> Iterator[dict[str, Any]]:
+def parse_event(line: bytes) -> Event | None:
+    """The event of a line; None for a kind that another version wrote and this one does not know.
+
+    ValueError says how the line is damaged.
+    """
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"is not JSON ({error})") from None
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
+        raise ValueError("is not an event")
+    try:
+        return event_of(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"is not as cos2p writes it ({error})") from None
+
+
+def read_events(path: str | Path) -> Iterator[Event]:
     """The events of a file in order; a torn last line is skipped, any other damage is a RunError."""
     with explained(path), Path(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
-                event = json.loads(line)
-            except ValueError as error:
-                raise RunError(f"{path}, line {number} is not JSON ({error}); the file was damaged") from error
-            if not isinstance(event, dict):
-                raise RunError(f"{path}, line {number} is not a JSON object; the file was damaged")
-            yield event
+                event = parse_event(line)
+            except ValueError as damage:
+                raise RunError(f"{path}, line {number} {damage}; the file was damaged") from None
+            if event is not None:
+                yield event
 
 
 def _end_of_whole_lines(path: Path) -> int:

@@ -9,13 +9,15 @@ replaying it, and no point is there twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from cos2p.tracking.event_kinds import Aggregated, Evaluated, Event, Finished, Resumed, Started
 from cos2p.tracking.events import read_events
+from cos2p.tracking.figures import RunFigures, deepest, number
 
 STOPPED = 130
 """Exit code of a run that the user stopped and that can be resumed."""
@@ -35,84 +37,55 @@ class MetricLog(Protocol):
     """Where curves go. `begin` is called when the run begins, and again whenever it goes on from a checkpoint: points
     that follow may have been given before and must not be there twice."""
 
-    def begin(self, facts: Mapping[str, Any]) -> None: ...
+    def begin(self, started: Started) -> None: ...
     def add(self, points: Iterable[Point]) -> None: ...
     def close(self, outcome: str) -> None:
         """The end, for now: `finished`, `stopped` (it can be resumed) or `failed`."""
 
 
 class Curves:
-    """Turns events into points. Knows what the round so far has seen, nothing else."""
+    """Turns events into points, from the figures that they add up to."""
 
     def __init__(self) -> None:
-        self.version = 0
-        self.merged = 0
-        self.bytes = {"up": 0, "down": 0}
-        self._reports: dict[str, Mapping[str, float]] = {}
-        """Of this round, by client; its last one if it reported twice."""
-        self._staleness: list[int] = []
-        self._refused = 0
+        self._figures = RunFigures()
 
-    def __call__(self, kind: str, fields: Mapping[str, Any]) -> list[Point]:
-        handler = getattr(self, f"_on_{kind}", None)
-        if handler is None:
+    def __call__(self, event: Event) -> list[Point]:
+        self._figures(event)
+        found: Iterable[tuple[str, float | None]] = ()
+        if isinstance(event, Aggregated):
+            found = self._round()
+        elif isinstance(event, Evaluated):
+            found = _scores(event, "server")
+        elif isinstance(event, Finished):
+            # On the whole test set, perhaps of a version that was scored on a part of it before: a name of its own.
+            found = _scores(event, "final")
+        else:
             return []
-        found: Iterable[tuple[str, float | None]] = handler(fields) or ()
-        step = int(fields.get("version", self.version))
-        return [Point(name, float(value), step, float(fields["t"])) for name, value in found if value is not None]
+        return [Point(name, float(value), event.version, event.t) for name, value in found if value is not None]
 
-    def _on_dispatched(self, fields: Mapping[str, Any]) -> None:
-        self.bytes["down"] += fields["bytes"]
-
-    def _on_arrived(self, fields: Mapping[str, Any]) -> None:
-        self.bytes["up"] += fields["bytes"]
-
-    def _on_refused(self, fields: Mapping[str, Any]) -> None:
-        self._refused += 1
-
-    def _on_merged(self, fields: Mapping[str, Any]) -> None:
-        self.merged += 1
-        self._reports[fields["client"]] = fields["report"]
-        self._staleness.append(fields["staleness"])
-
-    def _on_aggregated(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-        self.version = fields["version"]
-        yield "run/updates", self.merged
-        yield "run/virtual_seconds", fields["t"]
-        yield "run/bytes_up", self.bytes["up"]
-        yield "run/bytes_down", self.bytes["down"]
-        yield "run/refused", self._refused
-        yield "round/n_star", fields["n_star"]
-        if self._staleness:
-            yield "round/staleness", sum(self._staleness) / len(self._staleness)
-        for name, report in self._reports.items():
+    def _round(self) -> Iterator[tuple[str, float | None]]:
+        run, closed = self._figures, self._figures.last_round
+        assert closed is not None
+        yield "run/updates", run.merged
+        yield "run/virtual_seconds", closed.event.t
+        yield "run/bytes_up", run.total("bytes_up")
+        yield "run/bytes_down", run.total("bytes_down")
+        yield "run/refused", run.refused
+        yield "round/n_star", closed.event.n_star
+        yield "round/staleness", closed.staleness
+        for name, report in closed.reports.items():
             for figure in ("loss", "mask_loss", "local_top1"):
-                yield f"clients/{name}/{figure}", report.get(figure)
-        yield from self._client_means()
-        self._reports, self._staleness = {}, []
+                yield f"clients/{name}/{figure}", number(report.get(figure))
+        yield "clients/loss", closed.loss
+        yield "clients/top1", closed.client_top1
 
-    def _client_means(self) -> Iterator[tuple[str, float]]:
-        """Over those who reported in this round: the loss plainly, the score by the samples behind it."""
-        losses = [report["loss"] for report in self._reports.values() if report.get("loss") is not None]
-        if losses:
-            yield "clients/loss", sum(losses) / len(losses)
-        scored = [r for r in self._reports.values() if r.get("local_samples") and r.get("local_top1") is not None]
-        if scored:
-            samples = sum(report["local_samples"] for report in scored)
-            yield "clients/top1", sum(r["local_top1"] * r["local_samples"] for r in scored) / samples
 
-    def _on_evaluated(self, fields: Mapping[str, Any], head: str = "server") -> Iterator[tuple[str, float | None]]:
-        for part in ("validation", "test"):
-            by_exit = fields.get(part) or {}
-            if by_exit:
-                for figure, value in by_exit[max(by_exit, key=int)].items():
-                    yield f"{head}/{part}/{figure}", value
-                for depth, scores in by_exit.items():
-                    yield f"exits/{head}/{part}/{depth}", scores["top1"]
-
-    def _on_finished(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-        # On the whole test set, perhaps of a version that was scored on a part of it before: a name of its own.
-        return self._on_evaluated(fields, head="final")
+def _scores(event: Evaluated | Finished, head: str) -> Iterator[tuple[str, float | None]]:
+    for part, by_exit in (("validation", event.validation), ("test", event.test)):
+        for figure, value in deepest(by_exit).items():
+            yield f"{head}/{part}/{figure}", value
+        for depth, scores in (by_exit or {}).items():
+            yield f"exits/{head}/{part}/{depth}", scores["top1"]
 
 
 class Feed:
@@ -122,24 +95,24 @@ class Feed:
         self._logs, self._events = tuple(logs), folder / "events.jsonl"
         self._curves: Curves | None = None
 
-    def __call__(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind in ("started", "resumed"):
-            self._begin(fields)
-            if kind == "resumed":  # the run has cut its log back to the checkpoint by now
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._begin(event)
+            if isinstance(event, Resumed):  # the run has cut its log back to the checkpoint by now
                 self._replay()
         elif self._curves is not None:
-            self._add(self._curves(kind, fields))
+            self._add(self._curves(event))
 
-    def _begin(self, facts: Mapping[str, Any]) -> None:
+    def _begin(self, started: Started) -> None:
         self._curves = Curves()
         for log in self._logs:
-            log.begin(facts)
+            log.begin(started)
 
     def _replay(self) -> None:
         assert self._curves is not None
         points: list[Point] = []
         for event in read_events(self._events):
-            points += self._curves(event["kind"], event)
+            points += self._curves(event)
         self._add(points)
 
     def _add(self, points: list[Point]) -> None:
@@ -150,8 +123,10 @@ class Feed:
     def close(self, outcome: str) -> None:
         """A run that was over before it was followed is shown from its log."""
         if outcome == "finished" and self._curves is None and self._events.exists():
-            self._begin(next(read_events(self._events), {}))
-            self._replay()
+            first = next(read_events(self._events), None)
+            if isinstance(first, Started):
+                self._begin(first)
+                self._replay()
         if self._curves is not None:
             for log in self._logs:
                 log.close(outcome)

@@ -12,12 +12,13 @@ import re
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from cos2p.errors import MissingExtra, RunError
+from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.files import write_atomic
 from cos2p.tracking.loggers import Point
 
@@ -51,7 +52,7 @@ class MlflowLog:
         self._waiting: list[Point] = []
         self._sent: dict[str, set[int]] = {}
         """Steps MLflow has, by name; loaded when a name is first met."""
-        self._facts: Mapping[str, Any] = {}
+        self._started: Started | None = None
         self._run = ""
         self._told = False
         try:
@@ -68,8 +69,8 @@ class MlflowLog:
 
     # ------------------------------------------------------------ MetricLog
 
-    def begin(self, facts: Mapping[str, Any]) -> None:
-        self._facts, self._run, self._waiting, self._sent = facts, "", [], {}
+    def begin(self, started: Started) -> None:
+        self._started, self._run, self._waiting, self._sent = started, "", [], {}
         self._attempt(self._open)
 
     def add(self, points: Iterable[Point]) -> None:
@@ -93,7 +94,7 @@ class MlflowLog:
                 self._client.update_run(known["run"], status="RUNNING")
                 self._run = known["run"]
                 return
-        tags = {"cos2p.folder": self.folder.name, "cos2p.method": str(self._facts.get("method", ""))}
+        tags = {"cos2p.folder": self.folder.name, "cos2p.method": self._started.method if self._started else ""}
         run = self._client.create_run(self._experiment, run_name=self.folder.name, tags=tags).info.run_id
         write_atomic(file, (json.dumps({"uri": self.uri, "run": run}) + "\n").encode())
         self._run = run

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cos2p.errors import MissingExtra
+from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.files import explained
 from cos2p.tracking.loggers import Point
 
@@ -25,7 +26,7 @@ class TensorBoardLog:
         self.folder = folder / "tensorboard"
         self._writer: SummaryWriter | None = None
 
-    def begin(self, facts: Mapping[str, Any]) -> None:
+    def begin(self, started: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._end()

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
 from cos2p.tracking.files import MARKER
 from cos2p.view import model
 from cos2p.view.bands import Series
-from cos2p.view.log import Event, LogReader
+from cos2p.view.curves import rounded
+from cos2p.view.log import LogReader
 from cos2p.view.masks import no_masks
 from cos2p.view.pace import Pace, at_work, elapsed
 from cos2p.view.story import Story
-
-NOBODY_LEFT = "no device is left that could answer"
-"""As `runtime.simulation` says it; importing that takes seconds."""
 
 
 class RunSource:
@@ -58,9 +57,8 @@ class RunSource:
                 self._story.feed(event)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 self._reader, self._damaged = LogReader(self.folder / "events.jsonl"), True
-                kind = event["kind"]
                 raise RunError(
-                    f"{self.folder / 'events.jsonl'}: event {number} ({kind!r}) is not as cos2p writes it "
+                    f"{self.folder / 'events.jsonl'}: event {number} ({event.kind!r}) is not as cos2p writes it "
                     f"({type(error).__name__}: {error}); the file was damaged"
                 ) from None
         if events:
@@ -80,7 +78,7 @@ class RunSource:
 
     def _note_pace(self) -> None:
         with suppress(OSError):
-            self._pace.note(self._story.share, (self.folder / "events.jsonl").stat().st_mtime)
+            self._pace.note(self._story.figures.share, (self.folder / "events.jsonl").stat().st_mtime)
 
     def _deadline(self) -> float | None:
         try:
@@ -93,11 +91,11 @@ class RunSource:
     def document(self) -> model.Run:
         """The run as read so far."""
         story, result = self._story, self._result()
-        devices = story.usage.devices(story.now, [story.rounds.own_top1(c) for c in range(len(story.roster))])
+        devices = story.devices.document(story.roster.names, story.figures)
         _fill_from_result(devices, result)
         return {
             "header": self._header(result),
-            "model": _model(story.facts.get("model")),
+            "model": _model(story.figures.started.model if story.figures.started is not None else None),
             "devices": devices,
             "rounds": story.rounds.rows,
             "evaluations": story.evaluations.document(),
@@ -128,21 +126,21 @@ class RunSource:
         return found if isinstance(found, dict) else {}
 
     def status(self, result: dict[str, Any]) -> model.Status:
-        if self._story.ending == NOBODY_LEFT:
+        if self._story.figures.finished == NOBODY_LEFT:
             return "failed"
-        if self._story.ending or result:
+        if self._story.figures.finished is not None or result:
             return "finished"
         if at_work(self.folder / "events.jsonl"):
             return "running"
         return "waiting" if self._empty else "stopped"
 
     def _header(self, result: dict[str, Any]) -> model.Header:
-        story, facts = self._story, self._story.facts
+        story, run = self._story, self._story.figures
+        facts: dict[str, Any] = vars(run.started) if run.started is not None else {}
         status = self.status(result)
         part = story.evaluations.part
         judged, tested = story.evaluations.top1(part), story.evaluations.top1("test")
         best = max(judged, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
-        stars = [n for n in story.rounds.rows["n_star"] if n is not None]
         going_on = status == "running"
         return {
             "name": self.folder.resolve().name,
@@ -152,27 +150,27 @@ class RunSource:
             "seed": facts.get("seed", result.get("seed")),
             "kind": "fleet" if (self.folder / "fleet.json").exists() else "simulation",
             "status": status,
-            "ending": story.ending or str(result.get("finished") or ""),
-            "round": story.version or int(result.get("rounds") or 0),
+            "ending": run.finished or str(result.get("finished") or ""),
+            "round": run.version or int(result.get("rounds") or 0),
             "rounds": facts.get("rounds"),
-            "updates": story.merged or int(result.get("updates") or 0),
+            "updates": run.merged or int(result.get("updates") or 0),
             "updates_planned": facts.get("updates"),
-            "share": 1.0 if status == "finished" else round(story.share, 4),
-            "t": round(story.now or float(result.get("virtual_seconds") or 0.0), 3),
+            "share": 1.0 if status == "finished" else round(run.share, 4),
+            "t": round(run.now or float(result.get("virtual_seconds") or 0.0), 3),
             "wall": _tenth(result.get("wall_seconds", elapsed(self.folder))),
             "wall_left": _tenth(self._pace.left()) if going_on else None,
-            "ru": result.get("ru", story.usage.ru),
-            "bytes_up": story.usage.up.total() or int(result.get("bytes_up") or 0),
-            "bytes_down": story.usage.down.total() or int(result.get("bytes_down") or 0),
+            "ru": result.get("ru", run.ru),
+            "bytes_up": run.total("bytes_up") or int(result.get("bytes_up") or 0),
+            "bytes_down": run.total("bytes_down") or int(result.get("bytes_down") or 0),
             "part": part,
             "last": judged[-1][1] if judged else result.get("validation_top1", result.get("top1")),
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else result.get("top1"),
-            "clients": result.get("client_top1", story.rounds.client_top1()),
-            "n_star": min(stars) if stars else result.get("n_star"),
-            "refused": story.usage.refused.total() or int(result.get("refused") or 0),
-            "failed": story.usage.failed.total(),
+            "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
+            "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
+            "refused": run.refused or int(result.get("refused") or 0),
+            "failed": run.total("failed") + run.total("lost"),
         }
 
 

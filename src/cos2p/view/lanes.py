@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from cos2p.tracking.event_kinds import (
+    Aggregated,
+    Arrived,
+    Benched,
+    DeviceEvent,
+    Died,
+    Dispatched,
+    Dropped,
+    Event,
+    Failed,
+    Joined,
+    Left,
+    Lost,
+    Merged,
+    Refused,
+)
 from cos2p.view import model
-from cos2p.view.log import Event
 from cos2p.view.roster import Roster
 
 PHASE = {name: number for number, name in enumerate(model.PHASES)}
@@ -73,14 +87,14 @@ class Lanes:
         self._now = 0.0
 
     def feed(self, event: Event) -> None:
-        self._now = max(self._now, float(event.get("t") or 0.0))
-        if event["kind"] == "aggregated":
-            self._version = event["version"]
-        handler = getattr(self, f"_on_{event['kind']}", None)
-        if handler is not None and "client" in event:
-            handler(self._lane(event["client"]), event)
+        self._now = max(self._now, event.t)
+        if isinstance(event, Aggregated):
+            self._version = event.version
+        handler = getattr(self, f"_on_{event.kind}", None)
+        if handler is not None and isinstance(event, DeviceEvent):
+            handler(self._lane(event.client), event)
 
-    def _lane(self, client: Any) -> _Lane:
+    def _lane(self, client: str) -> _Lane:
         number = self._roster.index(client)
         while len(self._lanes) <= number:
             self._lanes.append(_Lane())
@@ -88,60 +102,63 @@ class Lanes:
 
     # ------------------------------------------------------------ what the events mean
 
-    def _on_joined(self, lane: _Lane, event: Event) -> None:
+    def _on_joined(self, lane: _Lane, event: Joined) -> None:
         self._close(lane, "lost")  # who joins has nothing in hand
         lane.add(self._now, lane.between)
         lane.between = PHASE["idle"]
 
-    def _on_dispatched(self, lane: _Lane, event: Event) -> None:
+    def _on_dispatched(self, lane: _Lane, event: Dispatched) -> None:
         self._close(lane, "lost")
         lane.add(self._now, lane.between)
         lane.between = PHASE["idle"]
         number = len(lane.version)
-        lane.numbers[event["task"]] = number
-        lane.version.append(event["version"])
+        lane.numbers[event.task] = number
+        lane.version.append(event.version)
         lane.tau.append(None)
         lane.outcome.append(OUTCOME["open"])
-        lane.open = _Open(event["task"], number, self._now, event.get("seconds") or {})
+        lane.open = _Open(event.task, number, self._now, event.seconds or {})
 
-    def _on_arrived(self, lane: _Lane, event: Event) -> None:
-        if lane.open is not None and lane.open.name == event["task"]:
+    def _on_arrived(self, lane: _Lane, event: Arrived) -> None:
+        if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "open", _measured(event, self._now - lane.open.start))
         elif lane.open is None:  # thought to be gone, and here all the same
             lane.add(self._now, lane.between)
             lane.between = PHASE["idle"]
 
-    def _on_merged(self, lane: _Lane, event: Event) -> None:
-        self._judge(lane, event, "merged", event["staleness"])
+    def _on_merged(self, lane: _Lane, event: Merged) -> None:
+        self._judge(lane, event, "merged", event.staleness)
 
-    def _on_refused(self, lane: _Lane, event: Event) -> None:
-        if lane.open is not None and lane.open.name == event["task"]:
+    def _on_refused(self, lane: _Lane, event: Refused) -> None:
+        if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "refused")
         else:
             self._judge(lane, event, "refused")
 
-    def _on_dropped(self, lane: _Lane, event: Event) -> None:
+    def _on_dropped(self, lane: _Lane, event: Dropped) -> None:
         self._judge(lane, event, "dropped")
 
-    def _on_failed(self, lane: _Lane, event: Event) -> None:
-        if lane.open is not None and lane.open.name == event["task"]:
+    def _on_failed(self, lane: _Lane, event: Failed) -> None:
+        if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "failed")
 
-    def _on_lost(self, lane: _Lane, event: Event) -> None:
+    def _on_lost(self, lane: _Lane, event: Lost) -> None:
+        self._break_down(lane)
+
+    def _break_down(self, lane: _Lane) -> None:
         self._close(lane, "lost")
         lane.between = PHASE["dead"]
 
-    def _on_died(self, lane: _Lane, event: Event) -> None:
-        self._on_lost(lane, event)
+    def _on_died(self, lane: _Lane, event: Died) -> None:
+        self._break_down(lane)
 
-    def _on_left(self, lane: _Lane, event: Event) -> None:
+    def _on_left(self, lane: _Lane, event: Left) -> None:
         """Left of its own will, or silent; a device known to have died stays dead when that is noticed."""
         self._close(lane, "lost")
         lane.add(self._now, lane.between)
         if lane.between != PHASE["dead"]:
-            lane.between = PHASE["dead" if event.get("reason") else "absent"]
+            lane.between = PHASE["dead" if event.reason else "absent"]
 
-    def _on_benched(self, lane: _Lane, event: Event) -> None:
+    def _on_benched(self, lane: _Lane, event: Benched) -> None:
         if lane.open is None:
             lane.add(self._now, lane.between)
         lane.between = PHASE["absent"]
@@ -159,8 +176,8 @@ class Lanes:
         if lane.outcome[task.number] == OUTCOME["open"]:
             lane.outcome[task.number] = OUTCOME[outcome]
 
-    def _judge(self, lane: _Lane, event: Event, outcome: str, tau: int | None = None) -> None:
-        number = lane.numbers.get(event["task"])
+    def _judge(self, lane: _Lane, event: Merged | Refused | Dropped, outcome: str, tau: int | None = None) -> None:
+        number = lane.numbers.get(event.task)
         if number is None:
             return
         if lane.outcome[number] in (OUTCOME["open"], OUTCOME["lost"]):  # a second answer does not undo the first
@@ -239,9 +256,9 @@ class Lanes:
         return [(until, phase, task.number) for until, phase in self._segments(task, self._now, task.seconds, usual)]
 
 
-def _measured(event: Event, total: float) -> dict[str, float]:
+def _measured(event: Arrived, total: float) -> dict[str, float]:
     """A fleet's own seconds. What is missing to the whole was spent on the way to the device."""
-    found = event.get("measured") or {}
+    found = event.measured or {}
     seconds = {name: float(found[name]) for name in ("training", "upload") if isinstance(found.get(name), int | float)}
     if not seconds:
         return {}

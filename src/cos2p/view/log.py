@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from cos2p.errors import RunError
+from cos2p.tracking.event_kinds import Event
+from cos2p.tracking.events import parse_event
 from cos2p.tracking.files import explained
-
-Event = dict[str, Any]
 
 FINGERPRINT = 512
 """Bytes before the place read up to. A resumed run cuts its log back and may have grown past that place again by the
@@ -71,12 +69,11 @@ class LogReader:
         for line in whole.splitlines():
             self._line += 1
             try:
-                event = json.loads(line)
-            except ValueError as error:
-                raise self._damaged(f"is not JSON ({error})") from None
-            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-                raise self._damaged("is not an event")
-            events.append(event)
+                event = parse_event(line)
+            except ValueError as damage:
+                raise self._damaged(str(damage)) from None
+            if event is not None:
+                events.append(event)
         self._offset += end
         self._before = (self._before + whole)[-FINGERPRINT:]
         return events

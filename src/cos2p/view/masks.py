@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cos2p.tracking.event_kinds import Merged
 from cos2p.view import model
-from cos2p.view.log import Event
 from cos2p.view.segments import Track
 
 
@@ -17,9 +17,9 @@ class MaskBook:
         self._tracks = tracks
         self._kept: dict[int, dict[int, tuple[str, str, int]]] = {}
 
-    def merged(self, event: Event, client: int, version: int) -> None:
+    def merged(self, event: Merged, client: int, version: int) -> None:
         blocks = self._kept.setdefault(client, {})
-        for block, (heads, units) in enumerate(event.get("kept") or (), start=event["window"][0]):
+        for block, (heads, units) in enumerate(event.kept or (), start=event.window[0]):
             blocks[block] = (heads, units, version)
 
     def document(self, clients: int) -> model.Masks:

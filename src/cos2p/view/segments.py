@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cos2p.tracking.event_kinds import Aggregated, Merged
 from cos2p.view import model
-from cos2p.view.log import Event
 
 KINDS = ("heads", "units")
 Bits = NDArray[np.bool_]
@@ -22,7 +22,7 @@ class Held:
     part: slice
     """Of the flat array over all blocks."""
     bits: Bits
-    gamma: float
+    weight: float
 
 
 @dataclass
@@ -82,42 +82,47 @@ class Coverage:
         self.tracks = {"heads": Track(depth, groups), "units": Track(depth, int(config["mlp"]))}
         self.exact = True
         self._round: list[dict[str, Held]] = []
+        self._weighed = True
+        """Whether the log says what each update of the open round weighs."""
         self._mean_units = np.zeros(depth)
         self._old_heads = np.zeros((depth, groups), dtype=np.int64)
         self._old_last = np.zeros((depth, groups), dtype=np.int64)
 
-    def merged(self, event: Event, client: int, version: int) -> None:
+    def merged(self, event: Merged, client: int, version: int) -> None:
         """`version` is the one that the open round will make."""
-        start, top = event["window"]
-        kept, gamma = event.get("kept"), event.get("gamma") or {}
+        start, top = event.window
+        kept = event.kept
+        self._weighed = self._weighed and event.weight is not None
         self.exact = self.exact and kept is not None
         held = {}
         for place, (kind, track) in enumerate(self.tracks.items()):
             bits = track.everything(top - start) if kept is None else track.decode([block[place] for block in kept])
             part = track.window(start, top)
             track.add(client, part, bits, version)
-            held[kind] = Held(part, bits, float(gamma.get(kind) or 0.0))
+            held[kind] = Held(part, bits, float((event.weight or {}).get(kind) or 0.0))
         self._round.append(held)
 
-    def aggregated(self, event: Event) -> list[float | None]:
-        """Close the round: γ̃ of its updates, in their order."""
-        heads = np.array(event["heads"], dtype=np.int64)
+    def aggregated(self, event: Aggregated) -> list[float | None]:
+        """Close the round: γ̃ of its updates, in their order; None where the log does not say."""
+        heads = np.array(event.heads, dtype=np.int64)
         self._old_heads += heads
-        self._old_last[heads > 0] = event["version"]
-        self._mean_units += [mean for _, mean in event["units"]]
+        self._old_last[heads > 0] = event.version
+        self._mean_units += [mean for _, mean in event.units]
         shares: list[list[float]] = [[] for _ in self._round]
         for kind, track in self.tracks.items():
             total = np.zeros(self.depth * track.stride)
             for update in self._round:
                 held = update[kind]
-                total[held.part] += held.gamma * held.bits
+                total[held.part] += held.weight * held.bits
             inverse = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
             for number, update in enumerate(self._round):
                 held = update[kind]
                 count = int(held.bits.sum())
                 if count:
-                    shares[number].append(float(held.gamma * inverse[held.part][held.bits].sum() / count))
-        self._round = []
+                    shares[number].append(float(held.weight * inverse[held.part][held.bits].sum() / count))
+        weighed, self._round, self._weighed = self._weighed, [], True
+        if not weighed:
+            return [None] * len(shares)
         return [sum(share) / len(share) if share else None for share in shares]
 
     def document(self) -> model.Coverage:

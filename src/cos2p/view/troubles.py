@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from cos2p.tracking.event_kinds import Event, Lowered
 from cos2p.view import model
-from cos2p.view.log import Event
 from cos2p.view.roster import Roster
 
 KINDS = ("refused", "dropped", "failed", "lost", "died", "left", "benched", "lowered", "unfit", "unevaluated")
@@ -22,31 +22,31 @@ class Troubles:
         self.total = 0
 
     def feed(self, event: Event) -> None:
-        if event["kind"] in KINDS:
+        if event.kind in KINDS:
             self.total += 1
             self._last.append(event)
 
     def document(self) -> model.Troubles:
         events = list(self._last)
-        clients = [self._roster.find(event.get("client")) for event in events]
+        clients = [self._roster.find(getattr(event, "client", "")) for event in events]
         return {
             "total": self.total,
-            "t": [round(event["t"], 2) for event in events],
-            "kind": [event["kind"] for event in events],
+            "t": [round(event.t, 2) for event in events],
+            "kind": [event.kind for event in events],
             "client": clients,
             "name": [
-                "" if client >= 0 else _short(event.get("client", ""), NAME_CHARACTERS)
+                "" if client >= 0 else _short(getattr(event, "client", ""), NAME_CHARACTERS)
                 for event, client in zip(events, clients, strict=True)
             ],
-            "task": [_short(event.get("task", ""), NAME_CHARACTERS) for event in events],
+            "task": [_short(getattr(event, "task", ""), NAME_CHARACTERS) for event in events],
             "reason": [_short(_reason(event), REASON_CHARACTERS) for event in events],
         }
 
 
 def _reason(event: Event) -> str:
-    if event["kind"] == "lowered":
-        return f"its rate was {event.get('was')} and is {event.get('rate')} from now on"
-    return str(event.get("reason") or "")
+    if isinstance(event, Lowered):
+        return f"its rate was {event.was} and is {event.rate} from now on"
+    return str(getattr(event, "reason", None) or "")
 
 
 def _short(text: object, limit: int) -> str:

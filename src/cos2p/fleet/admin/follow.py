@@ -27,8 +27,8 @@ from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, save_model
 from cos2p.runtime.run import Interrupted
-from cos2p.runtime.simulation import Listener
-from cos2p.tracking.events import mark_in_use
+from cos2p.tracking.event_kinds import Resumed, Started, Waiting
+from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
 from cos2p.tracking.files import prepare_folder, write_atomic
 
 LOOK_SECONDS = 0.5
@@ -68,7 +68,7 @@ def run_on_fleet(
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
     office = AdminSession(admin)
     try:
-        follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda kind, fields: None))
+        follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda event: None))
         return follower.follow(sorted(expected))
     finally:
         office.close()
@@ -123,7 +123,7 @@ class Follower:
         told = False
         while not (connected := self.office.clients()):
             if not told:
-                self._listener("waiting", {"t": 0.0, "reason": "no device is connected yet (cos2p fleet join)"})
+                self._listener(Waiting(reason="no device is connected yet (cos2p fleet join)"))
                 told = True
             time.sleep(LOOK_SECONDS)
         self._job = self.office.submit(self.run, self.recipe, expected or connected)
@@ -156,15 +156,15 @@ class Follower:
         if report["life"] != self._life:
             with self._log.open("r+b") as log:
                 log.truncate(report["start"])
-            if self._life or report["start"]:
+            if (started := self._started()) is not None:
                 done = {name: report.get(name, 0) for name in ("version", "merged")}
-                self._listener("resumed", {"t": report.get("now", 0.0), **done, **report.get("facts", {"devices": {}})})
+                self._listener(Resumed(**vars(started) | {"t": report.get("now", 0.0), "log": self._log, **done}))
             self._life = report["life"]
         with self._log.open("ab") as log:
             log.write(report["lines"].encode("ascii"))
-        for line in report["lines"].splitlines():
-            event = json.loads(line)
-            self._listener(event.pop("kind"), event)
+        for line in report["lines"].encode("ascii").splitlines():
+            if (event := parse_event(line)) is not None:
+                self._listener(event)
 
     def _bring_home(self, report: Mapping[str, Any]) -> dict[str, Any]:
         for name, size in report["files"].items():
@@ -172,16 +172,21 @@ class Follower:
                 write_atomic(self.folder / name, self._fetch(name, size))
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
-        save_model(self.folder, self._config(report), weights)
+        save_model(self.folder, self._config(), weights)
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
         self.office.ask(self._job, "fetched")
         return dict(result)
 
-    def _config(self, report: Mapping[str, Any]) -> ModelConfig:
-        if "facts" in report:
-            return ModelConfig.from_dict(report["facts"]["model"])
-        with self._log.open(encoding="ascii") as log:  # the run was over before: its log tells
-            return ModelConfig.from_dict(json.loads(log.readline())["model"])
+    def _started(self) -> Started | None:
+        """The beginning of the log, if there is any yet."""
+        first = next(read_events(self._log), None)
+        return first if isinstance(first, Started) else None
+
+    def _config(self) -> ModelConfig:
+        started = self._started()
+        if started is None:
+            raise RunError(f"{self._log} does not tell how the run began; try again with --resume")
+        return ModelConfig.from_dict(started.model)
 
     def _fetch(self, name: str, size: int) -> bytes:
         data = bytearray()

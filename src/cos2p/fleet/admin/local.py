@@ -17,8 +17,8 @@ from cos2p.fleet.admin.kits import Kit, provision
 from cos2p.fleet.admin.machines import Machine, free_port, server_address, wait_for_port
 from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.recipe import Recipe
-from cos2p.runtime.simulation import Listener
 from cos2p.runtime.world import fleet_devices
+from cos2p.tracking.events import Listener
 from cos2p.tracking.files import prepare_folder
 
 START_SECONDS = 120.0

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from cos2p.errors import BudgetError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, Remark
+from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready
 from cos2p.fleet.server.judge import Judge
 from cos2p.fleet.server.members import lowered_rate, member_of
 from cos2p.fleet.server.presence import Presence
@@ -33,13 +33,27 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import Failed, Joined, Left, Stop, TimerFired
-from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
+from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
 from cos2p.runtime.world import first_weights
-from cos2p.tracking.scores import Scores
+from cos2p.tracking.event_kinds import (
+    Arrived,
+    Benched,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    Lowered,
+    Refused,
+    Traffic,
+    Unevaluated,
+    Unfit,
+)
+from cos2p.tracking.events import Listener
+from cos2p.tracking.figures import RunFigures
 from cos2p.training.trainers import trainer
-
-Tell = Callable[[str, Mapping[str, Any]], None]
 
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
@@ -63,13 +77,13 @@ class Driver:
         port: Port,
         transfers: Transfers,
         evaluator: Evaluator,
-        tell: Tell,
+        tell: Listener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self.config, self.port, self.transfers = recipe, config, port, transfers
         self.judge, self._tell = Judge(evaluator, self._newest), tell
         self.server: Server
-        self.scores: Scores
+        self.figures = RunFigures()
         self.begun = False
         """Whether there is a server yet: a method is made for the members it begins with."""
         self.finished: str | None = None
@@ -88,7 +102,6 @@ class Driver:
             self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory
         )
         self.server = Server(context, build_method(recipe.method, context), first_weights(recipe, self.config))
-        self.scores = Scores(context)
         self.begun = True
 
     @property
@@ -115,11 +128,11 @@ class Driver:
 
     def unfit(self, client: str, reason: str) -> None:
         """A device cannot take part: its data are missing or do not fit the model."""
-        self._happenings.put(Remark("unfit", {"client": client, "reason": reason}))
+        self._happenings.put(Unfit(client=client, reason=reason))
 
     def refused(self, client: str, task: str, reason: str) -> None:
         """Something was sent that is not let in; nothing changes but the log."""
-        self._happenings.put(Remark("refused", {"client": client, "task": task, "reason": reason}))
+        self._happenings.put(Refused(client=client, task=task, reason=reason))
 
     def pause(self) -> None:
         self._happenings.put(Asked())
@@ -146,12 +159,12 @@ class Driver:
         """
         deadline = time.monotonic() + seconds
         waiting: dict[str, Member] = {}
-        unfit: dict[str, Remark] = {}
+        unfit: dict[str, Unfit] = {}
         while not (self.paused or stopped()):
             if waiting and (expected <= {*waiting, *unfit} or time.monotonic() > deadline):
                 break
             if unfit and expected <= unfit.keys():
-                reasons = "; ".join(f"{client}: {remark.fields['reason']}" for client, remark in unfit.items())
+                reasons = "; ".join(f"{client}: {event.reason}" for client, event in unfit.items())
                 raise TrainingError(f"no device is able to take part; {reasons}")
             happening = self._next()
             if isinstance(happening, Ready):
@@ -160,15 +173,15 @@ class Driver:
                     waiting[happening.client] = known
                 else:
                     happening = known
-            if isinstance(happening, Remark) and happening.kind == "unfit":
-                unfit[happening.fields["client"]] = happening
+            if isinstance(happening, Unfit):
+                unfit[happening.client] = happening
             elif isinstance(happening, Asked):
                 self.paused = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
         begun()
-        for remark in unfit.values():
-            self._happen(remark)
+        for event in unfit.values():
+            self._log(event)
         for client in sorted(waiting):
             self._join(client)
 
@@ -200,18 +213,17 @@ class Driver:
     def _happen(self, happening: Happening) -> None:
         if isinstance(happening, Ready):
             member = self._member(happening)
-            if isinstance(member, Remark):
-                self._happen(member)
+            if isinstance(member, Unfit):
+                self._log(member)
                 if happening.client in self.server.context.members:  # its process is another now, and has no task
-                    self._carry_out(self.server.handle(Left(happening.client)))
+                    self._carry_out(self.server.handle(ClientLeft(happening.client)))
             else:
                 self._welcome(member)
                 self._join(happening.client)
         elif isinstance(happening, Answered):
             self._answer(happening)
-        elif isinstance(happening, Remark):
-            self.scores.note(happening.kind, happening.fields)
-            self._log(happening.kind, **happening.fields)
+        elif isinstance(happening, Event):
+            self._log(happening)
         elif happening.end:
             self._carry_out(self.server.handle(Stop(happening.end)))
         else:
@@ -225,35 +237,32 @@ class Driver:
 
     # ------------------------------------------------------------ who is here
 
-    def _member(self, ready: Ready) -> Member | Remark:
+    def _member(self, ready: Ready) -> Member | Unfit:
         """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
         except BudgetError as error:
-            return Remark("unfit", {"client": ready.client, "reason": str(error)})
+            return Unfit(client=ready.client, reason=str(error))
 
     def _welcome(self, member: Member) -> None:
         known = self.server.context.members.get(member.name)
         if known is not None and known.rate < member.rate and known.device.memory >= member.device.memory:
             member = known  # lowered after it ran out of memory: a restart does not give it more
         self.server.welcome(member)
-        self.scores.meet(self.server.context)
 
     def _join(self, client: str) -> None:
         self.port.withdraw(client)
         self.transfers.void(client)
-        self.scores.idle(client, self.now)
         self._benched.pop(client, None)
         if self.roll.rejoins(client):  # it was known before this server process began, and lost its task with the old
-            self._carry_out(self.server.handle(Left(client)))
+            self._carry_out(self.server.handle(ClientLeft(client)))
         member = self.server.context.members[client]
-        self._log("joined", client=client, rate=member.rate, samples=member.samples, memory=member.device.memory)
-        self._carry_out(self.server.handle(Joined(client)))
+        self._log(Joined(client=client, rate=member.rate, samples=member.samples, memory=member.device.memory))
+        self._carry_out(self.server.handle(ClientJoined(client)))
 
     def _left(self, client: str) -> None:
-        self._log("left", client=client, reason=f"silent for {self.recipe.fleet.heartbeat_seconds:g} s")
-        self.scores.idle(client, self.now)
-        self._carry_out(self.server.handle(Left(client)))
+        self._log(Left(client=client, reason=f"silent for {self.recipe.fleet.heartbeat_seconds:g} s"))
+        self._carry_out(self.server.handle(ClientLeft(client)))
 
     def _returned(self, client: str) -> None:
         """Heard again after a silence, the same process. With a task in hand it is at work; without, it wants one."""
@@ -270,19 +279,16 @@ class Driver:
 
     def _answer(self, answer: Answered) -> None:
         client, task = answer.client, answer.task
-        self.scores.idle(client, self.now)
         if answer.notice is None:
             self._failed(answer)
             return
         try:
             data = self.transfers.take(client, answer.notice)
         except UpdateRefused as refusal:
-            self._log("refused", client=client, task=task, reason=str(refusal))
-            self.scores.note("refused", {"client": client})
-            self._carry_out(self.server.handle(Failed(client, task, str(refusal))))
+            self._log(Refused(client=client, task=task, reason=str(refusal)))
+            self._carry_out(self.server.handle(TaskFailed(client, task, str(refusal))))
             return
-        self.scores.uploaded(client, len(data))
-        self._log("arrived", client=client, task=task, bytes=len(data), measured=dict(answer.numbers or {}))
+        self._log(Arrived(client=client, task=task, bytes=len(data), measured=dict(answer.numbers or {})))
         self._carry_out(self.server.receive(client, data))
         ticket = self.server.coordinator.in_flight().get(client)
         if ticket is not None and ticket.task == task:  # its one answer was to another task: it will not give a second
@@ -290,18 +296,17 @@ class Driver:
 
     def _failed(self, answer: Answered) -> None:
         numbers = dict(answer.numbers or {})
-        self._log("failed", client=answer.client, task=answer.task, reason=answer.failure, measured=numbers)
+        self._log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self._lower(answer.client)
-        self._carry_out(self.server.handle(Failed(answer.client, answer.task, answer.failure)))
+        self._carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
     def _lower(self, client: str) -> None:
         """The task did not fit: the next one is smaller, as the ledger says."""
         member = self.server.context.members[client]
         rate = lowered_rate(self.config, member, self.recipe)
-        self._log("lowered", client=client, was=member.rate, rate=rate, memory=member.device.memory)
+        self._log(Lowered(client=client, was=member.rate, rate=rate, memory=member.device.memory))
         self.server.welcome(replace(member, rate=rate))
-        self.scores.meet(self.server.context)
 
     # ------------------------------------------------------------ effects
 
@@ -311,11 +316,10 @@ class Driver:
                 self._send(effect.order)
             elif isinstance(effect, Timer):
                 self._timers.start(effect.timer, effect.seconds)
-            elif isinstance(effect, Note):
-                self.scores.note(effect.kind, effect.fields)
-                self._log(effect.kind, **effect.fields)
-                if effect.kind == "benched":
-                    self._benched[effect.fields["client"]] = effect.fields["reason"]
+            elif isinstance(effect, Event):
+                self._log(effect)
+                if isinstance(effect, Benched):
+                    self._benched[effect.client] = effect.reason
             elif isinstance(effect, NewVersion):
                 self._new_version(effect)
             elif isinstance(effect, Done):
@@ -326,12 +330,10 @@ class Driver:
         extras = sum(tensor.nbytes for tensor in self.server.extras.get(order.task, {}).values())
         limit = trainer(order.trainer).upload(self.config, order) + extras + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, data, limit)
-        self.scores.dispatched(order, self.now, len(data))
-        self._log("dispatched", **self.server.dispatch_facts(order, len(data)))
+        self._log(self.server.dispatched(order, len(data)))
         self.port.offer(order.client, notice)
 
     def _new_version(self, effect: NewVersion) -> None:
-        self.scores.round_closed(self.now)
         if effect.version % self.recipe.schedule.evaluate_every == 0:
             self.judge.ask()
 
@@ -346,22 +348,23 @@ class Driver:
         if verdict is None:
             return
         if verdict.scores is None:
-            self._log("unevaluated", version=verdict.version, reason="the evaluating process was killed")
+            self._log(Unevaluated(version=verdict.version, reason="the evaluating process was killed"))
             return
-        self.scores.evaluated(verdict.version, verdict.scores)
-        self._log("evaluated", version=verdict.version, **verdict.scores)
-        if self.scores.out_of_patience(self.recipe.schedule.patience):
+        self._log(Evaluated(version=verdict.version, **verdict.scores))
+        if self.figures.out_of_patience(self.recipe.schedule.patience):
             self._carry_out(self.server.handle(Stop("no better validation score for a while")))
 
     def _finish(self) -> None:
-        end = self.now
+        assert self.finished is not None
+        end = self.now  # the last evaluation takes its time; nobody trains any more
         version, scores = self.judge.last()
-        self.scores.final(version, scores, end)
         for client in self.server.context.members:
-            self._log("traffic", client=client, **self.transfers.traffic.of(client))
-        self._log("finished", reason=self.finished, version=version, **scores)
+            self._log(Traffic(client=client, **self.transfers.traffic.of(client)), end)
+        self._log(Finished(reason=self.finished, version=version, **scores), end)
 
     # ------------------------------------------------------------ small things
 
-    def _log(self, kind: str, **fields: Any) -> None:
-        self._tell(kind, {"t": self.now, **fields})
+    def _log(self, event: Event, t: float | None = None) -> None:
+        event = event.at(self.now if t is None else t)
+        self.figures(event)
+        self._tell(event)

@@ -8,6 +8,7 @@ from typing import Any
 
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.spool import Notice
+from cos2p.tracking.event_kinds import Refused, Unfit
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,5 @@ class Asked:
     end: str = ""
 
 
-@dataclass(frozen=True)
-class Remark:
-    """A line for the log."""
-
-    kind: str
-    fields: Mapping[str, Any]
-
-
-Happening = Ready | Answered | Asked | Remark
+Happening = Ready | Answered | Asked | Unfit | Refused
+"""The last two are events as they are: nothing is done about them but to write them down."""

@@ -34,7 +34,9 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.world import model_config
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.events import EventLog
+from cos2p.tracking.event_kinds import Event, Started, Stopped
+from cos2p.tracking.events import EventLog, read_events
+from cos2p.tracking.figures import DeviceFigures
 from cos2p.tracking.files import prepare_folder, write_atomic
 
 FETCHABLE = ("result.json", "weights.safetensors")
@@ -89,7 +91,7 @@ class ServedRun:
             self._play(self.driver, checkpoint is None, stopped)
         except Cos2pError as error:
             self.error, self.state = error, "failed"
-            self._tell("stopped", {"t": self.driver.now if self.driver else 0.0, "reason": str(error)})
+            self._tell(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
         finally:
             transfers.close()
             if evaluator is not None:
@@ -115,14 +117,16 @@ class ServedRun:
         driver.run(stopped, lambda: self._between(driver))
         if driver.finished is not None:
             # Written before the figures: a server killed in between finishes once more, with the same outcome.
-            write_results(self.recipe, driver.server, driver.scores, driver.finished, self.folder, driver.now)
+            write_results(self.recipe, driver.server, driver.figures, driver.finished, self.folder, driver.now)
             self.state = "finished"
         else:
             self.save()
             self.state = "paused"
 
     def _begun(self, driver: Driver) -> None:
-        self._tell("started", {"t": 0.0, **run_facts(self.recipe, driver.server.context)})
+        started = Started(**run_facts(self.recipe, driver.server.context))
+        driver.figures(started)
+        self._tell(started)
 
     def wait_for_pickup(self, stopped: Callable[[], bool]) -> None:
         """Stay a while for the user to fetch what came out."""
@@ -130,9 +134,9 @@ class ServedRun:
         while not self._fetched.wait(0.1) and time.monotonic() < deadline and not stopped():
             pass
 
-    def _tell(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def _tell(self, event: Event) -> None:
         if self._log is not None:
-            self._log.write(kind, **fields)
+            self._log.write(event)
 
     # ------------------------------------------------------------ checkpoints
 
@@ -155,7 +159,6 @@ class ServedRun:
         state = {
             "server": values,
             "members": [_member_dict(member) for member in self.driver.server.context.members.values()],
-            "scores": self.driver.scores.to_dict(),
             "started_at": self.driver.started_at,
             "traffic": self.driver.transfers.traffic.to_dict(),
         }
@@ -169,7 +172,7 @@ class ServedRun:
             raise RunError(f"{self.folder} holds the checkpoint of a simulation, not of a fleet")
         driver.begin(_member(entry) for entry in state["members"])
         driver.server.load_state(state["server"], checkpoint.groups)
-        driver.scores.load_dict(state["scores"])
+        driver.figures.replay(read_events(self.folder / "events.jsonl"))
         driver.started_at = state["started_at"]
         driver.transfers.traffic.load_dict(state["traffic"])
         driver.restored()
@@ -194,7 +197,6 @@ class ServedRun:
         if self.error is not None:
             answer["error"] = {"kind": type(self.error).__name__, "message": str(self.error)}
         if self.driver is not None and self.driver.begun:
-            answer["facts"] = run_facts(self.recipe, self.driver.server.context)
             answer["clients"] = self.clients()
             answer["now"] = self.driver.now
             answer["version"] = self.driver.server.coordinator.version
@@ -213,7 +215,7 @@ class ServedRun:
                 "memory": member.device.memory,
                 "task": in_flight[name].task if name in in_flight else "",
                 "silent": round(ages.get(name, 0.0), 1),
-                "updates": driver.scores.merged[name],
+                "updates": driver.figures.devices.get(name, DeviceFigures()).updates,
                 **driver.transfers.traffic.of(name),
             }
             for name, member in driver.server.context.members.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.spool import Incoming, Notice, Outgoing, clean
-from cos2p.fleet.traffic import Traffic, header_bytes
+from cos2p.fleet.traffic import LinkCounts, header_bytes
 
 
 class Transfers:
@@ -21,7 +21,7 @@ class Transfers:
         self._outgoing: dict[str, Outgoing] = {}
         self._limits: dict[str, int] = {}
         self._incoming: dict[str, Incoming] = {}
-        self.traffic = Traffic()
+        self.traffic = LinkCounts()
 
     # ------------------------------------------------------------ what the run says
 

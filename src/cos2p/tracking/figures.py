@@ -1,0 +1,387 @@
+"""What a run is worth so far, folded from its events: the one place where they are counted.
+
+    events ──► RunFigures ──► result.json, the terminal, the page, TensorBoard and MLflow, the decision to stop early
+
+Nothing of it is kept elsewhere: a resumed run, or a reader of a finished one, replays the log and has the same figures,
+to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cos2p.tracking.event_kinds import (
+    Aggregated,
+    Arrived,
+    Died,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    Lost,
+    Lowered,
+    Merged,
+    Refused,
+    Resumed,
+    Started,
+)
+from cos2p.tracking.events import read_events
+
+SCORES = ("top1", "top5", "f1")
+_FACTS = ("rate", "samples", "batch", "memory", "flops")
+
+
+def number(value: Any) -> float | None:
+    """A number of a sane size; None for anything else, because what a client reports can be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        return None
+    return value
+
+
+def deepest(by_exit: Mapping[str, Mapping[str, float]] | None) -> Mapping[str, float]:
+    """Scores at the deepest exit."""
+    return by_exit[max(by_exit, key=int)] if by_exit else {}
+
+
+@dataclass
+class DeviceFigures:
+    """One device: what it is, what it did."""
+
+    rate: float | None = None
+    samples: int | None = None
+    batch: int | None = None
+    memory: int | None = None
+    flops: float | None = None
+
+    tasks: int = 0
+    updates: int = 0
+    """Merged."""
+    refused: int = 0
+    failed: int = 0
+    lost: int = 0
+    """Tasks it had in hand when it restarted, left or died."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    staleness: int = 0
+    """τ of its merged updates, added up."""
+    predicted: int | None = None
+    """Bytes of its largest task, by the ledger."""
+    measured: int | None = None
+    """Largest peak measured on the device."""
+
+    here: bool = False
+    given: float | None = None
+    """When it got its last task, done or not; None if it is gone."""
+    task: str | None = None
+    """In hand."""
+    version: int = 0
+    """That it was cut from."""
+    since: float = 0.0
+    """When the task in hand was given, or the round began."""
+    spells: list[float] = field(default_factory=list)
+    """Seconds at work in this round, task by task."""
+    busy: float = 0.0
+    """Seconds at work until the end of the last round."""
+
+    def rest(self, now: float) -> None:
+        """Its task is over, whichever way."""
+        if self.task is not None:
+            self.spells.append(max(0.0, now - self.since))
+            self.task = None
+
+    def worked(self, now: float) -> float:
+        """Seconds at work in this round."""
+        going_on = [max(0.0, now - self.since)] if self.task is not None else []
+        return math.fsum(self.spells + going_on)
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """A round that is closed."""
+
+    event: Aggregated
+    ru: float | None
+    """Busy seconds of those present, against as many as the busiest had; None if nobody was busy."""
+    loss: float | None
+    """Mean over its updates, as the devices reported it."""
+    mask_loss: float | None
+    staleness: float | None
+    """Mean τ of its updates."""
+    client_top1: float | None
+    """Mean of the clients' own submodels as known then."""
+    reports: Mapping[str, Mapping[str, Any]]
+    """By client; its last one if it reported twice."""
+
+
+class RunFigures:
+    """A listener: `figures(event)`. A run that begins anew begins at nothing."""
+
+    def __init__(self) -> None:
+        self.started: Started | None = None
+        self.now = 0.0
+        self.version = 0
+        self.merged = 0
+        self.refused = 0
+        """Updates, those of strangers included."""
+        self.devices: dict[str, DeviceFigures] = {}
+        """In the order in which the log names them."""
+        self.own: dict[str, dict[str, float]] = {}
+        """Each client's last scores of its own submodel, and the `samples` behind them."""
+        self.staleness: Counter[int] = Counter()
+        self.n_star: int | None = None
+        self.rounds = 0
+        self.last_round: RoundFigures | None = None
+        self.utilisation: list[float] = []
+        """RU of each round in which somebody was busy."""
+        self.evaluated: Evaluated | Finished | None = None
+        self.part: Literal["validation", "test", ""] = ""
+        """The samples behind `last` and `best`: validation, or test where there is no validation."""
+        self.last: float | None = None
+        self.best: tuple[float, int] | None = None
+        """Best top-1 and the version that had it."""
+        self.since_best = 0
+        """Evaluations on validation samples that were no better."""
+        self.finished: str | None = None
+        self._round_start = 0.0
+        self._round: list[Merged] = []
+
+    def __call__(self, event: Event) -> None:
+        self.now = max(self.now, event.t)
+        handler = getattr(self, f"_on_{event.kind}", None)
+        if handler is not None:
+            handler(event)
+
+    def replay(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self(event)
+
+    # ------------------------------------------------------------ the run
+
+    def _on_started(self, event: Started) -> None:
+        vars(self).update(vars(RunFigures()))  # of an earlier beginning nothing is left
+        self.started = event
+        for name, facts in event.devices.items():
+            self._meet(name, facts)
+
+    def _on_resumed(self, event: Resumed) -> None:
+        self.replay(read_events(event.log))
+
+    def _on_finished(self, event: Finished) -> None:
+        self._on_evaluated(event)
+        self.finished = event.reason
+        if event.t > self._round_start:
+            self._end_spells(event.t)
+        for device in self.devices.values():
+            device.task = None
+
+    # ------------------------------------------------------------ devices
+
+    def _meet(self, name: str, facts: Mapping[str, Any]) -> DeviceFigures:
+        device = self.devices.setdefault(name, DeviceFigures())
+        for fact in _FACTS:
+            if facts.get(fact) is not None:
+                setattr(device, fact, facts[fact])
+        return device
+
+    def _on_joined(self, event: Joined) -> None:
+        device = self._meet(event.client, {"rate": event.rate, "samples": event.samples, "memory": event.memory})
+        device.rest(event.t)  # who joins has nothing in hand
+        device.here = True
+
+    def _on_lowered(self, event: Lowered) -> None:
+        self._meet(event.client, {"rate": event.rate})
+
+    def _on_dispatched(self, event: Dispatched) -> None:
+        device = self._meet(event.client, {})
+        device.rest(event.t)
+        device.tasks += 1
+        device.bytes_down += event.bytes
+        device.task, device.version, device.since, device.given = event.task, event.version, event.t, event.t
+        if event.peak_memory is not None:
+            device.predicted = max(event.peak_memory, device.predicted or 0)
+
+    def _on_arrived(self, event: Arrived) -> None:
+        device = self._done(event)
+        device.bytes_up += event.bytes
+
+    def _on_failed(self, event: Failed) -> None:
+        self._done(event).failed += 1
+
+    def _done(self, event: Arrived | Failed) -> DeviceFigures:
+        device = self._meet(event.client, {})
+        if device.task == event.task:
+            device.rest(event.t)
+        peak = number((event.measured or {}).get("peak"))
+        if peak:
+            device.measured = max(round(peak), device.measured or 0)
+        return device
+
+    def _on_lost(self, event: Lost) -> None:
+        self._gone(event)
+
+    def _on_left(self, event: Left) -> None:
+        device = self._gone(event)
+        device.here, device.given = False, None
+
+    def _on_died(self, event: Died) -> None:
+        device = self._gone(event)
+        device.here, device.given = False, None
+
+    def _gone(self, event: Lost | Left | Died) -> DeviceFigures:
+        device = self._meet(event.client, {})
+        device.lost += device.task is not None
+        device.rest(event.t)
+        return device
+
+    # ------------------------------------------------------------ updates
+
+    def _on_refused(self, event: Refused) -> None:
+        self.refused += 1
+        device = self.devices.get(event.client)
+        if device is not None:
+            device.refused += 1
+            if device.task == event.task:
+                device.rest(event.t)
+
+    def _on_merged(self, event: Merged) -> None:
+        device = self._meet(event.client, {})
+        device.updates += 1
+        device.staleness += event.staleness
+        self.merged += 1
+        self.staleness[event.staleness] += 1
+        self._round.append(event)
+        scores = {name.removeprefix("local_"): number(v) for name, v in event.report.items() if name[:6] == "local_"}
+        if scores.get("samples"):
+            self.own[event.client] = {name: value for name, value in scores.items() if value is not None}
+
+    # ------------------------------------------------------------ rounds
+
+    def _on_aggregated(self, event: Aggregated) -> None:
+        self.version = event.version
+        self.rounds += 1
+        if event.n_star is not None:
+            self.n_star = event.n_star if self.n_star is None else min(self.n_star, event.n_star)
+        self.last_round = RoundFigures(
+            event=event,
+            ru=self._close_round(event.t),
+            loss=self._mean_reported("loss"),
+            mask_loss=self._mean_reported("mask_loss"),
+            staleness=_mean([merged.staleness for merged in self._round]),
+            client_top1=self.client_mean("top1"),
+            reports={merged.client: merged.report for merged in self._round},
+        )
+        self._round = []
+
+    def _close_round(self, now: float) -> float | None:
+        """RU of the round."""
+        busy = self._end_spells(now)
+        present = [name for name, device in self.devices.items() if device.here or busy[name] > 0]
+        longest = max((busy[name] for name in present), default=0.0)
+        self._round_start = now
+        if longest <= 0:
+            return None
+        self.utilisation.append(sum(busy[name] for name in present) / (len(present) * longest))
+        return self.utilisation[-1]
+
+    def _end_spells(self, now: float) -> dict[str, float]:
+        """Seconds of the round that ends, by device; what goes on counts for the next one from now."""
+        busy = {name: device.worked(now) for name, device in self.devices.items()}
+        for name, device in self.devices.items():
+            device.busy += busy[name]
+            device.spells = []
+            device.since = max(device.since, now)
+        return busy
+
+    def _mean_reported(self, name: str) -> float | None:
+        values = [number(merged.report.get(name)) for merged in self._round]
+        return _mean([value for value in values if value is not None])
+
+    # ------------------------------------------------------------ scores
+
+    def _on_evaluated(self, event: Evaluated | Finished) -> None:
+        self.evaluated = event
+        part: Literal["validation", "test"] = "validation" if event.validation else "test"
+        score = deepest(getattr(event, part)).get("top1")
+        if score is None:
+            return
+        self.part, self.last = part, score
+        if self.best is None or score > self.best[0]:
+            self.best, self.since_best = (score, event.version), 0
+        elif part == "validation":
+            self.since_best += 1
+
+    def out_of_patience(self, patience: int) -> bool:
+        return 0 < patience <= self.since_best
+
+    # ------------------------------------------------------------ what people ask
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, 0 to 1, by the limit that is nearer."""
+        if self.finished is not None:
+            return 1.0
+        goals = (self.started.rounds, self.started.updates) if self.started is not None else (None, None)
+        return min(1.0, max((d / g for d, g in zip((self.version, self.merged), goals, strict=True) if g), default=0.0))
+
+    @property
+    def ru(self) -> float | None:
+        return sum(self.utilisation) / len(self.utilisation) if self.utilisation else None
+
+    def total(self, name: str) -> int:
+        """A count over all devices: `bytes_up`, `failed` ..."""
+        return sum(getattr(device, name) for device in self.devices.values())
+
+    def client_mean(self, name: str) -> float | None:
+        """Mean score of the clients' own submodels, weighted by the size of their local test part."""
+        scored = [own for own in self.own.values() if name in own]
+        samples = sum(own["samples"] for own in scored)
+        return sum(own[name] * own["samples"] for own in scored) / samples if samples else None
+
+    def result(self) -> dict[str, Any]:
+        """The figures of `result.json`."""
+        test = self.evaluated.test or {} if self.evaluated is not None else {}
+        top, chosen = deepest(test), deepest(self.evaluated.validation if self.evaluated is not None else None)
+        seconds = self.now or 1.0
+        return {
+            **{name: top.get(name) for name in SCORES},
+            **{f"validation_{name}": chosen.get(name) for name in SCORES},
+            **{f"client_{name}": self.client_mean(name) for name in SCORES},
+            "exits": {depth: scores["top1"] for depth, scores in test.items()},
+            "ru": self.ru,
+            "busy": sum(device.busy for device in self.devices.values()) / (max(1, len(self.devices)) * seconds),
+            "virtual_seconds": self.now,
+            "rounds": self.rounds,
+            "updates": self.merged,
+            "refused": self.refused,
+            "bytes_up": self.total("bytes_up"),
+            "bytes_down": self.total("bytes_down"),
+            "n_star": self.n_star,
+            "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
+            "seed": self.started.seed if self.started is not None else None,
+            "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
+        }
+
+    def _device_result(self, name: str, device: DeviceFigures) -> dict[str, Any]:
+        return {
+            "rate": device.rate,
+            "samples": device.samples,
+            "tasks": device.tasks,
+            "updates": device.updates,
+            "busy_seconds": device.busy,
+            "bytes_up": device.bytes_up,
+            "bytes_down": device.bytes_down,
+            "peak_memory": device.predicted,
+            "memory": device.memory,
+            "top1": self.own.get(name, {}).get("top1"),
+        }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
