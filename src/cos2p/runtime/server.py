@@ -19,6 +19,7 @@ from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update
+from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import learning_rate
@@ -39,7 +40,6 @@ from cos2p.runtime.decisions import (
 )
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
-from cos2p.training.trainers import trainer
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -140,10 +140,12 @@ class Server:
             update = Update.from_bytes(data) if isinstance(data, bytes) else data
             if _is_earlier(update.task, ticket):  # said twice, or given up: the device is at work on a newer task
                 return [_refusal(sender, update.task, "its task is closed: answered before, or given up")]
+            order = self.orders[ticket.task]
             size = check_update(
                 update,
-                self.orders[ticket.task],
+                order,
                 self.context.config,
+                make_trainer(self.context.config, order),
                 max_rms=self.context.schedule.max_update_rms,
                 max_samples=self.context.members[sender].samples,
             )
@@ -169,7 +171,7 @@ class Server:
         weights, config = self.versions[order.version], self.context.config
         return Task(
             order,
-            weights=trainer(order.trainer).sent(weights, config, order),
+            weights=make_trainer(config, order).sent(weights),
             prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
             extras=self.extras.get(order.task, {}),
         )
@@ -212,7 +214,7 @@ class Server:
             cycle=action.cycle,
             attempt=action.attempt,
             seed=self.context.seed,
-            trainer=assignment.trainer,
+            trainer=assignment.trainer.name,
             settings=assignment.settings.model_dump(mode="json"),
             lr=lr * assignment.lr_factor,
             spec=assignment.spec,
@@ -244,7 +246,7 @@ class Server:
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
-        needed = trainer(order.trainer).memory(self.context.config, order, member.samples).total
+        needed = make_trainer(self.context.config, order).memory(member.samples).total
         self.peak_memory[order.client] = max(needed, self.peak_memory.get(order.client, 0))
         if needed <= member.device.memory or self.method.over_budget or not self.context.enforce_memory:
             return

@@ -28,7 +28,7 @@ from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
-from cos2p.methods import build_method
+from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -37,7 +37,6 @@ from cos2p.runtime.decisions import Failed, Joined, Left, Stop, TimerFired
 from cos2p.runtime.server import Done, Effect, NewVersion, Note, Send, Server, Timer
 from cos2p.runtime.world import first_weights
 from cos2p.tracking.scores import Scores
-from cos2p.training.trainers import trainer
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 
@@ -324,7 +323,7 @@ class Driver:
     def _send(self, order: Order) -> None:
         data = self.server.task(order).to_bytes()
         extras = sum(tensor.nbytes for tensor in self.server.extras.get(order.task, {}).values())
-        limit = trainer(order.trainer).upload(self.config, order) + extras + ALLOWANCE
+        limit = make_trainer(self.config, order).upload() + extras + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, data, limit)
         self.scores.dispatched(order, self.now, len(data))
         self._log("dispatched", **self.server.dispatch_facts(order, len(data)))
