@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -74,6 +74,11 @@ class Merge:
         """Forget these groups and the holders: the round is closed."""
         for group in ("holders", *groups):
             setattr(self, group, {})
+
+    def take_over(self, other: Self) -> None:
+        """Go on from where another of the same kind stands, which is not used any more: its tensors are not copied."""
+        for group in self.groups:
+            setattr(self, group, getattr(other, group))
 
     def state(self) -> dict[str, Weights]:
         """Everything that is not settings, as named groups of tensors. Write it down before the next `add`."""

@@ -17,7 +17,7 @@ for all width-only methods (a trial: 46 → 55 points).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -154,6 +154,10 @@ class MemoryMerge(Merge):
         return (visited >= oldest).float()
 
     # ------------------------------------------------------------ checkpoint
+
+    def take_over(self, other: Self) -> None:
+        super().take_over(other)
+        self._memory, self._visited, self._round = other._memory, other._visited, other._round
 
     def state(self) -> dict[str, Weights]:
         groups = {f"memory.{client}": memory for client, memory in self._memory.items()}

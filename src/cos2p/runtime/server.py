@@ -84,19 +84,8 @@ Effect = Send | Timer | Note | NewVersion | Done
 
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
-        trigger, redispatch = method.rules()
-        schedule = context.schedule
         self.context, self.method = context, method
-        self.coordinator = Coordinator(
-            Rules(
-                trigger=trigger,
-                redispatch=redispatch,
-                rounds=schedule.rounds,
-                max_updates=schedule.updates,
-                task_timeout=schedule.task_timeout,
-                max_staleness=schedule.max_staleness,
-            )
-        )
+        self.coordinator = Coordinator(self._rules())
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
@@ -164,7 +153,22 @@ class Server:
         self.context = replace(self.context, members={**self.context.members, member.name: member})
         method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
-        self.method = method
+        merge = method.merge()
+        merge.take_over(self.merge)
+        self.method, self.merge = method, merge
+        self.coordinator.rules = self._rules()
+
+    def _rules(self) -> Rules:
+        """As the method and the schedule say for the present members."""
+        schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        return Rules(
+            trigger=trigger,
+            redispatch=redispatch,
+            rounds=schedule.rounds,
+            max_updates=schedule.updates,
+            task_timeout=schedule.task_timeout,
+            max_staleness=schedule.max_staleness,
+        )
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
@@ -355,6 +359,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"])
+        self.coordinator.rules = self._rules()
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current)
         for name, group in groups.items():
