@@ -20,6 +20,7 @@ from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
+from cos2p.methods import make_trainer
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model
@@ -48,7 +49,7 @@ def jobs(
     merge = SegmentMerge(config)
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in delta.items()],
-        "check at the door": lambda: check_update(update, order, config, max_rms=10.0),
+        "check at the door": lambda: check_update(update, order, config, make_trainer(config, order), max_rms=10.0),
         "add, first of its round": lambda: merge.add(fresh, current),
         "add, τ = 0": lambda: merge.add(fresh, current),
         "add, τ = 1, every tensor moved": lambda: merge.add(stale, current),

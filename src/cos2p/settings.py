@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+def shared(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """The values of the fields that `settings` has from `kind`, a class it derives from: to pass them on."""
+    return {name: getattr(settings, name) for name in kind.model_fields}
 
 
 def problems(error: ValidationError, path: str = "") -> list[str]:

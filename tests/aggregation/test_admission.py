@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.aggregation.admission import check_update, root_mean_square
+from cos2p.aggregation import admission
+from cos2p.aggregation.admission import root_mean_square
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Update
+from cos2p.messages import Order, Update
+from cos2p.methods import make_trainer
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.runtime.server import Server
@@ -20,6 +23,10 @@ from tests.test_messages import HOSTILE
 from tests.tiny import VIT, same
 
 Wrong = Callable[[Update], Update]
+
+
+def check_update(update: Update, order: Order, config: ModelConfig, **limits: float) -> float:
+    return admission.check_update(update, order, config, make_trainer(config, order), **limits)
 
 
 def with_delta(change: Callable[[Weights], Any]) -> Wrong:

@@ -16,12 +16,12 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice, digest_of
 from cos2p.fleet.wire import CHUNK_BYTES
 from cos2p.messages import Task, Update
+from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
-from cos2p.training.trainers import run_task
 
 
 class NoEvaluator(Evaluator):

@@ -17,13 +17,12 @@ from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order, Task, Update
+from cos2p.methods import make_trainer, run_task
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import unpack_memory
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.submodel.slicing import extract, extract_prefix
-from cos2p.training.costs import submodel_memory
 from cos2p.training.prefix import encode
-from cos2p.training.trainers import run_task
 from tests.fleet.lab import small_recipe
 
 pytestmark = pytest.mark.fleet
@@ -122,7 +121,7 @@ def its_process_is_killed(transfers: Transfers, job: Job) -> None:
 def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) -> None:
     recipe = wide_recipe()
     world = build_world(recipe)
-    whole = submodel_memory(world.config, make_task(world, 1.0).order, 12).total
+    whole = make_trainer(world.config, make_task(world, 1.0).order).memory(12).total
     cap = whole // 3
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
@@ -138,12 +137,12 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         rate = next(
             rate
             for rate in (0.5625, 0.25, 0.0625)
-            if submodel_memory(world.config, make_task(world, rate, 0).order, 12).total <= cap
+            if make_trainer(world.config, make_task(world, rate, 0).order).memory(12).total <= cap
         )
         smaller, order = transfers.job(rate, start=world.config.depth - len(make_task(world, rate).order.spec.window))
         outcome = transfers.process.train(smaller)
         assert outcome.done, outcome.reason
-        assert outcome.numbers["peak"] <= submodel_memory(world.config, order, 12).total + SLACK_BYTES
+        assert outcome.numbers["peak"] <= make_trainer(world.config, order).memory(12).total + SLACK_BYTES
     finally:
         transfers.process.stop()
 
@@ -152,7 +151,7 @@ def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
     """Windows at every height, in one process: what a task leaves behind must not count against the next."""
     recipe = wide_recipe()
     orders = [make_task(build_world(recipe), 0.375, start).order for start in (0, 1, 2)]
-    cap = max(submodel_memory(build_world(recipe).config, order, 12).total for order in orders)
+    cap = max(make_trainer(build_world(recipe).config, order).memory(12).total for order in orders)
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
         transfers.process.start()

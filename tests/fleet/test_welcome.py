@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cos2p.methods import build_method, methods
+from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.runtime.decisions import ClientJoined, TaskFailed
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import World, build_world, first_weights
-from cos2p.training.trainers import run_task, trainer
 from tests.fleet.lab import small_recipe
 
 
@@ -63,4 +62,4 @@ def test_a_lowered_rate_makes_the_next_task_no_larger(world: World, method: str)
 
 def size(made: Server, task: Send, world: World, member: Member) -> int:
     """Bytes the task's trainer would need."""
-    return trainer(task.order.trainer).memory(world.config, task.order, member.samples).total
+    return make_trainer(world.config, task.order).memory(member.samples).total

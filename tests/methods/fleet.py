@@ -11,7 +11,7 @@ from typing import Any
 
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.messages import Order, Task
-from cos2p.methods import build_method
+from cos2p.methods import build_method, run_task
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
@@ -22,7 +22,6 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
-from cos2p.training.trainers import run_task
 from tests.tiny import same
 
 

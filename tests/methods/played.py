@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cos2p.messages import Order, Update
+from cos2p.methods import run_task
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.tracking.event_kinds import Event
-from cos2p.training.trainers import run_task
 from tests.runtime.small import InlineWorkers, small
 
 Events = list[tuple[str, Mapping[str, Any]]]

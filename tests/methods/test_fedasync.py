@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from cos2p.aggregation.mixing import Damping
-from cos2p.methods.fedasync import FedAsyncSettings
+from cos2p.methods.fedasync import Damping, FedAsyncSettings
 from cos2p.tracking.event_kinds import Merged
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import same

@@ -10,15 +10,15 @@ import torch
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import ConfigError
 from cos2p.methods import build_method
-from cos2p.methods.fedrolex_official import FedRolexOfficial, ThinMethod
-from cos2p.methods.heterofl import HeteroFl
+from cos2p.methods.fedrolex_official import FedRolexOfficial
+from cos2p.methods.heterofl.cut import fitted_config, places, scaled_config, scaled_slices, take_scaled
+from cos2p.methods.heterofl.device import Scaler
+from cos2p.methods.heterofl.method import HeteroFl, ScaledMethod
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.runtime.results import write_results
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.thin import fitted_config, places, take_thin, thin_config, thin_slices
 from cos2p.tracking.figures import RunFigures
-from cos2p.training.thin import Scaler
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 from tests.tiny import VIT, assert_close, context, same
@@ -45,7 +45,7 @@ def test_turns_fit_the_run_however_short() -> None:
 def test_small_devices_lie_inside_large_ones_in_every_round() -> None:
     method = official(rates=(0.25, 0.5))
     for q in range(5):
-        small, large = (thin_slices(VIT, method.part(client, q)) for client in ("pi-0", "pi-1"))
+        small, large = (scaled_slices(VIT, method.part(client, q)) for client in ("pi-0", "pi-1"))
         for name in small:
             for inner, outer in zip(small[name], large[name], strict=True):
                 assert inner is None or outer is None or set(inner.tolist()) <= set(outer.tolist())
@@ -62,12 +62,12 @@ def test_with_the_whole_model_it_is_fedavg_whatever_the_roll() -> None:
 def test_what_nobody_held_stays_bitwise(name: str) -> None:
     fleet = Fleet(with_rates(digits_house(rounds=2), 0.2), {"name": name}).run()
     method = fleet.method
-    assert isinstance(method, ThinMethod)
+    assert isinstance(method, ScaledMethod)
     expected: Weights = {n: t.clone() for n, t in fleet.start.items()}
     changed = 0
     for q in range(2):
         part = method.part(fleet.orders[0].client, q)
-        for tensor_name, cuts in thin_slices(fleet.context.config, part).items():
+        for tensor_name, cuts in scaled_slices(fleet.context.config, part).items():
             at = places(cuts)
             changed += int((expected[tensor_name][at] != fleet.server.weights[tensor_name][at]).sum())
             expected[tensor_name][at] = fleet.server.weights[tensor_name][at]
@@ -77,7 +77,7 @@ def test_what_nobody_held_stays_bitwise(name: str) -> None:
 
 def test_heterofl_never_moves() -> None:
     method = build_method({"name": "heterofl"}, context(VIT))
-    assert isinstance(method, ThinMethod)
+    assert isinstance(method, ScaledMethod)
     assert method.part("pi-0", 0) == method.part("pi-0", 99)
     residual = method.part("pi-0", 5).residual
     assert (residual.start, residual.count) == (0, 7)  # r = 0.4375 is the largest that a quarter allows here
@@ -90,9 +90,9 @@ def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelCon
     weights, inputs = random_weights(config, 1), random_inputs(config, 1)
     evaluated = method.evaluated_weights(weights)
     small = fitted_config(config, evaluated)
-    assert small == thin_config(config, method.rates["pi-1"])
+    assert small == scaled_config(config, method.rates["pi-1"])
     spec = SubmodelSpec.full(small)
-    trained = ElasticTransformer(small, spec).load(take_thin(weights, config, method.part("pi-1", 0)))
+    trained = ElasticTransformer(small, spec).load(take_scaled(weights, config, method.part("pi-1", 0)))
     Scaler(method.rates["pi-1"]).begin(trained)
     with torch.no_grad():
         server = ElasticTransformer(small, spec).load({n: evaluated[n] for n in compact_shapes(small, spec)})

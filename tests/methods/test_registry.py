@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from cos2p import methods as package
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import build_method, method_class, method_settings, methods
+from cos2p.methods import registry as package
 from cos2p.methods.base import Assignment, Call, Merge, Method
 from cos2p.methods.cos2p import Cos2p, Cos2pAsync, Cos2pSync
 from cos2p.methods.fedavg import FedAvg

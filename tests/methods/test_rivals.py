@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.devices.device import device
 from cos2p.messages import tensor_bytes
-from cos2p.methods import build_method
+from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.base import Assignment, Call, Member
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
-from cos2p.training.evaluation import evaluate_global
-from cos2p.training.trainers import run_task, trainer
+from cos2p.training.evaluation import evaluate_exits
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, context, copy, same
@@ -135,7 +134,8 @@ def test_a_whole_run_on_digits(name: str) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
     assert not same(fleet.server.weights, fleet.start)
     world, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
-    scores = evaluate_global(world.config, evaluated, world.bundle.test, world.recipe.data.normalize, [1, 2])
+    model = fleet.method.evaluation_model(world.config, evaluated, [1, 2])
+    scores = evaluate_exits(model, world.bundle.test, world.recipe.data.normalize)
     assert all(math.isfinite(scores[depth]["top1"]) for depth in (1, 2))
 
 
@@ -160,19 +160,19 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     config = fleet.context.config
     for order in fleet.orders:
-        known = trainer(order.trainer)
+        known = make_trainer(config, order)
         task = fleet.server.task(order)
         update, _ = run_task(config, task, digits().shards[order.client], {})
-        assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(config, order, update.spec)
-        assert tensor_bytes(update.delta, update.extras) == known.upload(config, order)
+        assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(update.spec)
+        assert tensor_bytes(update.delta, update.extras) == known.upload()
         assert tensor_bytes(task.weights) == tensor_bytes(update.delta)
 
 
 @pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
 def test_small_devices_work_less_and_need_less(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    known = trainer(fleet.orders[0].trainer)
-    work = [known.work(fleet.context.config, order, 30, 5).training for order in fleet.orders]
-    memory = [known.memory(fleet.context.config, order, 30).total for order in fleet.orders]
+    known = [make_trainer(fleet.context.config, order) for order in fleet.orders]
+    work = [trainer.flops(30, 5).training for trainer in known]
+    memory = [trainer.memory(30).total for trainer in known]
     assert work == sorted(set(work))
     assert memory == sorted(set(memory))

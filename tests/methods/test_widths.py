@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from cos2p import model
 from cos2p.messages import Update
+from cos2p.methods.segment_reports import reported
 from cos2p.methods.widths import (
     best_first,
     by_block,
     even_order,
     expected_tasks,
     random_spec,
-    reported,
     rolling,
     spread_at_random,
     width_budget,

@@ -16,7 +16,7 @@ import pytest
 
 from cos2p.methods import build_method
 from cos2p.methods.fedrolex_official import FedRolexOfficial
-from cos2p.submodel.thin import thin
+from cos2p.methods.heterofl.cut import scaled_cut
 from tests.official.case import fixture
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config
 from tests.tiny import context
@@ -34,10 +34,10 @@ def shift(round: int) -> tuple[int, int, int]:
 @pytest.mark.parametrize("case", OFFICIAL["index_lists"], ids=lambda case: f"round {case['round']}")
 def test_the_entries_of_every_tensor(case: dict[str, Any]) -> None:
     for rate, lists in zip(OFFICIAL["rates"], case["clients"], strict=True):
-        assert_index_lists(CONFIG, thin(CONFIG, rate, shift(case["round"])), lists)
+        assert_index_lists(CONFIG, scaled_cut(CONFIG, rate, shift(case["round"])), lists)
 
 
 def test_the_average_over_holders() -> None:
     combine = OFFICIAL["combine"]
-    parts = [thin(CONFIG, rate, shift(combine["round"])) for rate in combine["combine_rates"]]
+    parts = [scaled_cut(CONFIG, rate, shift(combine["round"])) for rate in combine["combine_rates"]]
     assert_combined(CONFIG, OFFICIAL["names"], parts, combine["after"])

@@ -12,10 +12,10 @@ import torch
 
 from cos2p import SubmodelSpec
 from cos2p.methods import build_method
-from cos2p.methods.heterofl import HeteroFl
+from cos2p.methods.heterofl.cut import fold_scaler, scaled_config, scaled_cut, take_scaled
+from cos2p.methods.heterofl.device import Scaler
+from cos2p.methods.heterofl.method import HeteroFl
 from cos2p.models.transformer import ElasticTransformer, make_context
-from cos2p.submodel.thin import fold_scaler, take_thin, thin, thin_config
-from cos2p.training.thin import Scaler
 from tests.official.case import agree, fixture, wave
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config, start
 from tests.tiny import context
@@ -34,19 +34,19 @@ def test_the_entries_of_every_tensor() -> None:
     method = build_method({"name": "heterofl"}, context(CONFIG, rates=(0.5,)))
     assert isinstance(method, HeteroFl)
     for rate, lists in zip(OFFICIAL["rates"], OFFICIAL["index_lists"], strict=True):
-        assert_index_lists(CONFIG, thin(CONFIG, rate, method.shift(7)), lists)
+        assert_index_lists(CONFIG, scaled_cut(CONFIG, rate, method.shift(7)), lists)
 
 
 def test_the_average_over_holders() -> None:
-    parts = [thin(CONFIG, rate) for rate in OFFICIAL["combine"]["combine_rates"]]
+    parts = [scaled_cut(CONFIG, rate) for rate in OFFICIAL["combine"]["combine_rates"]]
     assert_combined(CONFIG, OFFICIAL["names"], parts, OFFICIAL["combine"]["after"])
 
 
 def thin_model(folded: bool = False) -> ElasticTransformer:
     rate = OFFICIAL["passes"]["rate"]
     full = {name: 0.3 * tensor for name, tensor in start(CONFIG, OFFICIAL["names"]).items()}
-    weights = take_thin(full, CONFIG, thin(CONFIG, rate))
-    small = thin_config(CONFIG, rate)
+    weights = take_scaled(full, CONFIG, scaled_cut(CONFIG, rate))
+    small = scaled_config(CONFIG, rate)
     return ElasticTransformer(small, SubmodelSpec.full(small)).load(fold_scaler(weights, rate) if folded else weights)
 
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from cos2p.methods import build_method
-from cos2p.methods.prunefl import PruneFl
-from cos2p.methods.reconfiguration import strongest, worth_their_time
-from cos2p.training.prunefl import GradientSums
+from cos2p.methods.prunefl.device import GradientSums
+from cos2p.methods.prunefl.method import PruneFl
+from cos2p.methods.prunefl.reconfiguration import strongest, worth_their_time
 from tests.official.block import VIT, by_segment, give_gradients, model
 from tests.official.case import agree, fixture, wave
 from tests.tiny import context

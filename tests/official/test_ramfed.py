@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.memory import MemoryMerge
 from cos2p.aggregation.merge import Contribution
+from cos2p.methods.ramfed import MemoryMerge
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights, init_weights
 from cos2p.submodel.slicing import compact_shapes

@@ -13,9 +13,9 @@ import torch
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.thin import ThinMerge
+from cos2p.methods.heterofl.cut import ScaledCut, scaled_slices, take_scaled
+from cos2p.methods.heterofl.merge import ScaledMerge
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.thin import ScaledCut, take_thin, thin_slices
 from tests.official.case import agree, wave
 
 _ENCODER = "transformer_encoder.layers.0."
@@ -60,7 +60,7 @@ def start(config: ModelConfig, names: Sequence[str]) -> Weights:
 
 def assert_index_lists(config: ModelConfig, part: ScaledCut, official: Mapping[str, Sequence[Sequence[int]]]) -> None:
     """Every axis of every tensor holds the same entries in the same order."""
-    ours, compared = thin_slices(config, part), 0
+    ours, compared = scaled_slices(config, part), 0
     for their_name, lists in official.items():
         name = our_name(their_name)
         if name is None:
@@ -73,9 +73,9 @@ def assert_index_lists(config: ModelConfig, part: ScaledCut, official: Mapping[s
 
 def assert_combined(config: ModelConfig, names: Sequence[str], parts: Sequence[ScaledCut], official: Any) -> None:
     """Two updates, 0.1·wave(40 + 5m + i) of client m, merged over the holders of each scalar."""
-    weights, merge = start(config, names), ThinMerge(config)
+    weights, merge = start(config, names), ScaledMerge(config)
     for client, part in enumerate(parts):
-        delta = {name: torch.zeros_like(tensor) for name, tensor in take_thin(weights, config, part).items()}
+        delta = {name: torch.zeros_like(tensor) for name, tensor in take_scaled(weights, config, part).items()}
         for i, their_name in enumerate(names):
             name = our_name(their_name)
             if name is not None:

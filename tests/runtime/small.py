@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from typing import Any
 
 from cos2p.messages import Task
+from cos2p.methods import method_class, run_task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import TaskOutcome, pack_memory
 from cos2p.runtime.world import World
-from cos2p.training.evaluation import evaluate_global
+from cos2p.training.evaluation import evaluate_exits
 from cos2p.training.masks import Remembered
-from cos2p.training.trainers import run_task
 
 VALUES: dict[str, Any] = {
     "name": "small",
@@ -55,7 +55,8 @@ class InlineWorkers:
 
     def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
         test, normalize = self.world.bundle.test, self.world.recipe.data.normalize
-        scores = evaluate_global(self.world.config, weights, test, normalize, exits)
+        model = method_class(self.world.recipe.method["name"]).evaluation_model(self.world.config, weights, exits)
+        scores = evaluate_exits(model, test, normalize)
         return _done({"test": {str(depth): value for depth, value in scores.items()}})
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
+from cos2p.methods import run_task
 from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.server import Effect, Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
-from cos2p.training.trainers import run_task
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 

@@ -5,9 +5,10 @@ import torch
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.data.examples import Normalize
+from cos2p.methods import Method
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract, extract_prefix
-from cos2p.training.evaluation import evaluate, evaluate_global
+from cos2p.training.evaluation import evaluate, evaluate_exits
 from cos2p.training.prefix import PrefixFile, prefix_features
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import copy, examples, same, window
@@ -51,7 +52,7 @@ def _table(config: ModelConfig, weights: dict[str, torch.Tensor]) -> dict[str, t
 def test_the_servers_model_is_scored_by_depth_and_left_alone(config: ModelConfig) -> None:
     weights, data = random_weights(config, 1), examples(config, 9)
     before = copy(weights)
-    by_depth = evaluate_global(config, weights, data, Normalize(), exits=(4, 1, 2))
+    by_depth = evaluate_exits(Method.evaluation_model(config, weights, exits=(4, 1, 2)), data, Normalize())
     assert list(by_depth) == [1, 2, 4]
     spec = SubmodelSpec.full(config, (1, 2, 4))
     model = ElasticTransformer(config, spec).load(extract(weights, config, spec))

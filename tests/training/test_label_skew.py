@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cos2p.data.examples import Bundle
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Task
+from cos2p.methods import run_task
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -22,7 +23,6 @@ from cos2p.runtime.world import model_config
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import check_correctable, log_shares, with_own_shares
 from cos2p.training.shard import Shard
-from cos2p.training.trainers import run_task
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, examples, order, shard, task, window
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.data.examples import Examples
 from cos2p.errors import TrainingError
 from cos2p.messages import Precision, Task, tensor_bytes
 from cos2p.models.layout import Weights
@@ -17,9 +19,10 @@ from cos2p.models.spec import BlockSize
 from cos2p.models.transformer import ElasticTransformer, make_context
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training import prefix as prefix_module
-from cos2p.training import trainers
 from cos2p.training.prefix import Features, PrefixFile, decode, encode, prefix_features
 from cos2p.training.settings import LocalSettings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Batch
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights, submodels
 from tests.tiny import VIT, order, same, shard, task, window
 
@@ -154,47 +157,45 @@ def test_never_more_than_one_frozen_block_is_in_memory() -> None:
 # ---------------------------------------------------------------- training on the cache
 
 
-def uncached(
-    config: ModelConfig, given: Task, spec: SubmodelSpec, weights: Weights, rescale: bool
-) -> ElasticTransformer:
-    """What `trainers.submodel` would build if the prefix were held and run again at every step."""
-    model = ElasticTransformer(config, spec, rescale=rescale, hold_prefix=True)
-    return model.load(weights | decode(given.prefix))
+class Recording(SubmodelTrainer):
+    """Notes every loss of the weight phase."""
 
-
-def losses_of(
-    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, given: Task, *, cached: bool
-) -> tuple[list[float], dict[str, float], Weights]:
-    """Every loss of the weight phase, the report, and what was learned."""
-    losses = []
-    exits_loss = trainers.exits_loss
-
-    def recording(*arguments: object) -> Tensor:
-        loss = exits_loss(*arguments)  # type: ignore[arg-type]
-        losses.append(loss.item())
+    def loss(self, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
+        loss = super().loss(outputs, batch)
+        self.__dict__.setdefault("losses", []).append(loss.item())
         return loss
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trainers, "exits_loss", recording)
-        if not cached:
-            patch.setattr(trainers, "shard_features", lambda *_: None)
-            patch.setattr(trainers, "submodel", uncached)
-        update, _ = trainers.run_task(config, given, shard(config), {})
-    return losses, dict(update.report), update.delta
+
+class Uncached(Recording):
+    """The prefix is held and run again at every step."""
+
+    def shard_features(self, part: Examples) -> None:
+        return None
+
+    def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
+        model = ElasticTransformer(self.config, spec, rescale=rescale, hold_prefix=True)
+        return model.load(weights | decode(self.task.prefix))
+
+
+def losses_of(config: ModelConfig, given: Task, *, cached: bool) -> tuple[list[float], dict[str, float], Weights]:
+    """Every loss of the weight phase, the report, and what was learned."""
+    trainer = (Recording if cached else Uncached)(config, given.order)
+    update, _ = trainer.run(given, shard(config), {})
+    return trainer.__dict__["losses"], dict(update.report), update.delta
 
 
 @families
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_both_phases_on_the_cache_have_the_losses_of_the_uncached_run(
-    config: ModelConfig, precision: Precision, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, precision: Precision
 ) -> None:
     settings = LocalSettings.model_validate({"optimizer": "sgd", "mask": {"epochs": 2, "lr": 0.05}}).model_dump()
     settings |= {"epochs": 3, "batch": 4}
     spec = window(config, 2, exits=(3, 4))
     given = order(spec, quotas=(BlockSize(1, 4), BlockSize(2, 5)), prefix_precision=precision, lr=0.05, **settings)
     work = task(config, random_weights(config, 1), given)
-    found, report, delta = losses_of(monkeypatch, config, work, cached=True)
-    expected, slow_report, slow_delta = losses_of(monkeypatch, config, work, cached=False)
+    found, report, delta = losses_of(config, work, cached=True)
+    expected, slow_report, slow_delta = losses_of(config, work, cached=False)
     assert len(found) == 9
     assert found == pytest.approx(expected, abs=1e-5)
     assert report["mask_loss"] == pytest.approx(slow_report["mask_loss"], abs=1e-5)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cos2p.methods import run_task
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined
@@ -13,7 +14,6 @@ from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.seeding import torch_rng
 from cos2p.training.masks import sampled, top
-from cos2p.training.trainers import run_task
 
 SURE, NEVER = 40.0, -40.0
 

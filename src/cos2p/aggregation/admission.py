@@ -12,19 +12,25 @@ from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
 from cos2p.submodel.slicing import check_expected
-from cos2p.training.trainers import trainer
+from cos2p.training.trainer import Trainer
 
 
 def check_update(
-    update: Update, order: Order, config: ModelConfig, max_rms: float = math.inf, max_samples: float = math.inf
+    update: Update,
+    order: Order,
+    config: ModelConfig,
+    trainer: Trainer,
+    max_rms: float = math.inf,
+    max_samples: float = math.inf,
 ) -> float:
     """Raise UpdateRefused unless the update answers this very task, completely, with sane numbers.
 
-    `max_rms` bounds the update's root mean square, which is returned; `max_samples` what it says it was trained on.
+    The `trainer` is the order's: it says what must come back. `max_rms` bounds the update's root mean square, which is
+    returned; `max_samples` what it says it was trained on.
     """
     _check_identity(update, order)
     _check_spec(update, order, config)
-    expected = trainer(order.trainer).answer(config, order, update.spec)
+    expected = trainer.answer(update.spec)
     missing = sorted(set(expected) - set(update.delta))
     if missing:
         raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
@@ -43,7 +49,7 @@ def check_update(
         raise UpdateRefused(f"{broken} has values that are not finite")
     if size > max_rms:
         raise UpdateRefused(f"its root mean square is {size:.3g}; at most {max_rms:.3g} is let in")
-    trainer(order.trainer).check(config, order, update, max_rms)
+    trainer.check(update, max_rms)
     return size
 
 

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 
 from cos2p.devices.device import Device
 from cos2p.messages import Order
-from cos2p.models.config import ModelConfig
 from cos2p.seeding import numpy_rng
-from cos2p.training.trainers import trainer
+from cos2p.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -33,18 +32,16 @@ class Phases:
         return asdict(self)
 
 
-def task_phases(
-    config: ModelConfig, device: Device, order: Order, samples: int, test_samples: int, download: int
-) -> Phases:
+def task_phases(trainer: Trainer, device: Device, samples: int, test_samples: int, download: int) -> Phases:
     """How long the device takes; the jitter depends on the run's seed, the device and the attempt, nothing else."""
-    work = trainer(order.trainer).work(config, order, samples, test_samples)
+    order, work = trainer.order, trainer.flops(samples, test_samples)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
     return Phases(
         download=device.download_seconds(download) * factor,
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
         training=device.compute_seconds(work.training) * factor,
-        upload=device.upload_seconds(trainer(order.trainer).upload(config, order)) * factor,
+        upload=device.upload_seconds(trainer.upload()) * factor,
     )
 
 

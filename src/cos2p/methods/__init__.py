@@ -1,68 +1,69 @@
-"""Methods by name. A method of your own is one file and one entry point in the group `cos2p.methods`."""
+"""Methods, each with both its halves: what the server decides and what its devices do.
 
-from __future__ import annotations
+A method of one screen is a file (`fedavg`, `fedbuff`), a larger one a folder: `method` (which submodel, when to
+aggregate), `device` (its trainer), `merge` (how updates become the next model), and what both sides share. `cos2p` is
+the paper's; all others are its rivals and use nothing of it. `widths`, `leading`, `side_tensors` and `segment_reports`
+are what several have in common.
 
-from collections.abc import Mapping
-from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+Everything that a method of your own needs is imported from here (docs/howto/add-a-method.md); it builds on `training`,
+`aggregation` and `submodel`, and knows nothing of clocks, files and networks. Runtime and fleet drive methods and are
+not imported by them.
+"""
 
-from cos2p.errors import ConfigError, RecipeError
-from cos2p.methods.base import Method, RunContext
-from cos2p.settings import Settings
-
-_BUILT_IN = (
-    "adavit",
-    "cos2p",
-    "fedasync",
-    "fedavg",
-    "fedbuff",
-    "fedmezo",
-    "fedpm",
-    "fedrolex",
-    "fedrolex_official",
-    "heterofl",
-    "platon",
-    "prunefl",
-    "qvit",
-    "ramfed",
+from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
+from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.triggers import Trigger
+from cos2p.messages import Order, Update
+from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
+from cos2p.methods.registry import (
+    build_method,
+    make_trainer,
+    method_class,
+    method_settings,
+    methods,
+    run_task,
+    trainers,
 )
+from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.seeding import torch_rng
+from cos2p.settings import Settings, shared
+from cos2p.training.masks import Remembered
+from cos2p.training.settings import LocalSettings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Batch, Learned, Trainer
 
-
-@cache
-def methods() -> dict[str, type[Method]]:
-    """Every method known here: the built-in ones and those of installed packages."""
-    found: dict[str, type[Method]] = {}
-    for module in _BUILT_IN:
-        for value in vars(import_module(f"cos2p.methods.{module}")).values():
-            if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
-                found[value.name] = value
-    for entry in entry_points(group="cos2p.methods"):
-        value = entry.load()
-        if not (isinstance(value, type) and issubclass(value, Method)):
-            raise ConfigError(f"the entry point {entry.name!r} of cos2p.methods is not a Method class")
-        found[entry.name] = value
-    return found
-
-
-def method_class(name: str) -> type[Method]:
-    known = methods()
-    if name not in known:
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise RecipeError(f"unknown method {name!r}; {hint}known: {', '.join(sorted(known))}")
-    return known[name]
-
-
-def method_settings(values: Mapping[str, Any]) -> Settings:
-    """The typed settings of the `[method]` table, whose `name` says which method."""
-    name = values.get("name")
-    if not isinstance(name, str):
-        raise RecipeError(f"method.name is {name!r}; known: {', '.join(sorted(methods()))}")
-    return method_class(name).settings_type.model_validate({k: v for k, v in values.items() if k != "name"})
-
-
-def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
-    return method_class(str(values["name"]))(method_settings(values), context)
+__all__ = [
+    "Assignment",
+    "Batch",
+    "BlockKeep",
+    "Call",
+    "Contribution",
+    "Forms",
+    "Learned",
+    "LocalSettings",
+    "Member",
+    "Merge",
+    "Method",
+    "Order",
+    "Redispatch",
+    "Remembered",
+    "RunContext",
+    "SegmentMerge",
+    "Settings",
+    "SubmodelSpec",
+    "SubmodelTrainer",
+    "Trainer",
+    "Trigger",
+    "Update",
+    "Weights",
+    "build_method",
+    "make_trainer",
+    "method_class",
+    "method_settings",
+    "methods",
+    "run_task",
+    "shared",
+    "torch_rng",
+    "trainers",
+]

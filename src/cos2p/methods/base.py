@@ -1,20 +1,23 @@
 """`Method`: which submodel a client gets, how it trains, when the server aggregates, how updates are weighed.
 
-One method is one file. It composes named parts and answers four questions; it has no loop and does no I/O:
+One method is one file, or one folder, with both its halves: what the server decides, and what a device does. It
+composes named parts and answers a few questions; it has no loop and does no I/O:
 
-    rules()            when the server aggregates, and when a client gets its next task
-    assign(...)        which submodel this client trains now, and how
-    merge()            how accepted updates become the next model
-    accepted(...)      what the server remembers of an update (masks, statistics)
+    rules()              when the server aggregates, and when a client gets its next task
+    assign(...)          which submodel this client trains now, and how
+    trainers             what its devices do, if not plain training
+    merge()              how accepted updates become the next model
+    accepted(...)        what the server remembers of an update (masks, statistics)
+    evaluated_weights    the model that is judged and saved, and evaluation_model its forward pass
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
@@ -23,9 +26,11 @@ from cos2p.messages import Order, Precision, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
-from cos2p.settings import Settings
-from cos2p.submodel.segments import SegmentValues
-from cos2p.training.settings import LocalSettings, TrainingSettings
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.settings import Settings, shared
+from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,7 @@ class RunContext:
 
     def local(self, member: Member, **changes: Any) -> LocalSettings:
         """The recipe's local training for this member, one exit, no distillation; `changes` are the method's."""
-        plain = {
-            "epochs": self.training.epochs,
-            "batch": member.batch,
-            "optimizer": self.training.optimizer,
-            "weight_decay": self.training.weight_decay,
-            "lambda2": 0.0,
-        }
+        plain = {**shared(self.training, LocalTraining), "batch": member.batch, "lambda2": 0.0}
         return LocalSettings.model_validate({**plain, **changes})
 
 
@@ -88,24 +87,13 @@ class Assignment:
 
     spec: SubmodelSpec
     settings: Settings
-    trainer: str = "submodel"
+    """As the trainer's `settings_type` has them."""
+    trainer: type[Trainer] = SubmodelTrainer
+    """One of the method's `trainers`."""
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     extras: Weights = field(default_factory=dict)
     lr_factor: float = 1.0
-
-
-class Merge(Protocol):
-    """Turns accepted updates into the next version; its state goes into checkpoints."""
-
-    holders: SegmentValues
-
-    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        """Take an update in. Returns its mean weight by kind of segment: `heads`, `units`, `shared`."""
-
-    def apply(self, current: Weights) -> Weights: ...
-    def state(self) -> dict[str, Weights]: ...
-    def load_state(self, state: Mapping[str, Weights]) -> None: ...
 
 
 Forms = Mapping[str, tuple[str, ...]]
@@ -121,6 +109,8 @@ class Method:
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
+    """What its devices do with their tasks: all that `assign` may ask for."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
 
@@ -142,6 +132,17 @@ class Method:
     def evaluated_weights(self, weights: Weights) -> Weights:
         """The model that is evaluated and saved, from the server's current one (a method may mask or scale it)."""
         return weights
+
+    @classmethod
+    def evaluation_config(cls, config: ModelConfig, weights: Weights) -> ModelConfig:
+        """The config that `evaluated_weights` belong to, where they are not of the run's model."""
+        return config
+
+    @classmethod
+    def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
+        """The forward pass of `evaluated_weights`, with answers at these exits."""
+        config = cls.evaluation_config(config, weights)
+        return ElasticTransformer(config, SubmodelSpec.full(config, sorted(exits))).load(weights)
 
     def initial_weights(self, weights: Weights) -> Weights:
         """A method may begin from other weights than the recipe's."""

@@ -13,29 +13,27 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from cos2p.aggregation.merge import SegmentMerge
+from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import Rule
 from cos2p.costs.budget import mask_plan, peak
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.base import Assignment, Call, Forms, Member, Merge, Method, RunContext
+from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
-from cos2p.settings import Settings
+from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, spread
 from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
 from cos2p.training.costs import workload
-from cos2p.training.distillation import Direction
-from cos2p.training.masks import FinalMask, random_keep
-from cos2p.training.prefix import Store
-from cos2p.training.settings import LocalSettings, MaskPhase, OptimizerName
+from cos2p.training.masks import random_keep
+from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
 
 MaskKind = Literal["trainable", "fixed", "random"]
 
 
-class MaskSettings(Settings):
+class MaskSettings(MaskTraining):
     """Width: which heads and units a device keeps of the blocks in its window."""
 
     heads: MaskKind = Field(
@@ -46,25 +44,15 @@ class MaskSettings(Settings):
     warmup: int = Field(
         default=0, ge=0, description="Rounds with fixed masks before they train: the weights they judge by come first."
     )
-    epochs: int = Field(default=5, ge=0, description="Ê: passes over the local data for the masks.")
-    lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances.")
-    lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width.")
-    optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
-    final: FinalMask = Field(
-        default="top", description="`top`: the most important segments are kept; `sampled`: a draw by importance."
-    )
 
 
-class ExitSettings(Settings):
+class ExitSettings(Distillation):
     """Exits along the depth and self-distillation between them."""
 
     kind: Literal["tiers", "none"] = Field(
         default="tiers",
         description="`tiers`: an exit wherever a smaller device's window would end; `none`: the top only.",
     )
-    lambda2: float = Field(default=0.2, ge=0, le=1, description="λ2: weight of distillation; 0: labels alone.")
-    temperature: float = Field(default=3.0, gt=0, description="t: softness of the distributions, 1 to 5.")
-    direction: Direction = Field(default="student-teacher", description="Which way the KL divergence is taken.")
 
 
 class WindowSettings(Settings):
@@ -76,13 +64,11 @@ class WindowSettings(Settings):
     )
 
 
-class PrefixSettings(Settings):
+class PrefixSettings(FeatureCache):
     """The frozen blocks below the window."""
 
     width: Literal["full", "cut"] = Field(default="full", description="`cut`: by the device's own masks.")
     precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
-    features: Store = Field(default="memory", description="Where a device keeps its features: memory or disk.")
-    feature_precision: Literal["float32", "float16"] = Field(default="float32", description="float16 halves the cache.")
 
 
 class WeightingSettings(Settings):
@@ -232,25 +218,18 @@ class Cos2p(Method):
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
-        masks, exits, prefix = self.settings.masks, self.settings.exits, self.settings.prefix
-        return self.context.local(
-            member,
-            rescale=self.settings.rescale,
-            lambda2=exits.lambda2 if exits.kind == "tiers" else 0.0,
-            temperature=exits.temperature,
-            direction=exits.direction,
-            features=prefix.features,
-            feature_precision=prefix.feature_precision,
-            mask=MaskPhase(
-                epochs=masks.epochs,
-                lr=masks.lr,
-                lambda1=masks.lambda1,
-                optimizer=masks.optimizer,
-                heads=masks.heads == "trainable",
-                units=masks.units == "trainable",
-                final=masks.final,
+        masks, exits = self.settings.masks, self.settings.exits
+        changes = {
+            **shared(exits, Distillation),
+            **shared(self.settings.prefix, FeatureCache),
+            "rescale": self.settings.rescale,
+            "mask": MaskPhase(
+                **shared(masks, MaskTraining), heads=masks.heads == "trainable", units=masks.units == "trainable"
             ),
-        )
+        }
+        if exits.kind == "none":
+            changes["lambda2"] = 0.0
+        return self.context.local(member, **changes)
 
     # ------------------------------------------------------------ what the server remembers
 

@@ -8,21 +8,68 @@ Defaults: α = 0.6 and a = 0.5 (polynomial), hinge a = 10, b = 4 as in public im
 from memory of the paper's experiments; `rho = 0` trains without the term (and saves 4 bytes a parameter). Updates too
 old are dropped only if the recipe says so (`schedule.max_staleness`). Full models cannot keep a device's budget: this
 is a bound to compare with.
+
+x_new is the model the device trained, of which a submodel holds a part: only those scalars move. α_v is computed anew
+for each arrival from the constant α (an implementation that multiplies a stored α by s decays for ever). On the device
+the term is added to the gradient, so that the optimiser sees it as a part of the loss (weight decay here is decoupled
+and would not be); the model as it came has to stay in memory for it.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
+import torch
 from pydantic import Field
 
-from cos2p.aggregation.mixing import Damping, DampingKind, MixingMerge
+from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.methods.base import Assignment, Call, Merge, Method
+from cos2p.aggregation.weights import even_weight
+from cos2p.costs.shape import trainable_scalars
+from cos2p.errors import ConfigError
+from cos2p.methods.base import Assignment, Call, Method
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
-from cos2p.settings import Settings
-from cos2p.training.proximal import ProximalTask
+from cos2p.settings import Settings, shared
+from cos2p.submodel.slicing import window_slices
+from cos2p.training.costs import prunable_scalars, trained_shape
+from cos2p.training.settings import ExtendedSettings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
+
+DampingKind = Literal["constant", "polynomial", "hinge"]
+
+
+@dataclass(frozen=True)
+class Damping:
+    """s(τ), Section 4 of FedAsync: how much an update counts that is τ versions old.
+
+    >>> Damping("polynomial", a=0.5)(3), Damping("hinge", a=10, b=4)(4), Damping("hinge", a=10, b=4)(5)
+    (0.5, 1.0, 0.09090909090909091)
+    """
+
+    kind: DampingKind = "constant"
+    a: float = 0.5
+    """Exponent of `polynomial`, slope of `hinge`."""
+    b: float = 0.0
+    """`hinge`: the staleness up to which nothing is damped."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(DampingKind):
+            raise ConfigError(f"unknown damping {self.kind!r}; known: {', '.join(get_args(DampingKind))}")
+        for name in ("a", "b"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"damping {name} is {getattr(self, name)}; it cannot be negative")
+
+    def __call__(self, staleness: int) -> float:
+        if self.kind == "polynomial":
+            return float((staleness + 1.0) ** -self.a)
+        if self.kind == "hinge" and staleness > self.b:
+            return 1.0 / (self.a * (staleness - self.b) + 1.0)
+        return 1.0
 
 
 class MixingSettings(Settings):
@@ -39,16 +86,76 @@ class MixingSettings(Settings):
         return Damping(self.staleness, slope, self.hinge_start)
 
 
-class FedAsyncSettings(MixingSettings):
+class ProximalSettings(Settings):
+    """The device's side of FedAsync."""
+
     rho: float = Field(
         default=0.005, ge=0, description="ρ: pull towards the received model in local training; 0: none."
     )
+
+
+class ProximalTask(ExtendedSettings, ProximalSettings):
+    """Plain training with the term."""
+
+
+class FedAsyncSettings(MixingSettings, ProximalSettings):
+    """Both sides."""
+
+
+class ProximalTrainer(Trainer):
+    """The device: adds ρ(x − x_τ) to the gradient, that is ρ/2·‖x − x_τ‖² to the loss; x_τ is the model as it came."""
+
+    name: ClassVar[str] = "proximal"
+    settings_type = ProximalTask
+    settings: ProximalTask
+
+    def before_step(self) -> None:
+        rho = self.settings.rho
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach(), alpha=rho).sub_(self.start[name], alpha=rho)
+
+    def step_flops(self) -> float:
+        return 4 * prunable_scalars(self.config, trained_shape(self.config, self.order))
+
+    def held_bytes(self) -> int:
+        return 4 * trainable_scalars(self.config, trained_shape(self.config, self.order))
+
+
+class MixingMerge(Merge):
+    """The server: mixes each update into the next version as it arrives; several before one are mixed one by one."""
+
+    groups: ClassVar[tuple[str, ...]] = ("next", "holders")
+    next: Weights
+    """The tensors that have moved since the last version."""
+
+    def __init__(self, config: ModelConfig, alpha: float, damping: Damping) -> None:
+        super().__init__(config)
+        self.alpha, self.damping = alpha, damping
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+        alpha = self.alpha * self.damping(item.staleness)
+        for name, cut in window_slices(self.config, item.spec).items():
+            now, received, delta = self.next.get(name, current[name]), item.received[name], item.delta[name]
+            if cut is None:
+                self.next[name] = torch.lerp(now, received - delta, alpha)
+                continue
+            held = torch.lerp(now.index_select(*cut), received.index_select(*cut) - delta, alpha)
+            self.next[name] = now.index_copy(*cut, held)
+        self.count_holders(item)
+        return even_weight(alpha)
+
+    def apply(self, current: Weights) -> Weights:
+        updated = {**current, **self.next}
+        self.clear("next")
+        return updated
 
 
 class FedAsync(Method):
     name: ClassVar[str] = "fedasync"
     title: ClassVar[str] = "FedAsync (full)"
     settings_type: ClassVar[type[Settings]] = FedAsyncSettings
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, ProximalTrainer)
     over_budget: ClassVar[bool] = True
     settings: FedAsyncSettings
 
@@ -59,7 +166,8 @@ class FedAsync(Method):
         spec, local = SubmodelSpec.full(self.context.config), self.context.local(call.member)
         if self.settings.rho == 0:
             return Assignment(spec, local)
-        return Assignment(spec, ProximalTask(local=local, rho=self.settings.rho), trainer="proximal")
+        task = ProximalTask(local=local, **shared(self.settings, ProximalSettings))
+        return Assignment(spec, task, ProximalTrainer)
 
     def merge(self) -> Merge:
         return MixingMerge(self.context.config, self.settings.alpha, self.settings.damping())

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 
-from cos2p.aggregation.buffer import BufferMerge
-from cos2p.aggregation.mixing import Damping
+from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.methods.base import Assignment, Call, Merge, Method
+from cos2p.aggregation.weights import even_weight
+from cos2p.methods.base import Assignment, Call, Method
+from cos2p.methods.fedasync import Damping
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
+from cos2p.submodel.segments import expand, segment_key
+from cos2p.submodel.slicing import window_slices
 
 
 class FedBuffSettings(Settings):
@@ -31,6 +37,44 @@ class FedBuffSettings(Settings):
     )
     server_lr: float = Field(default=1.0, gt=0, description="η_g: the server's step, 0.1 to 2; 1 averages.")
     exponent: float = Field(default=0.5, ge=0, description="a of s(τ) = (1+τ)^(−a); 0: no damping.")
+
+
+class BufferMerge(Merge):
+    """B ← B + s(τ)·Δ, then w ← w − η_g · B / K.
+
+    When it is applied is the trigger's business; a part-filled buffer at the end of a run is a smaller K. The sum is
+    divided by the number of updates, not by Σs: stale updates are damped, fresh ones are not raised in exchange. Where
+    an update is a submodel's, each scalar is divided by the updates that hold it, which for full models is K; scalars
+    nobody holds stay bitwise.
+    """
+
+    groups: ClassVar[tuple[str, ...]] = ("sum", "holders")
+    sum: Weights
+
+    def __init__(self, config: ModelConfig, server_lr: float, damping: Damping) -> None:
+        super().__init__(config)
+        self.server_lr, self.damping = server_lr, damping
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+        factor = self.damping(item.staleness)
+        for name, cut in window_slices(self.config, item.spec).items():
+            if name not in self.sum:
+                self.sum[name] = torch.zeros_like(current[name])
+            if cut is None:
+                self.sum[name].add_(item.delta[name], alpha=factor)
+            else:
+                self.sum[name].index_add_(*cut, item.delta[name], alpha=factor)
+        self.count_holders(item)
+        return even_weight(factor)
+
+    def apply(self, current: Weights) -> Weights:
+        updated = dict(current)
+        for name, total in self.sum.items():
+            key = segment_key(self.config, name)
+            inverse = expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config)
+            updated[name] = torch.addcmul(current[name], total, inverse, value=-self.server_lr)
+        self.clear("sum")
+        return updated
 
 
 class FedBuff(Method):

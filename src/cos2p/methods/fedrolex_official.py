@@ -1,7 +1,7 @@
 """FedRolex as its official code cuts (Alam et al., NeurIPS 2022), and HeteroFL (Diao et al., ICLR 2021).
 
 Both give a device a share r of *every* dimension: the residual width, the inside of each head, and the MLP units
-(see `submodel.thin`). HeteroFL keeps the leading part for ever, so that only large devices train the tail. FedRolex
+(see `heterofl.cut`). HeteroFL keeps the leading part for ever, so that only large devices train the tail. FedRolex
 rolls it: in round q the part of a dimension of size D is roll(arange(D), q mod D)[:⌈rD⌉], the same q for all devices
 and layers, so that residual sums align and small parts lie inside large ones. The server averages every scalar over
 its holders with equal weights.
@@ -24,43 +24,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from cos2p.aggregation.thin import ThinMerge
-from cos2p.methods.base import Assignment, Call, Forms, Merge, Method, RunContext
+from cos2p.methods.base import Forms
+from cos2p.methods.heterofl.method import ScaledMethod, Shift
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings, expected_tasks
-from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
-from cos2p.submodel.thin import ScaledCut, thin, thin_rate
-from cos2p.training.thin import ThinTask
-
-Shift = tuple[int, int, int]
-"""How far the windows over residual width, heads' insides and units have moved."""
-
-
-class ThinMethod(Method):
-    """A share of every dimension; subclasses say where it lies."""
-
-    settings_type: ClassVar[type[Settings]] = AveragingSettings
-    settings: AveragingSettings
-    forms: ClassVar[Forms] = WITHOUT_SCALER
-
-    def __init__(self, settings: Settings, context: RunContext) -> None:
-        super().__init__(settings, context)
-        self.rates = {name: thin_rate(context.config, member.rate) for name, member in context.members.items()}
-        """r of each client."""
-
-    def shift(self, round: int) -> Shift:
-        raise NotImplementedError
-
-    def part(self, client: str, round: int) -> ScaledCut:
-        return thin(self.context.config, self.rates[client], self.shift(round))
-
-    def assign(self, call: Call) -> Assignment:
-        local = self.context.local(call.member, rescale=self.settings.rescale)
-        task = ThinTask(local=local, thin=self.part(call.member.name, call.version))
-        return Assignment(SubmodelSpec.full(self.context.config), task, trainer="thin")
-
-    def merge(self) -> Merge:
-        return ThinMerge(self.context.config, self.settings.weights)
 
 
 class FedRolexOfficialSettings(AveragingSettings):
@@ -70,7 +37,7 @@ class FedRolexOfficialSettings(AveragingSettings):
     turns: float = Field(default=5.0, gt=0, description="Turns around each dimension in the whole run, 1 to 10.")
 
 
-class FedRolexOfficial(ThinMethod):
+class FedRolexOfficial(ScaledMethod):
     name: ClassVar[str] = "fedrolex-official"
     title: ClassVar[str] = "FedRolex (official slices)"
     settings_type: ClassVar[type[Settings]] = FedRolexOfficialSettings

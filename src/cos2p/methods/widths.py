@@ -17,16 +17,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.aggregation.merge import SegmentMerge
-from cos2p.messages import Update
-from cos2p.methods.base import Forms, Member, Merge, Method, RunContext
+from cos2p.aggregation.merge import Merge, SegmentMerge
+from cos2p.methods.base import Forms, Member, Method, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.submodel.rates import SubmodelSize, cut
 from cos2p.training.settings import LocalSettings
-
-Kind = Literal["heads", "units"]
 
 WITHOUT_SCALER: Forms = {"no scaler": ("method.rescale=false",)}
 """A form (`Method.forms`) of methods that rescale in training by default."""
@@ -165,20 +162,3 @@ def by_block(chosen: Iterable[int], blocks: int, segments: int) -> list[list[int
     for number in sorted(chosen):
         found[number // segments].append(number % segments)
     return found
-
-
-def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
-    """What a device says of the segments it held: their numbers through all blocks, and a value for each.
-
-    The values were checked when they came in (`training.observed.check_statistics`).
-    """
-    segments = config.groups if kind == "heads" else config.mlp
-    numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
-    for block in range(update.spec.frozen, update.spec.top):
-        said = update.extras.get(f"{kind}.{block}")
-        if said is not None:
-            keep = update.spec.keep(block)
-            kept = keep.heads if kind == "heads" else keep.units
-            numbers.append(block * segments + torch.tensor(kept, dtype=torch.int64))
-            values.append(said)
-    return torch.cat(numbers), torch.cat(values)

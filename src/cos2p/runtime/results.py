@@ -21,7 +21,6 @@ from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.server import Server
-from cos2p.submodel.thin import fitted_config
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
 
@@ -69,14 +68,14 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    save_model(folder, server.context.config, weights)
+    save_model(folder, recipe.method["name"], server.context.config, weights)
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
 
 
-def save_model(folder: Path, config: ModelConfig, weights: Weights) -> None:
-    """As a Hugging Face folder; a thin model whose heads do not fill its width has no form there and is left out."""
-    fitted = fitted_config(config, weights)
+def save_model(folder: Path, method: str, config: ModelConfig, weights: Weights) -> None:
+    """As a Hugging Face folder; a smaller model whose heads do not fill its width has no form there and is left out."""
+    fitted = method_class(method).evaluation_config(config, weights)
     if fitted == config or fitted.heads * fitted.head_dim == fitted.dim:
         save_pretrained(folder / "model", fitted, weights)
 

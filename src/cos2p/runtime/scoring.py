@@ -8,10 +8,11 @@ import torch
 
 from cos2p.data import Bundle
 from cos2p.data.examples import Examples
+from cos2p.methods import method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.training.evaluation import evaluate_global
+from cos2p.training.evaluation import evaluate_exits
 
 
 def score_model(
@@ -19,11 +20,12 @@ def score_model(
 ) -> dict[str, Any]:
     """Scores on the validation and the test samples, at each exit; of the test samples a part, unless `everything`."""
     limit = recipe.schedule.evaluate_samples
+    model = method_class(recipe.method["name"]).evaluation_model(config, weights, exits)
     scores: dict[str, Any] = {}
     for name, examples in (("validation", bundle.validation), ("test", bundle.test)):
         part = examples if everything or name == "validation" else _first(examples, limit)
         if len(part):
-            by_exit = evaluate_global(config, weights, part, recipe.data.normalize, exits)
+            by_exit = evaluate_exits(model, part, recipe.data.normalize)
             scores[name] = {str(depth): result for depth, result in by_exit.items()}
     return scores
 

@@ -18,6 +18,7 @@ from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update
+from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import learning_rate
@@ -38,7 +39,6 @@ from cos2p.runtime.decisions import (
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
-from cos2p.training.trainers import trainer
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -74,20 +74,8 @@ Effect = Send | Timer | Event | NewVersion | Done
 
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
-        trigger, redispatch = method.rules()
-        schedule = context.schedule
         self.context, self.method = context, method
-        self.coordinator = Coordinator(
-            Rules(
-                trigger=trigger,
-                redispatch=redispatch,
-                rounds=schedule.rounds,
-                max_updates=schedule.updates,
-                task_timeout=schedule.task_timeout,
-                max_staleness=schedule.max_staleness,
-                max_failures=schedule.max_failures,
-            )
-        )
+        self.coordinator = Coordinator(self._rules())
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
@@ -127,10 +115,12 @@ class Server:
             if self.coordinator.was_closed(sender, update.task):  # the device is at work on a newer task
                 reason = "its task is closed: answered before, or given up"
                 return [Refused(client=sender, task=update.task, reason=reason)]
+            order = self.orders[ticket.task]
             size = check_update(
                 update,
-                self.orders[ticket.task],
+                order,
                 self.context.config,
+                make_trainer(self.context.config, order),
                 max_rms=self.context.schedule.max_update_rms,
                 max_samples=self.context.members[sender].samples,
             )
@@ -150,14 +140,30 @@ class Server:
         self.context = replace(self.context, members={**self.context.members, member.name: member})
         method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
-        self.method = method
+        merge = method.merge()
+        merge.take_over(self.merge)
+        self.method, self.merge = method, merge
+        self.coordinator.rules = self._rules()
+
+    def _rules(self) -> Rules:
+        """As the method and the schedule say for the present members."""
+        schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        return Rules(
+            trigger=trigger,
+            redispatch=redispatch,
+            rounds=schedule.rounds,
+            max_updates=schedule.updates,
+            task_timeout=schedule.task_timeout,
+            max_staleness=schedule.max_staleness,
+            max_failures=schedule.max_failures,
+        )
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
         return Task(
             order,
-            weights=trainer(order.trainer).sent(weights, config, order),
+            weights=make_trainer(config, order).sent(weights),
             prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
             extras=self.extras.get(order.task, {}),
         )
@@ -200,7 +206,7 @@ class Server:
             cycle=action.cycle,
             attempt=action.attempt,
             seed=self.context.seed,
-            trainer=assignment.trainer,
+            trainer=assignment.trainer.name,
             settings=assignment.settings.model_dump(mode="json"),
             lr=lr * assignment.lr_factor,
             spec=assignment.spec,
@@ -233,7 +239,7 @@ class Server:
     def _needed_memory(self, order: Order) -> int:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
-        return trainer(order.trainer).memory(self.context.config, order, samples).total
+        return make_trainer(self.context.config, order).memory(samples).total
 
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
@@ -334,6 +340,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"])
+        self.coordinator.rules = self._rules()
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current)
         for name, group in groups.items():

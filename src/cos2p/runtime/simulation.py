@@ -19,6 +19,7 @@ import torch
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.errors import RunError
 from cos2p.messages import Order
+from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
 from cos2p.runtime.results import run_facts
@@ -168,7 +169,8 @@ class Simulation:
     def _send(self, order: Order) -> None:
         member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
-        phases = task_phases(self.world.config, member.device, order, member.samples, member.test_samples, len(data))
+        trainer = make_trainer(self.world.config, order)
+        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data))
         self._log(self.server.dispatched(order, len(data), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:

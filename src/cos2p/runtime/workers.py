@@ -17,13 +17,13 @@ import torch
 
 from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
+from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.recipe import Recipe
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
 from cos2p.training.masks import Remembered
-from cos2p.training.trainers import run_task
 
 
 @dataclass(frozen=True)

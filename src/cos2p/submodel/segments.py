@@ -6,7 +6,7 @@ fc2. Every shared tensor (norms, biases of o and fc2, embeddings, exits) is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -111,3 +111,22 @@ def segment_positions(spec: SubmodelSpec, key: str) -> Tensor | None:
         return None
     keep = spec.keep(int(block))
     return torch.tensor(keep.heads if kind == "heads" else keep.units, dtype=torch.int64)
+
+
+def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str]) -> SegmentValues:
+    """A one for every segment of the tensors `names`, as far as the spec keeps it."""
+    ones: SegmentValues = {}
+    for key in dict.fromkeys(segment_key(config, name) for name in names):
+        positions = segment_positions(spec, key)
+        ones[key] = torch.ones(()) if positions is None else torch.ones(len(positions))
+    return ones
+
+
+def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelConfig, spec: SubmodelSpec) -> None:
+    """Add a submodel's numbers to those of the full model, in place."""
+    for key, value in values.items():
+        positions, length = segment_positions(spec, key), full_length(config, key)
+        if positions is None or length is None:
+            into[key] = into[key] + value if key in into else value.clone()
+        else:
+            into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)

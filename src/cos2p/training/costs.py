@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
-from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, shape_flops
+from cos2p.costs.flops import block_forward, embedding_forward, exit_forward, prefix_forward, shape_flops
 from cos2p.costs.shape import Shape, trainable_scalars
 from cos2p.costs.workload import Workload
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.submodel.rates import segment_costs
 from cos2p.training.settings import LocalSettings
 
 
@@ -24,11 +25,6 @@ class TaskFlops:
     prefix: float = 0.0
     masks: float = 0.0
     training: float = 0.0
-
-
-def as_submodel_order(order: Order) -> Order:
-    """The order with only the settings that plain submodel training has: other trainers add to its costs."""
-    return replace(order, settings={name: order.settings[name] for name in LocalSettings.model_fields})
 
 
 def trained_shape(config: ModelConfig, order: Order) -> Shape:
@@ -43,6 +39,18 @@ def trained_shape(config: ModelConfig, order: Order) -> Shape:
 def update_bytes(config: ModelConfig, order: Order) -> int:
     """Bytes of the tensors that will come back."""
     return 4 * trainable_scalars(config, trained_shape(config, order))
+
+
+def prunable_scalars(config: ModelConfig, shape: Shape) -> int:
+    """Scalars of the heads and units in the window."""
+    head, unit = segment_costs(config)
+    return sum(head * size.heads + unit * size.units for size in shape.window)
+
+
+def forward_flops(config: ModelConfig, shape: Shape, tokens: int) -> float:
+    """One sample through an unfrozen submodel."""
+    blocks = sum(block_forward(config, size, tokens) for size in shape.window)
+    return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens)
 
 
 def workload(settings: LocalSettings, samples: int) -> Workload:
@@ -62,9 +70,10 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
     )
 
 
-def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples: int) -> TaskFlops:
-    """FLOPs of the `submodel` trainer: prefix pass, mask phase, training, the test of the personal submodel."""
-    settings = LocalSettings.model_validate(order.settings)
+def submodel_flops(
+    config: ModelConfig, order: Order, settings: LocalSettings, samples: int, test_samples: int
+) -> TaskFlops:
+    """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel."""
     load = workload(settings, samples)
     shape = trained_shape(config, order)
     tokens = load.length(config)
@@ -82,17 +91,16 @@ def submodel_work(config: ModelConfig, order: Order, samples: int, test_samples:
     )
 
 
-def prefix_samples(config: ModelConfig, order: Order, samples: int) -> int:
+def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> int:
     """Samples at a time through the frozen prefix: so many that its pass needs no more memory than the training."""
     if order.quotas is not None:
         window = tuple(BlockKeep(tuple(range(q.heads)), tuple(range(q.units))) for q in order.quotas)
         order = replace(order, spec=replace(order.spec, window=window))
-    return prefix_batch(config, order.spec, workload(LocalSettings.model_validate(order.settings), samples))
+    return prefix_batch(config, order.spec, workload(settings, samples))
 
 
-def submodel_memory(config: ModelConfig, order: Order, samples: int) -> Ledger:
-    """The worst phase of the `submodel` trainer."""
-    settings = LocalSettings.model_validate(order.settings)
+def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> Ledger:
+    """The worst phase of plain training."""
     load = workload(settings, samples)
     shape = trained_shape(config, order)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]

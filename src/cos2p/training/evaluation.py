@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 
 from cos2p.data.examples import Examples, Normalize
-from cos2p.errors import ConfigError
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, layout
-from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.metrics import ConfusionCounter
-from cos2p.submodel.slicing import window_slices
-from cos2p.submodel.thin import fitted_config
 from cos2p.training.distillation import flatten
 from cos2p.training.prefix import Features
-
-Build = Callable[[ModelConfig, SubmodelSpec, Weights], ElasticTransformer]
-
-FORWARDS: dict[str, Build] = {}
-"""How to build a model that has tensors beside the plain ones, by the first part of their names."""
 
 
 @torch.no_grad()
@@ -43,26 +30,6 @@ def evaluate(
     return [counter.result() for counter in counters]
 
 
-def evaluate_global(
-    config: ModelConfig, weights: Weights, examples: Examples, normalize: Normalize, exits: Sequence[int]
-) -> dict[int, dict[str, float]]:
-    """Scores of the full model, or of a thin one's tensors, at the exits named, by their depth."""
-    config = fitted_config(config, weights)
-    model = build_model(config, SubmodelSpec.full(config, sorted(exits)), weights)
+def evaluate_exits(model: ElasticTransformer, examples: Examples, normalize: Normalize) -> dict[int, dict[str, float]]:
+    """Scores at each of the model's exits, by their depth."""
     return dict(zip(model.spec.exits, evaluate(model, examples, normalize), strict=True))
-
-
-def build_model(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> ElasticTransformer:
-    """The plain transformer, or what the tensors beside it ask for: `adavit.3.heads.bias` the forward `adavit`."""
-    plain = {name: weights[name] for name in window_slices(config, spec)}
-    kinds = {name.partition(".")[0] for name in weights.keys() - layout(config).keys()}
-    if not kinds:
-        return ElasticTransformer(config, spec).load(plain)
-    if not kinds <= FORWARDS.keys():
-        from cos2p.methods import methods  # a method's module brings its forward along
-
-        methods()
-    if len(kinds) > 1 or not kinds <= FORWARDS.keys():
-        raise ConfigError(f"no forward is known for tensors named {', '.join(sorted(kinds))}")
-    beside = {name: tensor for name, tensor in weights.items() if name not in layout(config)}
-    return FORWARDS[kinds.pop()](config, spec, {**plain, **beside})

@@ -38,6 +38,7 @@ from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
 from cos2p.fleet.orphans import die_with_parent
 from cos2p.messages import Order, Task
+from cos2p.methods import run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
@@ -49,7 +50,6 @@ from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
-from cos2p.training.trainers import run_task
 
 
 def main() -> None:

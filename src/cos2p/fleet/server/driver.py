@@ -28,7 +28,7 @@ from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
-from cos2p.methods import build_method
+from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -53,7 +53,6 @@ from cos2p.tracking.event_kinds import (
 )
 from cos2p.tracking.events import Listener
 from cos2p.tracking.figures import RunFigures
-from cos2p.training.trainers import trainer
 
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
@@ -328,7 +327,7 @@ class Driver:
     def _send(self, order: Order) -> None:
         data = self.server.task(order).to_bytes()
         extras = sum(tensor.nbytes for tensor in self.server.extras.get(order.task, {}).values())
-        limit = trainer(order.trainer).upload(self.config, order) + extras + ALLOWANCE
+        limit = make_trainer(self.config, order).upload() + extras + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, data, limit)
         self._log(self.server.dispatched(order, len(data)))
         self.port.offer(order.client, notice)

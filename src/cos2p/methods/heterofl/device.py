@@ -1,0 +1,96 @@
+"""Training a scaled submodel: an ordinary transformer of a smaller config, with HeteroFL's Scaler.
+
+The Scaler divides the outputs of the embedding and of q, k, v, o, fc1 and fc2 by r in training: a layer that sees a
+share r of its inputs then gives as much as the full layer will. An embedding that ends in a norm (BERT) is divided
+before that norm, as in the official code. The full model on the server infers without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from cos2p.costs.ledger import Ledger
+from cos2p.messages import Order, Update
+from cos2p.methods.heterofl.cut import SCALED_LAYERS, ScaledCut, scaled_config, scaled_shapes, take_scaled
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.training.costs import workload
+from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.trainer import Trainer
+
+
+class ScaledTask(ExtendedSettings):
+    """`local.rescale`: whether the Scaler is on."""
+
+    thin: ScaledCut
+
+
+class Scaler:
+    """Divides the outputs of all layers but norms and exits by r, from the first pass on.
+
+    It stays on when the device tests its own submodel, which learned with it.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def begin(self, model: ElasticTransformer) -> None:
+        assert model.embed is not None
+        scaled = [getattr(block, name) for block in model.blocks.values() for name in SCALED_LAYERS]
+        if model.config.family == "bert":
+            model.embed.norm.register_forward_pre_hook(self._divide_before)
+        else:
+            scaled.append(model.embed)
+        for module in scaled:
+            module.register_forward_hook(self._divide)
+
+    def _divide(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return output / self.rate
+
+    def _divide_before(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (inputs[0] / self.rate,)
+
+
+class ScaledTrainer(Trainer):
+    """Plain training of all of the device's own, smaller model."""
+
+    name: ClassVar[str] = "thin"
+    settings_type = ScaledTask
+    settings: ScaledTask
+
+    def __init__(self, config: ModelConfig, order: Order) -> None:
+        self.full_config, self.full_spec = config, order.spec
+        rate = ScaledTask.model_validate(order.settings).thin.rate
+        small = scaled_config(config, rate)
+        super().__init__(small, replace(order, spec=SubmodelSpec.full(small)))
+
+    @property
+    def local(self) -> LocalSettings:
+        """The Scaler does what the rescaling does for other submodels."""
+        return self.settings.local.model_copy(update={"rescale": False})
+
+    def sent(self, weights: Weights) -> Weights:
+        return take_scaled(weights, self.full_config, self.settings.thin)
+
+    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+        return scaled_shapes(self.full_config, self.settings.thin)
+
+    def memory(self, samples: int) -> Ledger:
+        """As for the small model; the Scaler has the widest output twice for a moment, forward and backward."""
+        ledger, load = super().memory(samples), workload(self.local, samples)
+        widest = max(self.config.dim, self.config.heads * self.config.head_dim, self.config.mlp)
+        scaled = 2 * 4 * load.micro * load.length(self.config) * widest
+        return replace(ledger, overhead=ledger.overhead + scaled)
+
+    def begin(self) -> None:
+        if self.settings.local.rescale:
+            Scaler(self.settings.thin.rate).begin(self.model)
+
+    def train(self) -> Update:
+        return replace(super().train(), spec=self.full_spec)

@@ -1,0 +1,74 @@
+"""What devices report of the heads and units they held, one number each (PLATON, PruneFL): both ends of it.
+
+On the device a `ReportingTrainer` trains plainly, watches its steps, and sends the numbers beside its update; on the
+server they are checked when they come in (`check`) and read (`reported`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from cos2p.errors import UpdateRefused
+from cos2p.messages import Update
+from cos2p.models.config import ModelConfig
+from cos2p.training.costs import prunable_scalars, trained_shape
+from cos2p.training.trainer import Trainer
+
+Kind = Literal["heads", "units"]
+
+
+class ReportingTrainer(Trainer):
+    """The same steps, in the same order, as plain training; what was seen goes back as `heads.3`, `units.3`, ..."""
+
+    flops_per_scalar: ClassVar[float]
+    """FLOPs of watching one scalar of a head or unit in one step."""
+
+    def prunable_scalars(self) -> int:
+        """Scalars of the heads and units that the task trains."""
+        return prunable_scalars(self.config, trained_shape(self.config, self.order))
+
+    def segments(self) -> int:
+        """Heads and units that the task trains."""
+        return sum(size.heads + size.units for size in trained_shape(self.config, self.order).window)
+
+    def step_flops(self) -> float:
+        return self.flops_per_scalar * self.prunable_scalars()
+
+    def upload(self) -> int:
+        """The update, and one number for each head and unit in it."""
+        return super().upload() + 4 * self.segments()
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Refuse an update whose reports are not a number above or at 0 for each held segment."""
+        for name, values in update.extras.items():
+            kind, _, block = name.partition(".")
+            if kind not in ("heads", "units") or not block.isdecimal() or int(block) >= len(update.spec.window):
+                raise UpdateRefused(f"it reports on {name!r}, which no block has")
+            keep = update.spec.keep(int(block))
+            held = len(keep.heads if kind == "heads" else keep.units)
+            if values.dtype != torch.float32 or values.shape != (held,):
+                raise UpdateRefused(
+                    f"its report on {name} is {tuple(values.shape)} {values.dtype}; {held} floats are due"
+                )
+            if not bool((torch.isfinite(values) & (values >= 0)).all()):
+                raise UpdateRefused(f"its report on {name} has values that are negative or not finite")
+
+
+def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
+    """What a device says of the segments it held: their numbers through all blocks, and a value for each.
+
+    The values were checked when they came in (`ReportingTrainer.check`).
+    """
+    segments = config.groups if kind == "heads" else config.mlp
+    numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+    for block in range(update.spec.frozen, update.spec.top):
+        said = update.extras.get(f"{kind}.{block}")
+        if said is not None:
+            keep = update.spec.keep(block)
+            kept = keep.heads if kind == "heads" else keep.units
+            numbers.append(block * segments + torch.tensor(kept, dtype=torch.int64))
+            values.append(said)
+    return torch.cat(numbers), torch.cat(values)

@@ -1,0 +1,48 @@
+"""Co-S²P's trainer, and that of any method which only says which submodel: plain training, after a mask phase if asked.
+
+masks    ← train importances on the candidates, keep the best          (if the task has quotas)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.submodel.slicing import narrow
+from cos2p.training.masks import MaskTrainer, MicroBatch, Trained, choose
+from cos2p.training.settings import LocalSettings
+from cos2p.training.shard import shuffled
+from cos2p.training.trainer import Trainer
+
+
+class SubmodelTrainer(Trainer):
+    name: ClassVar[str] = "submodel"
+    settings: LocalSettings
+
+    def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
+        wide, quotas = self.order.spec, self.order.quotas
+        if quotas is None:
+            return super().prepare(report)
+        report["mask_loss"] = self._train_masks(quotas)
+        spec = choose(self.remembered, self.config, wide, quotas, self.rng, self.settings.mask.final)
+        return spec, narrow(self.task.weights, self.config, wide, spec)
+
+    def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
+        deepest = replace(self.order.spec, exits=self.order.spec.exits[-1:])  # masks learn from it alone
+        model = self.load(deepest, self.task.weights, rescale=False)
+        phase = self.settings.mask
+        kinds = Trained(phase.heads, phase.units)
+        masks = MaskTrainer(model, self.remembered, quotas, kinds, phase.lambda1, self.rng)
+        return masks.train(self._mask_batches(), phase.lr, phase.optimizer)
+
+    def _mask_batches(self) -> Iterator[list[MicroBatch]]:
+        train, batch, phase = self.shard.train, self.settings.batch, self.settings.mask
+        for rows in shuffled(len(train), batch, phase.epochs, self.rng):
+            yield [
+                (inputs, None if self.features is None else self.features[part], labels)
+                for part in rows.split(phase.micro_batch or batch)
+                for inputs, labels in [train.batch(part, self.shard.normalize)]
+            ]

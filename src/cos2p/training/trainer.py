@@ -1,0 +1,267 @@
+"""`Trainer`: what a device does with a task, with what that costs and what travels. One object serves one order.
+
+features ← frozen prefix, once
+weights  ← E epochs over the exits, the deepest teaching the others
+scores   ← the personal submodel on the local test part
+
+A method with a device half of its own derives from it and overrides what differs; there is one loop for all:
+
+    prepare      which submodel of what was sent is trained
+    build        the model
+    begin        it is ready, nothing has happened yet
+      forward, loss, objective      a batch: outputs, the loss that is reported, what is minimised
+      before_step                   the gradients are there, the optimiser has not used them
+      after_step                    the weights have changed; the gradients are still there
+    end          what the device has to tell
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cos2p.costs.budget import Ledger
+from cos2p.data.examples import Examples
+from cos2p.errors import TrainingError
+from cos2p.messages import Order, Task, Update
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.optimizers import make_optimizer
+from cos2p.seeding import torch_rng
+from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, update_bytes
+from cos2p.training.distillation import exits_loss
+from cos2p.training.evaluation import evaluate
+from cos2p.training.label_skew import with_own_shares
+from cos2p.training.masks import Remembered
+from cos2p.training.prefix import Features, PrefixFile, prefix_features
+from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.shard import Shard, shuffled, steps
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some rows of the training samples."""
+
+    rows: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What a device has to tell when its training is over."""
+
+    delta: Weights
+    """w_start − w_end of what comes back as numbers."""
+    extras: Weights = field(default_factory=dict)
+    report: Mapping[str, float] = field(default_factory=dict)
+    """Figures for the log, beside the loss and the scores."""
+
+
+class Trainer:
+    """Plain training of the submodel that was sent; base of all others."""
+
+    name: ClassVar[str]
+    """As it stands in orders."""
+    settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
+
+    settings: LocalSettings | ExtendedSettings
+    # While a task is being done:
+    task: Task
+    shard: Shard
+    remembered: Remembered
+    """What the device keeps between its tasks: to be read and written, tensors are not to be changed in place."""
+    rng: torch.Generator
+    """The source of all randomness of the task."""
+    features: Features | None
+    """Of the training samples behind the frozen prefix; None if nothing is frozen."""
+    start: Weights
+    """What is trained, as it came."""
+    model: ElasticTransformer
+
+    def __init__(self, config: ModelConfig, order: Order) -> None:
+        self.config, self.order = config, order
+        self.settings = self.settings_type.model_validate(order.settings)
+
+    @property
+    def local(self) -> LocalSettings:
+        """Epochs, batch and the like."""
+        return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
+
+    # ------------------------------------------------------------ what travels
+
+    def sent(self, weights: Weights) -> Weights:
+        """The trainable tensors the device is given, cut from the full model."""
+        return extract(weights, self.config, self.order.spec)
+
+    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of the update that must come back, if the device says it trained `spec`."""
+        return compact_shapes(self.config, spec)
+
+    def upload(self) -> int:
+        """Bytes of what comes back, for the clock."""
+        return update_bytes(self.config, self.order)
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Raise UpdateRefused if what an update carries beside its delta cannot be read or is larger than `max_rms`.
+
+        Here nothing reads it, so it is not looked at.
+        """
+
+    # ------------------------------------------------------------ what it costs
+
+    def flops(self, samples: int, test_samples: int) -> TaskFlops:
+        """FLOPs of the task on a device with so many training and test samples."""
+        base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
+        taken = steps(samples, self.local.batch, self.local.epochs)
+        return replace(base, training=base.training + self.step_flops() * taken)
+
+    def memory(self, samples: int) -> Ledger:
+        """Bytes of the task's worst moment."""
+        base = submodel_memory(self.config, self.order, self.local, samples)
+        return replace(base, overhead=base.overhead + self.held_bytes())
+
+    def step_flops(self) -> float:
+        """What a step takes beside the training itself."""
+        return 0.0
+
+    def held_bytes(self) -> int:
+        """What is held all the time beside what training itself needs."""
+        return 0
+
+    # ------------------------------------------------------------ on the device
+
+    def run(self, task: Task, shard: Shard, remembered: Remembered) -> tuple[Update, Remembered]:
+        """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
+        if self.order.label_skew == "corrected":
+            task = with_own_shares(self.config, task, shard.train.labels)
+        self.task, self.shard, self.remembered = task, shard, dict(remembered)
+        self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
+        return self.train(), self.remembered
+
+    def train(self) -> Update:
+        self.features = self.shard_features(self.shard.train)
+        report: dict[str, float] = {}
+        spec, self.start = self.prepare(report)
+        self.model = self.build(spec)
+        self.model.train()
+        self.begin()
+        report["loss"] = self.fit()
+        learned = self.end()
+        report |= {**learned.report, **self.scores()}
+        order, samples = self.order, len(self.shard.train)
+        return Update(order.client, order.task, order.version, spec, learned.delta, samples, report, learned.extras)
+
+    def fit(self) -> float:
+        """E epochs on the model, in place. Returns the mean loss of the last one."""
+        steppers, train = self.optimizers(), self.shard.train
+        losses: list[float] = []
+        for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng):
+            batch = Batch(rows, *train.batch(rows, self.shard.normalize))
+            for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
+                stepper.zero_grad(set_to_none=True)
+            objective, loss = self._judge(batch)
+            losses.append(loss)
+            objective.backward()
+            self.before_step()
+            for stepper in steppers:
+                stepper.step()
+            self.after_step()
+        last = losses[-max(1, len(losses) // self.local.epochs) :]
+        return sum(last) / len(last)
+
+    def _judge(self, batch: Batch) -> tuple[Tensor, float]:
+        """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
+        outputs = self.forward(batch)
+        loss = self.loss(outputs, batch)
+        objective = self.objective(loss, outputs, batch)
+        value = objective.item()
+        if not math.isfinite(value):
+            raise TrainingError(f"the loss became {value}; lower training.lr (now {self.order.lr:g})")
+        return objective, loss.item()
+
+    def scores(self) -> dict[str, float]:
+        """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
+
+        The factors of the rescaling become part of the model's weights, so the update must have been taken before.
+        """
+        test = self.shard.test
+        if len(test) == 0:
+            return {"local_samples": 0}
+        self.model.fold_rescale()
+        scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), self.local.batch)[-1]
+        return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
+
+    def shard_features(self, part: Examples) -> Features | None:
+        """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
+        if self.order.spec.frozen == 0 or len(part) == 0:
+            return None
+        return prefix_features(
+            self.config,
+            self.order.spec,
+            PrefixFile(self.task.prefix),
+            lambda rows: self.shard.inputs(part, rows),
+            len(part),
+            prefix_samples(self.config, self.order, self.local, len(part)),
+            self.local.features,
+            self.local.feature_precision,
+        )
+
+    def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
+        """A submodel with these very tensors, and the table that a tied language model needs above a frozen prefix."""
+        held = dict(weights)
+        if self.config.task == "language-modeling" and self.config.tied and spec.frozen:
+            held["embed.tokens"] = PrefixFile(self.task.prefix).part("embed.")["tokens"]
+        return ElasticTransformer(self.config, spec, rescale=rescale).load(held)
+
+    # ------------------------------------------------------------ to override
+
+    def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
+        """What of the submodel that was sent is trained. Figures for the log go into `report`."""
+        return self.order.spec, self.task.weights
+
+    def build(self, spec: SubmodelSpec) -> ElasticTransformer:
+        """The model, with copies of the weights in `start`: the task itself stays as it came."""
+        return self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+
+    def begin(self) -> None:
+        """The model is ready, nothing has happened yet."""
+
+    def optimizers(self) -> list[Optimizer]:
+        """Over all that is trained; fresh at every task."""
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        return [make_optimizer(self.local.optimizer, trainable, self.order.lr, self.local.weight_decay)]
+
+    def forward(self, batch: Batch) -> Sequence[Tensor]:
+        """The outputs of all exits, shallowest first."""
+        outputs: list[Tensor] = self.model(batch.inputs, None if self.features is None else self.features[batch.rows])
+        return outputs
+
+    def loss(self, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
+        """The loss that is reported."""
+        local = self.local
+        return exits_loss(outputs, batch.labels, local.lambda2, local.temperature, local.direction)
+
+    def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
+        """What is minimised: the loss, and whatever a method adds to it."""
+        return loss
+
+    def before_step(self) -> None:
+        """The gradients are there, the optimiser has not used them."""
+
+    def after_step(self) -> None:
+        """The weights have changed; the gradients are still there."""
+
+    def end(self) -> Learned:
+        """The epochs are over, the personal submodel has not been tested yet."""
+        end = self.model.weights()
+        return Learned({name: tensor - end[name] for name, tensor in self.start.items()})
