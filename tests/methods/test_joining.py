@@ -11,7 +11,7 @@ import pytest
 from cos2p.messages import Order
 from cos2p.methods import RunContext, build_method, run_task
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import Joined
+from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.server import Effect, Send, Server
 from tests.methods.fleet import digits, digits_house
 from tests.tiny import same
@@ -37,7 +37,7 @@ def answer(made: Server, order: Order) -> list[Order]:
 def test_a_join_is_like_a_restart_with_the_newcomer(method: str) -> None:
     first = replace(EVERYBODY, members={NAMES[0]: EVERYBODY.members[NAMES[0]]})
     joined = server(first, {"name": method})
-    (open_task,) = orders(joined.handle(Joined(NAMES[0])))
+    (open_task,) = orders(joined.handle(ClientJoined(NAMES[0])))
     for name in NAMES[1:]:
         joined.welcome(EVERYBODY.members[name])
     restarted = server(EVERYBODY, {"name": method})
@@ -45,7 +45,7 @@ def test_a_join_is_like_a_restart_with_the_newcomer(method: str) -> None:
     assert vars(joined.merge).get("clients") == vars(restarted.merge).get("clients")
     assert joined.coordinator.rules == restarted.coordinator.rules
     for made in (joined, restarted):
-        pending = [open_task, *(order for name in NAMES[1:] for order in orders(made.handle(Joined(name))))]
+        pending = [open_task, *(order for name in NAMES[1:] for order in orders(made.handle(ClientJoined(name))))]
         while pending and made.coordinator.merged < 5:
             pending += answer(made, pending.pop(0))
     assert joined.versions.current == restarted.versions.current > 0
@@ -55,7 +55,7 @@ def test_a_join_is_like_a_restart_with_the_newcomer(method: str) -> None:
 def test_ramfed_divides_by_all_who_are_here_and_fedbuff_waits_for_their_share() -> None:
     alone = replace(EVERYBODY, members={NAMES[0]: EVERYBODY.members[NAMES[0]]})
     ramfed, fedbuff = server(alone, {"name": "ramfed"}), server(alone, {"name": "fedbuff"})
-    (task,) = orders(ramfed.handle(Joined(NAMES[0])))
+    (task,) = orders(ramfed.handle(ClientJoined(NAMES[0])))
     start = ramfed.weights
     for made in (ramfed, fedbuff):
         for name in NAMES[1:]:
@@ -70,7 +70,7 @@ def test_ramfed_divides_by_all_who_are_here_and_fedbuff_waits_for_their_share() 
 def test_what_was_added_before_a_join_is_not_lost() -> None:
     two = replace(EVERYBODY, members={name: EVERYBODY.members[name] for name in NAMES[:2]})
     made = server(two, {"name": "fedavg"})
-    tasks = [order for name in NAMES[:2] for order in orders(made.handle(Joined(name)))]
+    tasks = [order for name in NAMES[:2] for order in orders(made.handle(ClientJoined(name)))]
     answer(made, tasks[0])
     before = made.merge.state()["sum"]
     made.welcome(EVERYBODY.members[NAMES[2]])
