@@ -39,7 +39,7 @@ class Order:
     seed: int
     """Seed of the run; a device derives its own from it, its name and `attempt`."""
     trainer: str
-    """Which local trainer does the work (see `training.trainers`)."""
+    """Which local trainer does the work (see `methods.trainers`)."""
     settings: Mapping[str, Any]
     """The trainer's settings, as JSON."""
     lr: float

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, ClassVar
 
 import pytest
 from pydantic import ValidationError
 
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.methods import build_method, method_class, method_settings, methods
+from cos2p.methods import (
+    Assignment,
+    Call,
+    Merge,
+    Method,
+    build_method,
+    method_class,
+    method_settings,
+    methods,
+    trainers,
+)
 from cos2p.methods import registry as package
-from cos2p.methods.base import Assignment, Call, Merge, Method
 from cos2p.methods.cos2p import Cos2p, Cos2pAsync, Cos2pSync
 from cos2p.methods.fedavg import FedAvg
 from tests.tiny import context
@@ -93,3 +103,17 @@ def test_an_entry_point_that_is_no_method_is_told(installed: list[_Entry]) -> No
     installed.append(_Entry("broken", "a string"))
     with pytest.raises(ConfigError, match=r"entry point 'broken' of cos2p\.methods is not a Method class"):
         methods()
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    public = import_module("cos2p.methods")
+    assert public.__all__ == sorted(set(public.__all__))
+    names: dict[str, object] = {}
+    exec("from cos2p.methods import *", names)
+    assert set(names) - {"__builtins__"} == set(public.__all__)
+
+
+def test_every_method_lists_the_trainers_it_asks_for() -> None:
+    listed = {trainer for kind in methods().values() for trainer in kind.trainers}
+    assert set(trainers().values()) == listed
+    assert {kind.name for kind in listed} >= {"submodel", "proximal", "platon", "prunefl", "adavit", "qvit", "mezo"}

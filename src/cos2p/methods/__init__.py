@@ -13,6 +13,7 @@ not imported by them.
 from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
+from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.registry import (
@@ -28,6 +29,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
+from cos2p.submodel.rates import cut
 from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
@@ -58,6 +60,8 @@ __all__ = [
     "Update",
     "Weights",
     "build_method",
+    "cut",
+    "make_spec",
     "make_trainer",
     "method_class",
     "method_settings",

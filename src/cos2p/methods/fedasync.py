@@ -99,7 +99,7 @@ class ProximalTask(ExtendedSettings, ProximalSettings):
 
 
 class FedAsyncSettings(MixingSettings, ProximalSettings):
-    """Both sides."""
+    """Mixing on the server, a proximal term on the devices."""
 
 
 class ProximalTrainer(Trainer):
