@@ -25,11 +25,12 @@ from cos2p.fleet.nvflare import require_nvflare
 from cos2p.models.config import ModelConfig
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, save_model
+from cos2p.runtime.results import save_model
 from cos2p.runtime.run import Interrupted
+from cos2p.runtime.run_folder import begin_folder, earlier_result
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import prepare_folder, write_atomic
+from cos2p.tracking.files import write_atomic
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -59,13 +60,9 @@ def run_on_fleet(
     require_nvflare()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     folder, admin = Path(out), Kit.open(kit, "admin")
-    if resume and (folder / "result.json").exists():
-        check_same_recipe(recipe, folder)
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    prepare_folder(folder, overwrite=overwrite, resume=resume)
-    if resume and (folder / "recipe.toml").exists():
-        check_same_recipe(recipe, folder)
-    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
+    if resume and (known := earlier_result(recipe, folder)) is not None:
+        return known
+    begin_folder(recipe, folder, resume=resume, overwrite=overwrite)
     office = AdminSession(admin)
     try:
         follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda event: None))

@@ -91,7 +91,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
     def offer(self, client: str, notice: Notice) -> None:
         assert self._driver is not None
         order = Shareable()
-        order["notice"] = json.dumps(notice.to_dict() | {"session": self._driver.roll.session(client)})
+        order["notice"] = json.dumps(notice.to_dict() | {"session": self._driver.presence.session(client)})
         task = FlareTask(TASK, order, props={"task": notice.task}, timeout=0, result_received_cb=self._answered)
         with self._lock:
             self._standing[client] = task
@@ -150,8 +150,6 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self.withdraw(client)
-        self._desk.void(client)
         self._driver.hello(client, str(head.get("session")))
         beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
