@@ -1,8 +1,8 @@
 """One run on a real fleet: what happens on the network becomes events for the server, its effects become tasks.
 
 The counterpart of `runtime.simulation`: the same session on the wall's clock instead of a virtual one. It knows nothing
-of NVFlare; `Port` is all it asks of a network, so it can be driven by hand in a test. Network threads call the methods of
-the first section, which only take a note; everything else happens in the one thread that calls `play`.
+of NVFlare; `Port` is all it asks of a network, so it can be driven by hand in a test. Network threads call the methods
+of the first section, which only take a note; everything else happens in the one thread that calls `play`.
 
 Liveness. A client beats while it works, so a task may take hours: slow is not dead. One that is silent for
 `fleet.heartbeat_seconds` has left; should its answer come all the same, it is merged. `schedule.task_timeout` is the
