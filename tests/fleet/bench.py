@@ -80,7 +80,7 @@ class Bench:
     def start(self) -> None:
         def run() -> None:
             try:
-                self.driver.run(lambda: self._stop, lambda: None)
+                self.driver.play(lambda: None, lambda: self._stop)
             except BaseException as error:
                 self.error = error
 

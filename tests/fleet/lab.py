@@ -108,8 +108,8 @@ class Lab:
         """Have the server end the run now, with what it has; its figures."""
         folder = self.server_folder
         assert folder is not None
-        imports = "import sys; from cos2p.fleet.admin.kits import Kit; "
-        imports += "from cos2p.fleet.admin.admin_session import AdminSession; "
+        imports = "import sys; from cos2p.fleet.kit import Kit; "
+        imports += "from cos2p.fleet.nvflare.admin_session import AdminSession; "
         ask = "o = AdminSession(Kit.open(sys.argv[1], 'admin')); o.ask(o.job(sys.argv[2])[0], 'end'); o.close()"
         command = [sys.executable, "-c", imports + ask, str(self.fleet.admin.folder), folder.name]
         subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True)

@@ -8,8 +8,7 @@ import threading
 import time
 from contextlib import suppress
 
-from cos2p.fleet.admin.kits import Kit
-from cos2p.fleet.admin.machines import server_address
+from cos2p.fleet.kit import Kit, server_address
 
 
 class Wire:

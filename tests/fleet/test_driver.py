@@ -254,9 +254,8 @@ def test_a_run_begins_with_those_who_can_take_part(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small_recipe(2, rounds=1))
     bench.driver.unfit("dev-2", "its data are nowhere")
     bench.join("dev-1")
-    begun: list[bool] = []
-    bench.driver.gather({"dev-1", "dev-2"}, 600.0, lambda: begun.append(True), lambda: False)
-    assert begun
+    bench.driver.gather({"dev-1", "dev-2"}, 600.0)
+    assert bench.kinds()[0] == "started"
     assert list(bench.driver.server.context.members) == ["dev-1"]
     assert [kind for kind in bench.kinds() if kind in ("unfit", "joined")] == ["unfit", "joined"]
 
@@ -266,7 +265,7 @@ def test_a_run_nobody_can_take_part_in_ends_with_the_reasons(tmp_path: Path) -> 
     bench.driver.unfit("dev-2", "its data are nowhere")
     bench.join("dev-1", memory=10_000)
     with pytest.raises(TrainingError, match=r"no device is able to take part; dev-2: its data .*; dev-1: dev-1 has 10"):
-        bench.driver.gather({"dev-1", "dev-2"}, 600.0, lambda: None, lambda: False)
+        bench.driver.gather({"dev-1", "dev-2"}, 600.0)
 
 
 # ---------------------------------------------------------------- what is not let in

@@ -14,8 +14,8 @@ import torch
 
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
-from cos2p.fleet.admin.machines import server_address
 from cos2p.fleet.admin.status import status_tables
+from cos2p.fleet.kit import server_address
 from tests.fleet.lab import Lab, running_lab, slow, small_recipe
 
 pytestmark = pytest.mark.fleet

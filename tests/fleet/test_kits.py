@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
+import cos2p
 from cos2p.costs.budget import largest_rate
 from cos2p.costs.workload import Workload
 from cos2p.devices.rates import LADDER
 from cos2p.errors import BudgetError, ConfigError, MissingExtra, UpdateRefused
 from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.admin.kits import CONTROLLER, EXECUTOR, Kit, provision, settle
+from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.local import slowed, with_devices
-from cos2p.fleet.admin.machines import server_address
+from cos2p.fleet.admin.machines import Machine
 from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.kit import Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
+from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import lowered_rate, member_of
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
@@ -48,6 +52,26 @@ def test_a_plan_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
             FleetPlan.load(path)
     with pytest.raises(ConfigError, match="cannot read the fleet plan"):
         FleetPlan.load(tmp_path / "none.toml")
+
+
+def test_a_kit_of_an_older_version_is_named_instead_of_started(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    for kit in provision(plan("pi-1"), tmp_path / "kits"):
+        if kit.role == "admin":
+            continue
+        settle(kit)
+        path = kit.local / "resources.json"
+        path.write_text(path.read_text().replace("cos2p.fleet.nvflare.", "cos2p.runtime.nvflare."))
+        with pytest.raises(
+            ConfigError, match=r"was made by an older version \(it names cos2p\.runtime\..*provision again"
+        ):
+            Machine(kit).start()
+
+
+def test_only_the_adapter_knows_nvflare() -> None:
+    package = Path(cos2p.__file__).parent
+    knows = [path for path in package.rglob("*.py") if re.search(r"^\s*(from|import) nvflare", path.read_text(), re.M)]
+    assert {path.parent.relative_to(package).as_posix() for path in knows} == {"fleet/nvflare"}
 
 
 def test_kits_have_keys_of_their_own_and_devices_can_be_added(tmp_path: Path) -> None:

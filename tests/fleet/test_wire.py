@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Incoming, Notice, Outgoing, clean, digest_of, digest_of_file
-from cos2p.fleet.traffic import Traffic
+from cos2p.fleet.traffic import LinkCounts
 from cos2p.fleet.wire import CHUNK_BYTES, HEAD_BYTES, MESSAGE_BYTES, BadFrame, pack, unpack
 
 
@@ -178,7 +178,7 @@ def test_traffic_is_counted_by_client_and_tensors_apart_from_the_rest(tmp_path: 
     assert transfers.traffic.of("a") == counted
     assert transfers.traffic.of("b") == dict.fromkeys(counted, 0)
     transfers.put("a", "a#1", payload, limit=0)  # never fetched: nothing travelled
-    again = Traffic()
+    again = LinkCounts()
     again.load_dict(transfers.traffic.to_dict())
     assert again.to_dict() == {"a": counted}
     transfers.close()

@@ -40,7 +40,7 @@ def _played(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, list
     events: list[Event] = []
     simulation = Simulation(world, InlineWorkers(world), events.append)  # type: ignore[arg-type]
     simulation.begin()
-    simulation.run(lambda: None)
+    simulation.play(lambda: None)
     return simulation, events
 
 

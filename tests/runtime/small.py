@@ -53,8 +53,9 @@ class InlineWorkers:
         self.trained += 1
         return _done(TaskOutcome(update.to_bytes(), pack_memory(remembered)))
 
-    def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         test, normalize = self.world.bundle.test, self.world.recipe.data.normalize
+        exits = tuple(range(1, self.world.config.depth + 1))
         model = method_class(self.world.recipe.method["name"]).evaluation_model(self.world.config, weights, exits)
         scores = evaluate_exits(model, test, normalize)
         return _done({"test": {str(depth): value for depth, value in scores.items()}})

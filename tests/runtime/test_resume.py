@@ -41,7 +41,7 @@ def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
     whole: list[Any] = []
     reference = fresh(whole)
     reference.begin()
-    reference.run(lambda: None)
+    reference.play(lambda: None)
 
     log: list[Any] = []
     simulation = fresh(log)
@@ -55,7 +55,7 @@ def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
             raise Crash
 
         try:
-            simulation.run(crash)
+            simulation.play(crash)
             break
         except Crash:
             crashes += 1

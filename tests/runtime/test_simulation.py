@@ -21,7 +21,7 @@ def play(**changes: Any) -> tuple[Simulation, Events]:
     events: Events = []
     simulation = Simulation(world, InlineWorkers(world), lambda event: events.append((event.kind, event.to_dict())))  # type: ignore[arg-type]
     simulation.begin()
-    simulation.run(lambda: None)
+    simulation.play(lambda: None)
     return simulation, events
 
 
@@ -147,7 +147,7 @@ def test_a_method_that_cannot_keep_a_budget_runs_and_shows_it() -> None:
     world = build_world(Recipe.parse(values))
     simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
     simulation.begin()
-    simulation.run(lambda: None)
+    simulation.play(lambda: None)
     weak = simulation.figures.result()["devices"]["jetson-xavier-nx-8gb-1"]
     assert weak["peak_memory"] > weak["memory"]
 

@@ -17,8 +17,8 @@ from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, console, print_jso
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.fleet.admin.kits import Kit
     from cos2p.fleet.admin.machines import Machine
+    from cos2p.fleet.kit import Kit
 
 app = typer.Typer(no_args_is_help=True, help="A real fleet on NVFlare: kits, server, devices.")
 
@@ -49,7 +49,8 @@ def provision(
 @app.command("serve")
 def serve(kit: KitFolder) -> None:
     """Run the fleet's server until Ctrl-C. A run that it was killed in goes on by itself."""
-    from cos2p.fleet.admin.machines import Machine, server_address
+    from cos2p.fleet.admin.machines import Machine
+    from cos2p.fleet.kit import server_address
 
     machine = Machine(_open(kit, "server"))
     host, port = server_address(machine.kit)
@@ -71,8 +72,9 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
 ) -> None:
     """Let this device take part until Ctrl-C."""
-    from cos2p.fleet.admin.machines import Machine, server_address
+    from cos2p.fleet.admin.machines import Machine
     from cos2p.fleet.device.devicefile import DeviceFile
+    from cos2p.fleet.kit import server_address
     from cos2p.units import parse_bytes
 
     own = _open(kit, "device")
@@ -162,7 +164,7 @@ def _open(folder: Path, role: Any) -> Kit:
     from cos2p.fleet.nvflare import require_nvflare
 
     require_nvflare()
-    from cos2p.fleet.admin.kits import Kit
+    from cos2p.fleet.kit import Kit
 
     return Kit.open(folder, role)
 

@@ -5,6 +5,6 @@
     admin/    the person who starts runs: kits, submitting, following, status
     nvflare/  the adapter: all that knows NVFlare
 
-What both sides need lies here: frames (`wire`), payloads on disk (`spool`), what a device says of itself
-(`join_request`).
+What several of them need lies here: a machine's folder (`kit`), frames (`wire`), payloads on disk (`spool`), what a
+device says of itself (`join_request`). Only `nvflare/` imports NVFlare.
 """

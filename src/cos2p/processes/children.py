@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
-from multiprocessing.connection import wait
+
+LOOK_SECONDS = 0.5
+ORPHANED = 3
+"""The exit code of a process that ended because its parent had."""
 
 
 @contextmanager
@@ -23,16 +28,21 @@ def deaf_children() -> Iterator[None]:
 
 
 def when_orphaned(end: Callable[[], None]) -> None:
-    """In a child: a killed parent cannot stop it, so it looks out for itself. Not in a child: nothing happens."""
-    parent = parent_process()
-    if parent is None:
-        return
+    """In a child: a killed parent cannot stop it, so it looks out for itself, and calls `end` when it is adopted."""
+    known = parent_process()  # of a multiprocessing child, even if it is gone by now
+    parent = os.getppid() if known is None else known.pid
 
     def watch() -> None:
-        wait([parent.sentinel])
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
         end()
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def die_with_parent() -> None:
+    """An orphan works for nobody: it ends at once, with `ORPHANED` as its code."""
+    when_orphaned(lambda: os._exit(ORPHANED))
 
 
 def how_it_ended(code: int | None) -> str:

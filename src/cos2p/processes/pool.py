@@ -7,7 +7,6 @@ of such a sentence is waited for without end.
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
-from cos2p.processes.children import deaf_children, how_it_ended, when_orphaned
+from cos2p.processes.children import deaf_children, die_with_parent, how_it_ended
 
 T = TypeVar("T")
 
@@ -113,7 +112,7 @@ class _Worker:
 
 
 def _serve(channel: Connection, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    when_orphaned(lambda: os._exit(1))
+    die_with_parent()
     start(*arguments)
     while True:
         try:

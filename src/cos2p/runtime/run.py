@@ -1,32 +1,22 @@
-"""One run from a recipe to a folder of results, resumable at any moment.
-
-DIR/recipe.toml            the recipe as used, every default written out
-DIR/events.jsonl           what happened, in virtual time
-DIR/checkpoint.safetensors the last consistent state
-DIR/result.json            the figures, when the run is over
-DIR/weights.safetensors    the final weights with the whole bank of exits
-DIR/model/                 the final model as a Hugging Face folder
-"""
+"""One run from a recipe to a folder of results, resumable at any moment."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cos2p.errors import RunError, TrainingError
+from cos2p.errors import RunError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.run_folder import RunFolder, begin_folder, earlier_result
+from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
-from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Event, Resumed
-from cos2p.tracking.events import EventLog, Listener, read_events
-from cos2p.tracking.files import prepare_folder, write_atomic
+from cos2p.tracking.event_kinds import Event
+from cos2p.tracking.events import Listener, read_events
 
 
 class Interrupted(RunError):
@@ -49,87 +39,48 @@ def run(
     every event as it is logged.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
-    folder = Path(out)
-    if resume and (folder / "result.json").exists():
-        check_same_recipe(recipe, folder)
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    prepare_folder(folder, overwrite=overwrite, resume=resume)
-    checkpoint = None
-    if resume and (folder / "recipe.toml").exists():
-        check_same_recipe(recipe, folder)
-        if (folder / "checkpoint.safetensors").exists():
-            checkpoint = Checkpoint.read(folder / "checkpoint.safetensors")
-    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
-    return _simulate(recipe, folder, checkpoint, listener or (lambda event: None))
+    path = Path(out)
+    if resume and (known := earlier_result(recipe, path)) is not None:
+        return known
+    begin_folder(recipe, path, resume=resume, overwrite=overwrite)
+    return _simulate(recipe, path, listener or (lambda event: None))
 
 
-def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, listener: Listener) -> dict[str, Any]:
-    started = time.monotonic()
+def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
+    began = time.monotonic()
     world = build_world(recipe)
-    log = EventLog.resume(folder / "events.jsonl", checkpoint.values["log"] if checkpoint else 0)
-    workers = Workers(recipe)
-    benched: list[str] = []
-    """Why devices get no more tasks."""
+    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe)
 
     def tell(event: Event) -> None:
-        if isinstance(event, Benched):
-            benched.append(f"{event.client}: {event.reason}")
-        log.write(event)
+        folder.log.write(event)
         listener(event)
 
     try:
         simulation = Simulation(world, workers, tell)
-        if checkpoint is None:
+        if folder.checkpoint is None:
             simulation.begin()
         else:
-            simulation.restore(checkpoint.values["simulation"], checkpoint)
-            simulation.figures.replay(read_events(log.path))
-            coordinator, facts = simulation.server.coordinator, run_facts(recipe, world.context)
-            done = {"version": coordinator.version, "merged": coordinator.merged}
-            listener(Resumed(t=simulation.now, log=log.path, **facts | done))
-        saver = _Saver(simulation, log, folder, recipe.run.checkpoint_seconds)
+            simulation.restore(folder.checkpoint.values["session"], folder.checkpoint)
+            simulation.figures.replay(read_events(folder.log.path))
+            listener(folder.resumed(simulation))
         with on_interrupt(_asks_to_stop(simulation)):
-            simulation.run(saver.after_event)
+            simulation.play(between=lambda: folder.save_if_due(simulation))
         if simulation.finished is None:
-            saver.save()
+            folder.save(simulation)
             raise Interrupted(f"stopped at virtual second {simulation.now:.0f}; go on with --resume")
-        if simulation.finished == NOBODY_LEFT and benched:
-            raise TrainingError(f"no device is able to go on; {benched[-1]}")
-        return write_results(
-            recipe, simulation.server, simulation.figures, simulation.finished, folder, time.monotonic() - started
-        )
+        simulation.check_anybody_was_able()
+        return folder.finish(simulation, time.monotonic() - began)
     finally:
         workers.close()
-        log.close()
+        folder.close()
 
 
-class _Saver:
-    """Checkpoints between two events, not more often than the recipe asks."""
-
-    def __init__(self, simulation: Simulation, log: EventLog, folder: Path, seconds: float) -> None:
-        self.simulation, self.log, self.path, self.seconds = simulation, log, folder / "checkpoint.safetensors", seconds
-        self._last = time.monotonic()
-        self._version = simulation.server.versions.current
-
-    def after_event(self) -> None:
-        version = self.simulation.server.versions.current
-        if version != self._version and time.monotonic() - self._last >= self.seconds:
-            self._version = version
-            self.save()
-
-    def save(self) -> None:
-        state = self.simulation.save()
-        offset = self.log.offset()
-        Checkpoint({"simulation": state.values, "log": offset}, state.groups, state.blobs).write(self.path)
-        self._last = time.monotonic()
-
-
-def _asks_to_stop(simulation: Simulation) -> Callable[[], None]:
+def _asks_to_stop(session: Session) -> Callable[[], None]:
     """The first Ctrl-C stops between two events with a checkpoint; a second one stops at once."""
 
     def ask() -> None:
-        if simulation.stop_requested:
+        if session.stop_requested:
             raise KeyboardInterrupt
-        simulation.stop_requested = True
+        session.stop_requested = True
 
     return ask

@@ -16,9 +16,10 @@ from cos2p.training.evaluation import evaluate_exits
 
 
 def score_model(
-    recipe: Recipe, config: ModelConfig, bundle: Bundle, weights: Weights, exits: tuple[int, ...], everything: bool
+    recipe: Recipe, config: ModelConfig, bundle: Bundle, weights: Weights, everything: bool
 ) -> dict[str, Any]:
     """Scores on the validation and the test samples, at each exit; of the test samples a part, unless `everything`."""
+    exits = tuple(range(1, config.depth + 1))
     limit = recipe.schedule.evaluate_samples
     model = method_class(recipe.method["name"]).evaluation_model(config, weights, exits)
     scores: dict[str, Any] = {}

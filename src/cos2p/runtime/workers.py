@@ -45,8 +45,8 @@ class Workers:
     def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task, pack_memory(memory))
 
-    def evaluate(self, weights: Weights, exits: tuple[int, ...], everything: bool) -> Future[dict[str, Any]]:
-        return self._pool.submit(_evaluate, safetensors.torch.save(weights), exits, everything)
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
+        return self._pool.submit(_evaluate, safetensors.torch.save(weights), everything)
 
     def close(self) -> None:
         """Stop at once: a task in progress is worth nothing any more, or is done again on resume."""
@@ -85,9 +85,9 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     return TaskOutcome(update.to_bytes(), pack_memory(remembered))
 
 
-def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
+def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:
     assert _world is not None
-    return score_model(_world.recipe, _world.config, _world.bundle, load_tensors(weights), exits, everything)
+    return score_model(_world.recipe, _world.config, _world.bundle, load_tensors(weights), everything)
 
 
 def pack_memory(memory: Remembered) -> bytes:

@@ -19,17 +19,18 @@ import safetensors.torch
 
 import cos2p.errors
 from cos2p.errors import Cos2pError, RunError
-from cos2p.fleet.admin.admin_session import AdminSession
-from cos2p.fleet.admin.kits import Kit
+from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
+from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.models.config import ModelConfig
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, save_model
+from cos2p.runtime.results import save_model
 from cos2p.runtime.run import Interrupted
+from cos2p.runtime.run_folder import begin_folder, earlier_result
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import prepare_folder, write_atomic
+from cos2p.tracking.files import write_atomic
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -59,19 +60,15 @@ def run_on_fleet(
     require_nvflare()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     folder, admin = Path(out), Kit.open(kit, "admin")
-    if resume and (folder / "result.json").exists():
-        check_same_recipe(recipe, folder)
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
-    prepare_folder(folder, overwrite=overwrite, resume=resume)
-    if resume and (folder / "recipe.toml").exists():
-        check_same_recipe(recipe, folder)
-    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
-    office = AdminSession(admin)
+    if resume and (known := earlier_result(recipe, folder)) is not None:
+        return known
+    begin_folder(recipe, folder, resume=resume, overwrite=overwrite)
+    server = AdminSession(admin)
     try:
-        follower = Follower(office, recipe, folder, _run_name(recipe, folder), listener or (lambda event: None))
+        follower = Follower(server, recipe, folder, _run_name(recipe, folder), listener or (lambda event: None))
         return follower.follow(sorted(expected))
     finally:
-        office.close()
+        server.close()
 
 
 def _run_name(recipe: Recipe, folder: Path) -> str:
@@ -84,8 +81,8 @@ def _run_name(recipe: Recipe, folder: Path) -> str:
 
 
 class Follower:
-    def __init__(self, office: AdminSession, recipe: Recipe, folder: Path, run: str, listener: Listener) -> None:
-        self.office, self.recipe, self.folder, self.run, self._listener = office, recipe, folder, run, listener
+    def __init__(self, server: AdminSession, recipe: Recipe, folder: Path, run: str, listener: Listener) -> None:
+        self.server, self.recipe, self.folder, self.run, self._listener = server, recipe, folder, run, listener
         self._log = folder / "events.jsonl"
         self._log.touch()
         self._life = ""
@@ -94,14 +91,14 @@ class Follower:
 
     def follow(self, expected: list[str]) -> dict[str, Any]:
         self._begin(expected)
-        self.office.patience = OUTAGE_SECONDS
+        self.server.patience = OUTAGE_SECONDS
         lost = 0.0
         with self._log.open("rb") as log, on_interrupt(self._ask_to_pause):
             mark_in_use(log.fileno())
             while True:
                 if self._pause_asked:
-                    self.office.ask(self._job, "pause")
-                report = self.office.ask(self._job, "report", life=self._life, offset=self._log.stat().st_size)
+                    self.server.ask(self._job, "pause")
+                report = self.server.ask(self._job, "report", life=self._life, offset=self._log.stat().st_size)
                 lost = self._look_for_the_job(lost) if report is None else 0.0
                 if report is not None and report["state"] != "starting":
                     self._copy(report)
@@ -109,28 +106,28 @@ class Follower:
                         if report["state"] == "finished":
                             return self._bring_home(report)
                         if report["state"] == "failed":
-                            self.office.ask(self._job, "fetched")
+                            self.server.ask(self._job, "fetched")
                             raise _error(report.get("error", {}))
                 time.sleep(LOOK_SECONDS if report is not None else 2 * LOOK_SECONDS)
 
     # ------------------------------------------------------------ the job at the server
 
     def _begin(self, expected: list[str]) -> None:
-        known = self.office.job(self.run)
+        known = self.server.job(self.run)
         if known is not None and not known[1].startswith("FINISHED"):
             self._job = known[0]
             return
         told = False
-        while not (connected := self.office.clients()):
+        while not (connected := self.server.clients()):
             if not told:
                 self._listener(Waiting(reason="no device is connected yet (cos2p fleet join)"))
                 told = True
             time.sleep(LOOK_SECONDS)
-        self._job = self.office.submit(self.run, self.recipe, expected or connected)
+        self._job = self.server.submit(self.run, self.recipe, expected or connected)
 
     def _look_for_the_job(self, lost: float) -> float:
         """Not started yet, started again as another job after a crash, or ended. Returns since when it is lost."""
-        known = self.office.job(self.run)
+        known = self.server.job(self.run)
         if known is None:
             raise RunError(f"the server does not know the run {self.run}; start it again without --resume")
         job, status = known
@@ -142,7 +139,7 @@ class Follower:
         if self._pause_asked:
             raise Interrupted("the run is paused; go on with --resume")
         if status == "FINISHED:COMPLETED":  # over while nobody looked: its folder is still at the server
-            self._job = self.office.submit(self.run, self.recipe, self.office.clients())
+            self._job = self.server.submit(self.run, self.recipe, self.server.clients())
             return 0.0
         lost = lost or time.monotonic()
         if time.monotonic() - lost > CRASH_SECONDS:
@@ -174,7 +171,7 @@ class Follower:
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
         save_model(self.folder, result["method"], self._config(), weights)
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
-        self.office.ask(self._job, "fetched")
+        self.server.ask(self._job, "fetched")
         return dict(result)
 
     def _started(self) -> Started | None:
@@ -191,7 +188,7 @@ class Follower:
     def _fetch(self, name: str, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            answer = self.office.ask(self._job, "fetch", name=name, offset=len(data))
+            answer = self.server.ask(self._job, "fetch", name=name, offset=len(data))
             piece = base64.b64decode(answer["data"]) if answer and "data" in answer else b""
             if not piece:
                 raise RunError(f"{name} could not be fetched from the server; try again with --resume")

@@ -13,9 +13,10 @@ from typing import Any
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.follow import run_on_fleet
-from cos2p.fleet.admin.kits import Kit, provision
-from cos2p.fleet.admin.machines import Machine, free_port, server_address, wait_for_port
+from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.machines import Machine, free_port, wait_for_port
 from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.kit import Kit, server_address
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import fleet_devices
 from cos2p.tracking.events import Listener

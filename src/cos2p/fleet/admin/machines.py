@@ -1,13 +1,10 @@
-"""NVFlare's processes on this machine: start the one a kit is for, watch it, end it with all its children."""
+"""A kit's processes on this machine: start the one it is for, watch it, end it with all its children."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,13 +13,9 @@ from pathlib import Path
 import psutil
 
 from cos2p.errors import RunError
-from cos2p.fleet.admin.kits import BEAT_SECONDS, ORGANISATION, Kit, settle
-
-_MODULES = {
-    "server": "nvflare.private.fed.app.server.server_train",
-    "device": "nvflare.private.fed.app.client.client_train",
-}
-_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+from cos2p.fleet.kit import Kit
+from cos2p.fleet.nvflare.provisioning import settle
+from cos2p.fleet.nvflare.start import start_command
 
 
 class Machine:
@@ -38,23 +31,14 @@ class Machine:
         (self.kit.folder / "transfer").mkdir(exist_ok=True)
         with (self.kit.folder / "output.txt").open("ab") as log:  # NVFlare writes its log itself
             self._process = subprocess.Popen(
-                self._command(),
+                start_command(self.kit),
                 cwd=self.kit.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=_surroundings(),
                 start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
-                preexec_fn=_die_with_parent,
             )
-
-    def _command(self) -> list[str]:
-        kit = self.kit
-        base = [sys.executable, "-u", "-m", _MODULES[kit.role], "-m", str(kit.folder)]
-        common = ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
-        if kit.role == "server":
-            return [*base, "-s", "fed_server.json", *common]
-        return [*base, "-s", "fed_client.json", *common, f"uid={kit.name}", f"heart_beat_interval={BEAT_SECONDS}"]
 
     @property
     def running(self) -> bool:
@@ -133,26 +117,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> None:
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
 def lock(kit: Kit) -> None:
     """RunError if this kit's process runs already."""
     running = [p for p in Machine(kit).processes() if p.pid != os.getpid()]
     if running:
         raise RunError(f"{kit.folder} is in use by process {running[0].pid}; end that one first")
-
-
-def server_address(kit: Kit) -> tuple[str, int]:
-    """Host and port of the fleet's server, as this kit knows it."""
-    import json
-
-    if kit.role == "admin":
-        admin = json.loads((kit.startup / "fed_admin.json").read_text())["admin"]
-        return admin["host"], int(admin["port"])
-    name = "fed_server.json" if kit.role == "server" else "fed_client.json"
-    target = json.loads((kit.startup / name).read_text())["servers"][0]["service"]["target"]
-    host, _, port = target.partition(":")
-    return host, int(port)

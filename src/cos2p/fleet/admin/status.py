@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cos2p.fleet.admin.admin_session import AdminSession
-from cos2p.fleet.admin.kits import Kit
-from cos2p.fleet.admin.machines import server_address
+from cos2p.fleet.kit import Kit, server_address
+from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.units import format_bytes
 
 if TYPE_CHECKING:
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
 def fleet_status(kit: Kit, patience: float = 10.0) -> dict[str, Any]:
     """What the server of an admin kit says. RunError if it does not answer."""
     host, port = server_address(kit)
-    office = AdminSession(kit, patience)
+    server = AdminSession(kit, patience)
     try:
-        connected = office.clients()
-        jobs = sorted(office.jobs(), key=lambda job: str(job.get("submit_time")))
+        connected = server.clients()
+        jobs = sorted(server.jobs(), key=lambda job: str(job.get("submit_time")))
         runs = [{"run": job.get("job_name"), "status": job.get("status"), "job": job.get("job_id")} for job in jobs]
         going = next((run for run in reversed(runs) if run["status"] == "RUNNING"), None)
-        report = office.ask(str(going["job"]), "report", life="", offset=2**62) if going else None
+        report = server.ask(str(going["job"]), "report", life="", offset=2**62) if going else None
     finally:
-        office.close()
+        server.close()
     clients = (report or {}).get("clients", {})
     return {
         "server": f"{host}:{port}",

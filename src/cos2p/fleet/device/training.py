@@ -27,7 +27,7 @@ WATCH_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a task ended on the device."""
 
     done: bool
@@ -85,7 +85,7 @@ class TrainingProcess:
         self.facts, self.idle = answer, answer["idle"]
         return answer
 
-    def train(self, job: Job) -> Outcome:
+    def train(self, job: Job) -> TrainingOutcome:
         """Do one task; a fresh process if there is none."""
         if self.pid is None:
             self.start()
@@ -95,11 +95,11 @@ class TrainingProcess:
             self.stop()
             return self._killed(gone)
         if "done" in answer:
-            return Outcome(True, numbers=answer["done"])
+            return TrainingOutcome(True, numbers=answer["done"])
         if "out_of_memory" in answer:
             self.stop()  # its heap is torn; the next task begins clean
-            return Outcome(False, self._short(answer["out_of_memory"]), True, answer["out_of_memory"])
-        return Outcome(False, answer["failed"])
+            return TrainingOutcome(False, self._short(answer["out_of_memory"]), True, answer["out_of_memory"])
+        return TrainingOutcome(False, answer["failed"])
 
     def kill(self) -> None:
         """End the child from another thread; whoever waits for it is told."""
@@ -126,13 +126,13 @@ class TrainingProcess:
             f"were in use{asked}"
         )
 
-    def _killed(self, gone: Gone) -> Outcome:
+    def _killed(self, gone: Gone) -> TrainingOutcome:
         used = max(0, gone.resident - self.idle)
         numbers = {"memory": self.setup.memory, "peak": used}
         killed = gone.code == -signal.SIGKILL
         if killed and self.setup.memory and used > 0.9 * self.setup.memory:
-            return Outcome(False, self._short(numbers) + ", so it was killed", True, numbers)
-        return Outcome(
+            return TrainingOutcome(False, self._short(numbers) + ", so it was killed", True, numbers)
+        return TrainingOutcome(
             False, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", False, numbers
         )
 

@@ -36,13 +36,13 @@ from cos2p.fleet.device.cap import (
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
-from cos2p.fleet.orphans import die_with_parent
 from cos2p.messages import Order, Task
 from cos2p.methods import run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.processes.children import die_with_parent
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.submodel.rates import cut

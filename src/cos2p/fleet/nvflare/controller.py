@@ -26,13 +26,13 @@ from nvflare.apis.signal import Signal
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Answer, serve
-from cos2p.fleet.orphans import die_with_parent
 from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.inbox import Answered
 from cos2p.fleet.server.served_run import ServedRun, read_recipe
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import Head
+from cos2p.processes.children import die_with_parent
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
@@ -44,8 +44,8 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self.run, self.expected = run, set(expected)
         self._standing: dict[str, FlareTask] = {}
         self._lock = threading.Lock()
-        self._desk: Transfers
-        self._host: ServedRun
+        self._transfers: Transfers
+        self._served: ServedRun
         self._driver: Driver | None = None
 
     # ------------------------------------------------------------ NVFlare calls
@@ -58,8 +58,8 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         workspace = fl_ctx.get_workspace()
         root = Path(workspace.get_root_dir())
         recipe = read_recipe(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())) / "recipe.json")
-        self._host = ServedRun(root / "runs" / self.run, recipe, self.expected)
-        self._desk = Transfers(root / "spool")
+        self._served = ServedRun(root / "runs" / self.run, recipe, self.expected)
+        self._transfers = Transfers(root / "spool")
         self._engine.register_app_command("cos2p", self._command)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -67,10 +67,10 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
             return bool(abort_signal.triggered)
 
         threading.Thread(target=self._call_the_roll, args=(stopped,), daemon=True).start()
-        self._host.host(self, self._desk, self._let_clients_in, stopped)
+        self._served.host(self, self._transfers, self._let_clients_in, stopped)
         self.cancel_all_tasks()
-        if self._host.state != "paused":
-            self._host.wait_for_pickup(stopped)
+        if self._served.state != "paused":
+            self._served.wait_for_pickup(stopped)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         pass
@@ -91,7 +91,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
     def offer(self, client: str, notice: Notice) -> None:
         assert self._driver is not None
         order = Shareable()
-        order["notice"] = json.dumps(notice.to_dict() | {"session": self._driver.roll.session(client)})
+        order["notice"] = json.dumps(notice.to_dict() | {"session": self._driver.presence.session(client)})
         task = FlareTask(TASK, order, props={"task": notice.task}, timeout=0, result_received_cb=self._answered)
         with self._lock:
             self._standing[client] = task
@@ -142,7 +142,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self._driver = driver
         handlers = {"hello": self._hello, "ready": self._ready, "beat": self._beat, "unfit": self._unfit}
         payloads = {"pull": self._pull, "push": self._push}
-        serve(self._engine.get_cell(), self._known, handlers | payloads, self._desk.count)
+        serve(self._engine.get_cell(), self._known, handlers | payloads, self._transfers.count)
 
     def _known(self) -> dict[str, Client]:
         """The job's clients by their tokens."""
@@ -150,15 +150,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self.withdraw(client)
-        self._desk.void(client)
         self._driver.hello(client, str(head.get("session")))
         beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
             "run": self.run,
             "recipe": self._driver.recipe.model_dump(mode="json"),
             "config": self._driver.config.to_dict(),
-            "classes": list(self._host.classes),
+            "classes": list(self._served.classes),
             "beat": beat,
         }, b""
 
@@ -179,12 +177,12 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _pull(self, client: str, head: Head, body: memoryview) -> Answer:
         with self._guard(client, head):
-            chunk = self._desk.fetch(client, str(head.get("task")), _offset(head))
+            chunk = self._transfers.fetch(client, str(head.get("task")), _offset(head))
         return {}, chunk
 
     def _push(self, client: str, head: Head, body: memoryview) -> Answer:
         with self._guard(client, head):
-            received = self._desk.push(client, Notice.from_dict(head), _offset(head), body)
+            received = self._transfers.push(client, Notice.from_dict(head), _offset(head), body)
         return {"received": received}, b""
 
     @contextmanager
@@ -208,15 +206,15 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         data = data if isinstance(data, dict) else {}
         match data.get("verb"):
             case "report":
-                return self._host.report(str(data.get("life")), int(data.get("offset", 0)))
+                return self._served.report(str(data.get("life")), int(data.get("offset", 0)))
             case "fetch":
-                return self._host.chunk(str(data.get("name")), int(data.get("offset", 0)))
+                return self._served.chunk(str(data.get("name")), int(data.get("offset", 0)))
             case "pause" if self._driver is not None:
                 self._driver.pause()
             case "end" if self._driver is not None:
                 self._driver.end("the user ended it")
             case "fetched":
-                self._host.fetched()
+                self._served.fetched()
         return {}
 
 

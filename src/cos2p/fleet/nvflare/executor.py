@@ -25,9 +25,9 @@ from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
-from cos2p.fleet.orphans import die_with_parent
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES
+from cos2p.processes.children import die_with_parent
 
 FARTHEST = 2**50
 """A task is as large as the server says; a device's disk is the limit."""

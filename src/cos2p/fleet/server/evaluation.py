@@ -22,12 +22,11 @@ class Evaluator:
     """Scores versions of the model on the recipe's validation and test samples."""
 
     def __init__(self, recipe: Recipe, config: ModelConfig) -> None:
-        self._exits = tuple(range(1, config.depth + 1))
         self._pool = ProcessPool(1, _start, recipe.model_dump(mode="json"), config.to_dict())
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in weights.items()})
-        return self._pool.submit(_evaluate, data, self._exits, everything)
+        return self._pool.submit(_evaluate, data, everything)
 
     def close(self) -> None:
         self._pool.close()
@@ -45,5 +44,5 @@ def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     _bundle = load(_recipe.data, _recipe.seed)
 
 
-def _evaluate(weights: bytes, exits: tuple[int, ...], everything: bool) -> dict[str, Any]:
-    return score_model(_recipe, _config, _bundle, load_tensors(weights), exits, everything)
+def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:
+    return score_model(_recipe, _config, _bundle, load_tensors(weights), everything)

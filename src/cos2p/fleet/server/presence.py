@@ -1,4 +1,4 @@
-"""The roll of clients: which process speaks for a client now, and when it was last heard.
+"""Who is here: which process speaks for a client now, and when it was last heard.
 
 Written by the network's threads, read by the run's.
 """
@@ -53,20 +53,20 @@ class Presence:
         with self._lock:
             return self._entries[client].session if client in self._entries else ""
 
-    def rejoins(self, client: str) -> bool:
-        """Whether this client was known from a checkpoint; asked once, when it joins. It is here from now on."""
+    def mark_joined(self, client: str) -> bool:
+        """It is here from now on. Returns whether it was known from a checkpoint, and not heard since."""
         with self._lock:
             entry = self._entries.setdefault(client, _Entry(self._clock()))
             before, entry.from_before = entry.from_before, False
             entry.gone, entry.heard = False, self._clock()
             return before
 
-    def silent(self) -> list[str]:
-        """Clients that have left without a word; each is named once."""
+    def mark_silent(self) -> list[str]:
+        """Those who have left without a word are gone from now on; each is named once."""
         return self._turn(lambda entry, age: not entry.gone and age > self._patience, gone=True)
 
-    def returned(self) -> list[str]:
-        """Clients that are heard again after they were named `silent`, the same process as before; each once."""
+    def mark_returned(self) -> list[str]:
+        """Those who were gone and are heard again, the same process as before, are here again; each is named once."""
         return self._turn(lambda entry, age: entry.gone and not entry.from_before and age <= self._patience, gone=False)
 
     def ages(self) -> dict[str, float]:

@@ -15,29 +15,22 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cos2p.data import load
-from cos2p.devices.device import Device
 from cos2p.errors import Cos2pError, RunError
 from cos2p.fleet.server.driver import Driver, Port
 from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.transfers import Transfers
-from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.run_folder import RunFolder, begin_folder
 from cos2p.runtime.world import model_config
-from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.event_kinds import Event, Started, Stopped
-from cos2p.tracking.events import EventLog, read_events
+from cos2p.tracking.event_kinds import Event, Stopped
+from cos2p.tracking.events import read_events
 from cos2p.tracking.figures import DeviceFigures
-from cos2p.tracking.files import prepare_folder, write_atomic
 
 FETCHABLE = ("result.json", "weights.safetensors")
 PAGE_BYTES = 128 * 2**10
@@ -60,9 +53,7 @@ class ServedRun:
         self.base = 0
         self.driver: Driver | None = None
         self.classes: tuple[str, ...] = ()
-        self._log: EventLog | None = None
-        self._saved = 0.0
-        self._saving = 0.0
+        self._open: RunFolder | None = None
         self._version = 0
         self._fetched = threading.Event()
 
@@ -72,23 +63,24 @@ class ServedRun:
         self, port: Port, transfers: Transfers, ready: Callable[[Driver], None], stopped: Callable[[], bool]
     ) -> None:
         """Run to the end, or until paused or stopped. `ready` is called when clients can be let in."""
-        torch.set_num_threads(1)  # merging is quick; the cores are the devices' when all run on one machine
         evaluator = None
         try:
             if (self.folder / "result.json").exists():
                 self.state = "finished"
                 return
-            prepare_folder(self.folder, resume=True)
-            checkpoint = self._earlier()
+            begin_folder(self.recipe, self.folder, resume=True)
+            self._open = folder = RunFolder(self.folder, self.recipe, Driver.kind, as_often_as_cheap=True)
+            self.base = folder.base
             bundle = load(self.recipe.data, self.recipe.seed)
             config, self.classes = model_config(self.recipe, bundle), bundle.class_names
             del bundle
             evaluator = Evaluator(self.recipe, config)
             self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
-            if checkpoint is not None:
-                self._restore(self.driver, checkpoint)
+            if folder.checkpoint is not None:
+                self.driver.restore(folder.checkpoint.values["session"], folder.checkpoint)
+                self.driver.figures.replay(read_events(folder.log.path))
             ready(self.driver)
-            self._play(self.driver, checkpoint is None, stopped)
+            self._play(self.driver, folder, stopped)
         except Cos2pError as error:
             self.error, self.state = error, "failed"
             self._tell(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
@@ -97,36 +89,25 @@ class ServedRun:
             if evaluator is not None:
                 evaluator.close()
 
-    def _earlier(self) -> Checkpoint | None:
-        """The checkpoint of this run, if it was begun before; the log cut back to it."""
-        checkpoint = None
-        if (self.folder / "recipe.toml").exists():
-            check_same_recipe(self.recipe, self.folder)
-            if (self.folder / "checkpoint.safetensors").exists():
-                checkpoint = Checkpoint.read(self.folder / "checkpoint.safetensors")
-        write_atomic(self.folder / "recipe.toml", recipe_toml(self.recipe).encode())
-        self.base = checkpoint.values["log"] if checkpoint else 0
-        self._log = EventLog.resume(self.folder / "events.jsonl", self.base)
-        return checkpoint
-
-    def _play(self, driver: Driver, fresh: bool, stopped: Callable[[], bool]) -> None:
-        if fresh:
+    def _play(self, driver: Driver, folder: RunFolder, stopped: Callable[[], bool]) -> None:
+        if not driver.begun:
             self.state = "gathering"
-            driver.gather(self.expected, GATHER_SECONDS, lambda: self._begun(driver), stopped)
+            driver.gather(self.expected, GATHER_SECONDS, stopped)
         self.state = "running"
-        driver.run(stopped, lambda: self._between(driver))
+        driver.play(lambda: self._between(driver, folder), stopped)
         if driver.finished is not None:
-            # Written before the figures: a server killed in between finishes once more, with the same outcome.
-            write_results(self.recipe, driver.server, driver.figures, driver.finished, self.folder, driver.now)
+            folder.finish(driver, driver.now)
             self.state = "finished"
         else:
-            self.save()
+            if driver.begun:
+                folder.save(driver)
             self.state = "paused"
 
-    def _begun(self, driver: Driver) -> None:
-        started = Started(**run_facts(self.recipe, driver.server.context))
-        driver.figures(started)
-        self._tell(started)
+    def _between(self, driver: Driver, folder: RunFolder) -> None:
+        if driver.server.versions.current != self._version:
+            self._version = driver.server.versions.current
+            _give_back_memory()
+        folder.save_if_due(driver)
 
     def wait_for_pickup(self, stopped: Callable[[], bool]) -> None:
         """Stay a while for the user to fetch what came out."""
@@ -135,48 +116,8 @@ class ServedRun:
             pass
 
     def _tell(self, event: Event) -> None:
-        if self._log is not None:
-            self._log.write(event)
-
-    # ------------------------------------------------------------ checkpoints
-
-    def _between(self, driver: Driver) -> None:
-        version = driver.server.versions.current
-        if version == self._version:
-            return
-        self._version = version
-        _give_back_memory()
-        # After every round where that is cheap, otherwise so seldom that it takes a twentieth of the time at most.
-        pause = min(self.recipe.run.checkpoint_seconds, 20 * self._saving)
-        if time.monotonic() - self._saved >= pause:
-            self.save()
-
-    def save(self) -> None:
-        if self.driver is None or not self.driver.begun or self._log is None:
-            return
-        began = time.monotonic()
-        values, groups = self.driver.server.state()
-        state = {
-            "server": values,
-            "members": [_member_dict(member) for member in self.driver.server.context.members.values()],
-            "started_at": self.driver.started_at,
-            "traffic": self.driver.transfers.traffic.to_dict(),
-        }
-        Checkpoint({"fleet": state, "log": self._log.offset()}, groups).write(self.folder / "checkpoint.safetensors")
-        self._saved = time.monotonic()
-        self._saving = self._saved - began
-
-    def _restore(self, driver: Driver, checkpoint: Checkpoint) -> None:
-        state = checkpoint.values.get("fleet")
-        if state is None:
-            raise RunError(f"{self.folder} holds the checkpoint of a simulation, not of a fleet")
-        driver.begin(_member(entry) for entry in state["members"])
-        driver.server.load_state(state["server"], checkpoint.groups)
-        driver.figures.replay(read_events(self.folder / "events.jsonl"))
-        driver.started_at = state["started_at"]
-        driver.transfers.traffic.load_dict(state["traffic"])
-        driver.restored()
-        self._version = driver.server.versions.current
+        if self._open is not None:
+            self._open.log.write(event)
 
     # ------------------------------------------------------------ what the user asks
 
@@ -207,7 +148,7 @@ class ServedRun:
         """Each client's part: what it trains, whether it is heard, what its link carried."""
         driver = self.driver
         assert driver is not None
-        ages, in_flight = driver.roll.ages(), driver.server.coordinator.in_flight()
+        ages, in_flight = driver.presence.ages(), driver.server.coordinator.in_flight()
         return {
             name: {
                 "rate": member.rate,
@@ -251,14 +192,6 @@ def _give_back_memory() -> None:
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _member_dict(member: Member) -> dict[str, Any]:
-    return {**asdict(member), "device": member.device.model_dump(mode="json")}
-
-
-def _member(values: Mapping[str, Any]) -> Member:
-    return Member(**{**values, "device": Device.model_validate(values["device"])})
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.models.layout import Weights
 from cos2p.processes.pool import WorkerDied
+from cos2p.runtime.workers import wait
 
 LAST_ATTEMPTS = 3
 """How often the last evaluation is begun, should its process be killed."""
+
+
+class Evaluator(Protocol):
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
+        """Scores on the validation and test samples; of the latter a part, unless `everything`."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,16 @@ class Verdict:
 
 
 class Judge:
-    """A slow evaluation skips versions instead of falling behind."""
+    """A slow evaluation skips versions instead of falling behind, unless it is waited for."""
 
     def __init__(self, evaluator: Evaluator, newest: Callable[[], tuple[int, Weights]]) -> None:
         self._evaluator, self._newest = evaluator, newest
         self._running: tuple[int, Future[dict[str, Any]]] | None = None
         self._wanted = False
+
+    @property
+    def at_work(self) -> bool:
+        return self._running is not None
 
     def ask(self) -> None:
         """The newest version shall be scored, at once or when the evaluation under way is done."""
@@ -49,8 +58,17 @@ class Judge:
         self._start()
         return Verdict(version, scores)
 
+    def awaited_verdict(self) -> Verdict | None:
+        """The evaluation under way, when it is done; RunError if its process was killed."""
+        if self._running is None:
+            return None
+        version, future = self._running
+        scores = wait(future)
+        self._running = None
+        return Verdict(version, scores)
+
     def last(self) -> tuple[int, dict[str, Any]]:
-        """The newest version and its scores on all samples; waits for them."""
+        """The newest version and its scores on all samples; waits for them. RunError if that fails again and again."""
         if self._running is not None:
             self._running[1].cancel()
         version, weights = self._newest()
@@ -59,7 +77,7 @@ class Judge:
                 return version, self._evaluator.evaluate(weights, everything=True).result()
             except WorkerDied:
                 continue
-        return version, self._evaluator.evaluate(weights, everything=True).result()
+        return version, wait(self._evaluator.evaluate(weights, everything=True))
 
     def _start(self) -> None:
         if self._running is None and self._wanted:

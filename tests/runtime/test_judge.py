@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from cos2p.fleet.server.judge import LAST_ATTEMPTS, Judge, Verdict
+from cos2p.errors import RunError
 from cos2p.processes.pool import WorkerDied
+from cos2p.runtime.judge import LAST_ATTEMPTS, Judge, Verdict
 
 
 class Slow:
@@ -67,5 +68,16 @@ def test_the_last_one_is_tried_again() -> None:
     judge, slow, _ = judged(broken=LAST_ATTEMPTS - 1)
     assert judge.last() == (0, {"test": "weights 0"})
     assert len(slow.begun) == LAST_ATTEMPTS
-    with pytest.raises(WorkerDied):
+    with pytest.raises(RunError, match="--resume"):
         judged(broken=LAST_ATTEMPTS)[0].last()
+
+
+def test_who_waits_gets_the_scores_of_every_version() -> None:
+    judge, slow, model = judged()
+    assert judge.awaited_verdict() is None
+    model.version = 1
+    judge.ask()
+    slow.begun[0][1].set_result({"test": 1})
+    assert judge.at_work
+    assert judge.awaited_verdict() == Verdict(1, {"test": 1})
+    assert not judge.at_work

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cos2p.errors import RunError
-from cos2p.fleet.admin.kits import ADMIN, CONTROLLER, EXECUTOR, Kit
-from cos2p.fleet.admin.machines import server_address
+from cos2p.fleet.kit import Kit, server_address
+from cos2p.fleet.nvflare.provisioning import ADMIN, CONTROLLER, EXECUTOR
 from cos2p.recipe import Recipe
 
 POLL_SECONDS = 0.1

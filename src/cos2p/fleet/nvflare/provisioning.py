@@ -1,0 +1,118 @@
+"""NVFlare's part of a kit: certificates, its settings, and the names of our classes that it may load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import ConfigError
+from cos2p.fleet.admin.fleet_plan import FleetPlan
+from cos2p.fleet.kit import Kit, read_json
+from cos2p.fleet.wire import MESSAGE_BYTES
+
+CONTROLLER = "cos2p.fleet.nvflare.controller.FleetController"
+EXECUTOR = "cos2p.fleet.nvflare.executor.FleetExecutor"
+REJOIN = "cos2p.fleet.nvflare.rejoin.Rejoin"
+
+ADMIN = "admin@fleet.local"
+ORGANISATION = "fleet"
+
+
+def issue(plan: FleetPlan, authority: Path) -> Path:
+    """NVFlare's own kits, all of one certificate authority."""
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    project = Project(plan.name, "", props={"api_version": 3})
+    try:
+        project.set_server(plan.server.host, ORGANISATION, {"fed_learn_port": plan.server.port})
+    except ValueError as error:
+        raise ConfigError(f"server.host {plan.server.host!r} is no host name or address: {error}") from None
+    for device in plan.devices:
+        project.add_client(device.name, ORGANISATION, {})
+    project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
+    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config"), CertBuilder()]
+    context = Provisioner(str(authority), builders).provision(project, logger=_Silent())
+    if context.get(CtxKey.BUILD_ERROR):
+        raise ConfigError(f"NVFlare could not make the kits: {context.get(CtxKey.BUILD_ERROR)}")
+    return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+class _Silent:
+    """NVFlare's provisioning prints; ours does not."""
+
+    def info(self, *_: Any) -> None: ...
+    def debug(self, *_: Any) -> None: ...
+    def warning(self, *_: Any) -> None: ...
+    def error(self, *_: Any) -> None: ...
+
+
+def tune(place: Path, name: str, plan: FleetPlan) -> None:
+    """What differs from NVFlare's defaults, and what is left out."""
+    for script in ("start.sh", "stop_fl.sh", "sub_start.sh", "fl_admin.sh", "system_info.ipynb", "readme.txt"):
+        (place / "startup" / script).unlink(missing_ok=True)
+    (place / "readme.txt").unlink(missing_ok=True)
+    if name == "admin":
+        return
+    for default in ("resources.json", "authorization.json"):
+        source = place / "local" / f"{default}.default"
+        if source.exists():
+            source.rename(place / "local" / default)
+    _write(
+        place / "local" / "comm_config.json",
+        {
+            # Nothing that travels is larger than a chunk: more is refused before a buffer is made for it.
+            "max_message_size": MESSAGE_BYTES,
+            "streaming_max_blob_size": MESSAGE_BYTES,
+            "allow_adhoc_conns": False,  # every message passes the server, which checks who sent it
+        },
+    )
+    resources = read_json(place / "local" / "resources.json")
+    resources["class_allow_list"] = [CONTROLLER] if name == "server" else [EXECUTOR]
+    resources["components"] = [
+        c for c in resources["components"] if c["id"] not in ("log_receiver", "site_log_streamer")
+    ]
+    if name == "server":
+        resources["components"].append({"id": "rejoin", "path": REJOIN, "args": {}})
+        resources["class_allow_list"].append(REJOIN)
+        scheduler = next(c for c in resources["components"] if c["id"] == "job_scheduler")
+        scheduler["args"]["max_jobs"] = 1
+    else:
+        resources["allow_log_streaming"] = False
+        (place / "device.json").write_text("{}\n", encoding="utf-8")
+    _write(place / "local" / "resources.json", resources)
+
+
+def settle(kit: Kit) -> None:
+    """Before a kit's process is started: is it of this version? A server's gets the absolute paths NVFlare wants, for
+    the place where the kit lies now."""
+    path = kit.local / "resources.json"
+    resources = read_json(path)
+    _check_version(kit, resources)
+    if kit.role != "server":
+        return
+    storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
+    storage["root_dir"] = str(kit.folder / "nvflare" / "snapshots")
+    manager = next(c for c in resources["components"] if c["id"] == "job_manager")
+    manager["args"]["uri_root"] = str(kit.folder / "nvflare" / "jobs")
+    _write(path, resources)
+
+
+def _check_version(kit: Kit, resources: dict[str, Any]) -> None:
+    """A kit names our classes; of an older version, they are no more, and NVFlare would end with a traceback."""
+    named = [*resources.get("class_allow_list", ()), *(c.get("path", "") for c in resources.get("components", ()))]
+    unknown = [name for name in named if name.startswith("cos2p.") and name not in (CONTROLLER, EXECUTOR, REJOIN)]
+    if unknown:
+        raise ConfigError(
+            f"{kit.folder}: this kit was made by an older version (it names {unknown[0]}); provision again, into a new "
+            "folder: cos2p fleet provision fleet.toml -o kits/"
+        )
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

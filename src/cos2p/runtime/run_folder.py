@@ -1,0 +1,98 @@
+"""The folder of a run, whichever session fills it: begun, gone on with, saved, finished.
+
+DIR/recipe.toml            the recipe as used, every default written out
+DIR/events.jsonl           what happened
+DIR/checkpoint.safetensors the last consistent state; what happened until then is in the log
+DIR/result.json            the figures, when the run is over
+DIR/weights.safetensors    the final weights with the whole bank of exits
+DIR/model/                 the final model as a Hugging Face folder
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cos2p.errors import RunError
+from cos2p.recipe import Recipe
+from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.session import Session
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.event_kinds import Event, Resumed
+from cos2p.tracking.events import EventLog
+from cos2p.tracking.files import prepare_folder, write_atomic
+
+CHEAP = 20
+"""A checkpoint that takes a twentieth of the time between two, at most, is taken more often than it has to be."""
+
+
+def earlier_result(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
+    """The figures of a run that is over, if it is the recipe's; None if there is none."""
+    if not (folder / "result.json").exists():
+        return None
+    check_same_recipe(recipe, folder)
+    return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+
+
+def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool = False) -> None:
+    """A folder with the recipe in it; a RunError if it holds another run, or one that is not to be touched."""
+    prepare_folder(folder, overwrite=overwrite, resume=resume)
+    if resume and (folder / "recipe.toml").exists():
+        check_same_recipe(recipe, folder)
+    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
+
+
+class RunFolder:
+    """Open while a session fills it: its log, and its checkpoint."""
+
+    def __init__(self, path: Path, recipe: Recipe, kind: str, *, as_often_as_cheap: bool = False) -> None:
+        """`kind` is the session's. The log is cut back to the checkpoint, or to nothing without one.
+
+        `as_often_as_cheap`: a checkpoint after each round where that costs next to nothing, not only every
+        `run.checkpoint_seconds`.
+        """
+        self.path, self.recipe, self._kind = path, recipe, kind
+        self._seconds, self._as_often_as_cheap = recipe.run.checkpoint_seconds, as_often_as_cheap
+        self._file = path / "checkpoint.safetensors"
+        self.checkpoint = Checkpoint.read(self._file) if self._file.exists() else None
+        if self.checkpoint is not None and self.checkpoint.values["kind"] != kind:
+            raise RunError(f"{path} holds the checkpoint of a {self.checkpoint.values['kind']}, not of a {kind}")
+        self.base: int = self.checkpoint.values["log"] if self.checkpoint is not None else 0
+        """Bytes of the log that were there before."""
+        self.log = EventLog.resume(path / "events.jsonl", self.base)
+        self._saved = time.monotonic()
+        self._saving = 0.0
+        self._version: int | None = None
+
+    def close(self) -> None:
+        self.log.close()
+
+    def resumed(self, session: Session) -> Event:
+        """Told once the session has its state back."""
+        coordinator = session.server.coordinator
+        done = {"t": session.now, "version": coordinator.version, "merged": coordinator.merged}
+        return Resumed(**run_facts(self.recipe, session.server.context) | done | {"log": self.log.path})
+
+    def save_if_due(self, session: Session) -> None:
+        """Between two events: after a round, and not too soon after the last time."""
+        version = session.server.versions.current
+        if self._version is None:
+            self._version = version
+        pause = min(self._seconds, CHEAP * self._saving) if self._as_often_as_cheap else self._seconds
+        if version != self._version and time.monotonic() - self._saved >= pause:
+            self.save(session)
+
+    def save(self, session: Session) -> None:
+        began = time.monotonic()
+        state = session.save()
+        values = {"kind": self._kind, "session": state.values, "log": self.log.offset()}
+        Checkpoint(values, state.groups, state.blobs).write(self._file)
+        self._version, self._saved = session.server.versions.current, time.monotonic()
+        self._saving = self._saved - began
+
+    def finish(self, session: Session, wall: float) -> dict[str, Any]:
+        """The figures and the model; a process killed in between finishes once more, with the same outcome."""
+        assert session.finished is not None
+        return write_results(self.recipe, session.server, session.figures, session.finished, self.path, wall)

@@ -1,0 +1,172 @@
+"""A run from its first event to its last, under either clock.
+
+    Session.play            the loop: something happens, scores come in, a checkpoint is taken
+      Simulation            what happens next is computed: an agenda in virtual time, worker processes
+      fleet.server.Driver   what happens next comes from the network: an inbox, the wall's clock
+
+A session keeps everything that both have in common: the server and its effects, the log and its figures, when the model
+is evaluated, when to stop early, how a run ends. A driver says only what happens next (`step`), how a task is sent
+(`send`), how a timer is set (`start_timer`) and what time it is (`now`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+
+from cos2p.errors import TrainingError
+from cos2p.messages import Order
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.judge import Evaluator, Judge, Verdict
+from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Evaluated, Event, Finished, Joined, Unevaluated
+from cos2p.tracking.events import Listener
+from cos2p.tracking.figures import RunFigures
+
+OUT_OF_PATIENCE = "no better validation score for a while"
+
+
+class Session(ABC):
+    kind: ClassVar[str]
+    """What its checkpoints are of."""
+    punctual: ClassVar[bool]
+    """Scores of a version are waited for before the next one is made, so that a run is the same every time."""
+
+    server: Server
+
+    def __init__(self, recipe: Recipe, evaluator: Evaluator, listener: Listener) -> None:
+        self.recipe, self._listener = recipe, listener
+        self.judge = Judge(evaluator, self._newest)
+        self.figures = RunFigures()
+        self.finished: str | None = None
+        """Why the run is over."""
+        self.stop_requested = False
+        """The user wants to go on later: stop between two events."""
+        self.benched: dict[str, str] = {}
+        """Devices that get no more tasks, and why."""
+
+    # ------------------------------------------------------------ what a driver says
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Let the next thing happen. One that waits for the network returns after a while, even if nothing did."""
+
+    @abstractmethod
+    def send(self, order: Order) -> None:
+        """Give a client its task, and log that."""
+
+    @abstractmethod
+    def start_timer(self, timer: str, seconds: float) -> None:
+        """Tell the server after so many seconds."""
+
+    @abstractmethod
+    def end(self, reason: str) -> None:
+        """Have the run end as the next thing that happens: aggregate what has come, then finish."""
+
+    @abstractmethod
+    def save(self) -> Checkpoint:
+        """All that is needed to go on from here; the figures are in the log."""
+
+    def last_events(self) -> list[Event]:
+        """What is to be told just before the end."""
+        return []
+
+    # ------------------------------------------------------------ the loop
+
+    def play(self, between: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
+        """Until the server is done, or somebody wants it to stop; `between` is called between two events."""
+        with _one_thread():
+            while self.finished is None and not self.stop_requested and not stopped():
+                self.step()
+                if not self.punctual:
+                    self._note_scores(self.judge.verdict())
+                between()
+            if self.finished is not None:
+                self._finish()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """What the server wants done, in its order."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.send(effect.order)
+            elif isinstance(effect, Timer):
+                self.start_timer(effect.timer, effect.seconds)
+            elif isinstance(effect, Event):
+                self.log(effect)
+            elif isinstance(effect, NewVersion):
+                self._new_version(effect.version)
+            elif isinstance(effect, Done):
+                self.finished = effect.reason
+
+    def log(self, event: Event, t: float | None = None) -> None:
+        """It happened now, or at `t`."""
+        event = event.at(self.now if t is None else t)
+        if isinstance(event, Benched):
+            self.benched[event.client] = event.reason
+        elif isinstance(event, Joined):
+            self.benched.pop(event.client, None)
+        self.figures(event)
+        self._listener(event)
+
+    def check_anybody_was_able(self) -> None:
+        """TrainingError if the run ended because of failures alone."""
+        if self.finished == NOBODY_LEFT and self.benched:
+            raise self.nobody_able()
+
+    def nobody_able(self) -> TrainingError:
+        client, reason = list(self.benched.items())[-1]
+        return TrainingError(f"no device is able to go on; {client}: {reason}")
+
+    # ------------------------------------------------------------ evaluation runs beside the training
+
+    def _newest(self) -> tuple[int, Weights]:
+        """As it is judged: a method may mask or scale the model before."""
+        return self.server.versions.current, self.server.method.evaluated_weights(self.server.weights)
+
+    def _new_version(self, version: int) -> None:
+        if self.punctual:
+            self._note_scores(self.judge.awaited_verdict())
+        if version % self.recipe.schedule.evaluate_every == 0:
+            self.judge.ask()
+
+    def _note_scores(self, verdict: Verdict | None) -> None:
+        if verdict is None:
+            return
+        if verdict.scores is None:
+            self.log(Unevaluated(version=verdict.version, reason="the evaluating process was killed"))
+            return
+        self.log(Evaluated(version=verdict.version, **verdict.scores))
+        if self.figures.out_of_patience(self.recipe.schedule.patience):
+            self.end(OUT_OF_PATIENCE)
+
+    def _finish(self) -> None:
+        assert self.finished is not None
+        end = self.now  # on a real clock the last evaluation takes its time; nobody trains any more
+        if self.punctual:
+            self._note_scores(self.judge.awaited_verdict())
+        version, scores = self.judge.last()
+        for event in (*self.last_events(), Finished(reason=self.finished, version=version, **scores)):
+            self.log(event, end)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums over segments depend on the number of threads in their last bit; a run must not. Merging is quick, and the
+    cores are the devices' where all run on one machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
