@@ -38,14 +38,14 @@ class ModelSettings(Settings):
         "Empty: what the checkpoint says, or the habit of its family.",
     )
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The fields that are set, as those of a `ModelConfig`."""
+        return self.model_dump(exclude={"size", "pretrained"}, exclude_none=True)
+
     def config(self, **facts: Any) -> ModelConfig:
-        """The model's shape; `facts` are what the data says (classes, channels, vocabulary)."""
-        changes = {
-            name: value
-            for name in ("dim", "depth", "heads", "kv_heads", "mlp", "image", "patch", "exits", "pooling")
-            if (value := getattr(self, name)) is not None
-        }
-        return model(self.size, **{**facts, **changes})
+        """The model's shape; `facts` are what the data says (task, classes, channels, vocabulary)."""
+        return model(self.size, **{**facts, **self.chosen})
 
 
 class PartitionSettings(Settings):
