@@ -5,6 +5,7 @@ Shape legend: B batch, T tokens, N heads, H head size.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -45,10 +46,24 @@ def make_context(config: ModelConfig, inputs: Tensor) -> Context:
 
 
 def rotary_table(config: ModelConfig, tokens: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (T, H)."""
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), 1.0 / config.rope_theta**half)
+    frequency_H = _scaled(config, 1.0 / config.rope_theta**half)
+    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), frequency_H)
     angle_TH = torch.cat((angle_TH, angle_TH), -1)
     return angle_TH.cos(), angle_TH.sin()
+
+
+def _scaled(config: ModelConfig, frequency_H: Tensor) -> Tensor:
+    """For contexts longer than those a model was trained on first."""
+    if config.rope_scaling == "none":
+        return frequency_H
+    slowed_H = frequency_H / config.rope_factor
+    if config.rope_scaling == "linear":
+        return slowed_H
+    turns_H = config.rope_original * frequency_H / (2 * math.pi)
+    kept_H = ((turns_H - config.rope_low) / (config.rope_high - config.rope_low)).clamp(0, 1)
+    return kept_H * frequency_H + (1 - kept_H) * slowed_H
 
 
 def rotate(x_BNTH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
-"""Weights from and to Hugging Face checkpoints: `config.json` and `*.safetensors`, never pickles.
+"""Weights from and to Hugging Face checkpoints: `config.json` and `*.safetensors`, or pickles of tensors alone.
 
-Nothing here imports `transformers`; `hub_tables` and `hub_config` hold what there is to know of its files.
+Nothing here imports `transformers`; `hub_kinds` says which model types are read, `hub_tables` and `hub_config` what
+their files hold.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from torch import Tensor
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.exit_bank import fill_exits
-from cos2p.models.hub_config import is_native, write_config
+from cos2p.models.hub_config import is_native
+from cos2p.models.hub_config_written import write_config
 from cos2p.models.hub_files import open_tensors, resolve
-from cos2p.models.hub_fit import DataFacts, differing, fit_config, fit_tensors, wanted_fields
+from cos2p.models.hub_fit import DataFacts, differing, fit_config, fit_tensors, plain_tensors, wanted_fields
+from cos2p.models.hub_kinds import written_kind
 from cos2p.models.hub_match import Checkpoint, match
 from cos2p.models.hub_pooling import write_pooling
 from cos2p.models.hub_tables import their_names
@@ -29,10 +32,10 @@ from cos2p.models.layout import Weights, exit_key, layout
 def load_pretrained(
     folder: str | Path, *, seed: int = 0, fit: DataFacts | None = None, **chosen: Any
 ) -> tuple[ModelConfig, Weights]:
-    """Read a checkpoint of a ViT, BERT or LLaMA as float32, or raise CheckpointError and load nothing.
+    """Read a checkpoint of a model type in `hub_kinds` as float32, or raise CheckpointError and load nothing.
 
-    `folder` holds `config.json` and `model.safetensors` (or its index and shards). A string that is no folder but
-    looks like a hub name (`google/vit-base-patch16-224`) is downloaded, json and safetensors only.
+    `folder` holds `config.json` and `model.safetensors` or `pytorch_model.bin` (or their index and shards). A string
+    that is no folder but looks like a hub name (`google/vit-base-patch16-224`) is downloaded (json, safetensors).
 
     `fit` is what the data ask for; `chosen` are fields that shall differ from the checkpoint: see `hub_fit` for which
     may, and what becomes of its tensors. Pooling is what sentence-transformers' files say, or the family's habit.
@@ -51,19 +54,19 @@ def pretrained_config(folder: str | Path, fit: DataFacts | None = None, **chosen
     checkpoint = Checkpoint.read(folder, pooling_chosen="pooling" in chosen)
     where = str(checkpoint.path)
     wanted = chosen if fit is None else wanted_fields(checkpoint.config, fit, chosen, where)
-    return fit_config(checkpoint.config, wanted, where)
+    return fit_config(checkpoint.config, wanted, where, checkpoint.window)
 
 
 def pretrained_weights(folder: str | Path, config: ModelConfig, seed: int = 0) -> Weights:
     """The checkpoint's tensors as the weights of `config`, which `pretrained_config` gave."""
     checkpoint = Checkpoint.read(folder, pooling_chosen=True)
     stored = checkpoint.config
-    fit_config(stored, differing(config, stored), str(checkpoint.path))
+    fit_config(stored, differing(config, stored), str(checkpoint.path), checkpoint.window)
     with ExitStack() as files:
-        tensors = open_tensors(checkpoint.path, stored.family, files)
+        tensors = open_tensors(checkpoint.path, checkpoint.kind, files)
         ours = match(checkpoint, config, tensors)
         values = {name: tensors[theirs].read() for name, theirs in ours.items()}
-    values = fit_tensors(config, stored, values)
+    values = fit_tensors(config, stored, plain_tensors(values, checkpoint.offset))
     last = {name.removeprefix("exit."): values.pop(name) for name in list(values) if name.startswith("exit.")}
     values |= fill_exits(config, last, seed, stored.depth)
     return {name: values[name] for name in layout(config)}
@@ -86,7 +89,7 @@ def save_pretrained(
         raise CheckpointError(f"exit {exit} does not exist; the model has exits 1 to {config.depth}")
     values = write_config(config, depth, labels)
     bank = exit_key(config, depth)
-    names, tensors = their_names(config, depth), Weights()
+    names, tensors = their_names(config, depth, written_kind(config)), Weights()
     for ours, theirs in names.items():
         name = ours.replace("exit", bank, 1) if ours.startswith("exit.") else ours
         tensors[theirs] = _checked(weights, name, config)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +58,20 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _tensor_files(path: Path) -> list[Path]:
-    single, index = path / "model.safetensors", path / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if not index.is_file():
-        pickled = any(path.glob("*.bin")) or any(path.glob("*.pt"))
-        hint = "; pickled weights are not read: save them with safe_serialization=True" if pickled else ""
-        raise CheckpointError(f"{path} has neither model.safetensors nor model.safetensors.index.json{hint}")
+    """safetensors before pickles, one file before shards."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (path / name).is_file():
+            return [path / name]
+        if (path / f"{name}.index.json").is_file():
+            return _shards(path, path / f"{name}.index.json")
+    others = sorted(
+        {file.suffix for file in path.iterdir() if file.suffix in (".gguf", ".onnx", ".h5", ".msgpack", ".pt")}
+    )
+    hint = f"; {', '.join(others)} files are not read" if others else ""
+    raise CheckpointError(f"{path} has neither model.safetensors nor pytorch_model.bin, whole or in shards{hint}")
+
+
+def _shards(path: Path, index: Path) -> list[Path]:
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no weight_map; it must give a file for each tensor")
@@ -77,27 +86,48 @@ def _tensor_files(path: Path) -> list[Path]:
 class StoredTensor:
     """One tensor of an open file."""
 
-    file: Any
+    load: Callable[[], Tensor]
     name: str
     shape: tuple[int, ...]
 
     def read(self) -> Tensor:
-        tensor: Tensor = self.file.get_tensor(self.name)
+        tensor = self.load()
         if not tensor.is_floating_point():
             raise CheckpointError(f"{self.name} is {tensor.dtype}; only floating-point checkpoints can be loaded")
         return tensor.to(torch.float32)
 
 
-def open_tensors(path: Path, family: str, files: ExitStack) -> dict[str, StoredTensor]:
+def open_tensors(path: Path, kind: str, files: ExitStack) -> dict[str, StoredTensor]:
+    """Every tensor by the name under which `hub_tables` lists it; the files stay open as long as `files`."""
     tensors: dict[str, StoredTensor] = {}
     for file in _tensor_files(path):
-        try:
-            opened = files.enter_context(safe_open(file, framework="pt"))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{file} is not a readable safetensors file ({error}); download it again") from None
-        for name in opened.keys():  # noqa: SIM118 (not a mapping)
-            known = canonical(family, name)
+        for tensor in _pickled(file) if file.suffix == ".bin" else _safe(file, files):
+            known = canonical(kind, tensor.name)
             if known in tensors:
-                raise CheckpointError(f"{path} has two tensors for {known}: {tensors[known].name} and {name}")
-            tensors[known] = StoredTensor(opened, name, tuple(opened.get_slice(name).get_shape()))
+                raise CheckpointError(f"{path} has two tensors for {known}: {tensors[known].name} and {tensor.name}")
+            tensors[known] = tensor
     return tensors
+
+
+def _safe(file: Path, files: ExitStack) -> Iterator[StoredTensor]:
+    try:
+        opened = files.enter_context(safe_open(file, framework="pt"))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} is not a readable safetensors file ({error}); download it again") from None
+    for name in opened.keys():  # noqa: SIM118 (not a mapping)
+        yield StoredTensor(partial(opened.get_tensor, name), name, tuple(opened.get_slice(name).get_shape()))
+
+
+def _pickled(file: Path) -> Iterator[StoredTensor]:
+    """Tensors alone: torch refuses a pickle that would run anything."""
+    try:
+        values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch has no common exception for files it cannot or will not read
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"{file} cannot be read as tensors alone ({reason}); save it with safe_serialization=True"
+        ) from None
+    if not isinstance(values, dict) or not all(isinstance(tensor, Tensor) for tensor in values.values()):
+        raise CheckpointError(f"{file} does not hold tensors by name; save it with safe_serialization=True")
+    for name, tensor in values.items():
+        yield StoredTensor(partial(torch.clone, tensor), name, tuple(tensor.shape))

@@ -66,7 +66,7 @@ def wanted_fields(stored: ModelConfig, facts: DataFacts, chosen: Mapping[str, An
     return wanted | dict(chosen)
 
 
-def fit_config(stored: ModelConfig, wanted: Mapping[str, Any], where: str) -> ModelConfig:
+def fit_config(stored: ModelConfig, wanted: Mapping[str, Any], where: str, window: int | None = None) -> ModelConfig:
     """`stored` with other fields, or a CheckpointError that says which cannot be."""
     config = stored.with_(**_without_impossible_sizes(stored, wanted, where))
     for field in wanted:
@@ -81,6 +81,11 @@ def fit_config(stored: ModelConfig, wanted: Mapping[str, Any], where: str) -> Mo
         raise CheckpointError(
             f"{where} has learned positions for {stored.max_tokens} tokens, not {config.max_tokens}; "
             f"cut the texts to {stored.max_tokens} tokens or fewer"
+        )
+    if window is not None and config.max_tokens > window:
+        raise CheckpointError(
+            f"{where} sees {window} tokens back, which cannot be computed for texts of {config.max_tokens}; "
+            f"cut the texts to {window} tokens or fewer"
         )
     if config.channels != stored.channels and {config.channels, stored.channels} != set(_CHANNELS):
         raise CheckpointError(
@@ -112,6 +117,18 @@ def differing(config: ModelConfig, stored: ModelConfig) -> dict[str, Any]:
     """The fields of `config` that are not the checkpoint's."""
     names = [field.name for field in fields(ModelConfig)]
     return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(stored, name)}
+
+
+def plain_tensors(values: Weights, offset: int) -> Weights:
+    """Without what other model types have beside ours: LayerScale multiplied in, positions from the first token on."""
+    plain = {name: tensor for name, tensor in values.items() if not name.endswith(".scale")}
+    for name in values.keys() - plain.keys():
+        layer, scale = name.removesuffix("scale"), values[name]
+        plain[layer + "weight"] = plain[layer + "weight"] * scale[:, None]
+        plain[layer + "bias"] = plain[layer + "bias"] * scale
+    if offset:
+        plain["embed.positions"] = plain["embed.positions"][offset:].clone()
+    return plain
 
 
 def fit_tensors(config: ModelConfig, stored: ModelConfig, values: Weights) -> Weights:

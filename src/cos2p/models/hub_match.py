@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub_config import promises_head, read_config
+from cos2p.models.hub_config import attention_window, position_offset, promises_head, read_config
 from cos2p.models.hub_files import StoredTensor, read_json, resolve
 from cos2p.models.hub_pooling import stored_pooling
 from cos2p.models.hub_tables import is_ignored, their_names
@@ -21,8 +21,14 @@ class Checkpoint:
 
     path: Path
     config: ModelConfig
+    kind: str
+    """Its `model_type`."""
     has_head: bool
     """It says that it has the head of our exit; a bare BertModel or ViTModel does not."""
+    offset: int = 0
+    """Rows of its position table before that of the first token (RoBERTa)."""
+    window: int | None = None
+    """So many tokens back each one sees (Mistral); None for all."""
 
     @classmethod
     def read(cls, folder: str | Path, pooling_chosen: bool = False) -> Checkpoint:
@@ -37,7 +43,14 @@ class Checkpoint:
             if not pooling_chosen:
                 raise
             said = {}
-        return cls(path, config.with_(**said), has_head)
+        return cls(
+            path,
+            config.with_(**said),
+            values["model_type"],
+            has_head,
+            position_offset(values),
+            attention_window(values),
+        )
 
 
 def match(checkpoint: Checkpoint, config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> dict[str, str]:
@@ -48,8 +61,8 @@ def match(checkpoint: Checkpoint, config: ModelConfig, tensors: Mapping[str, Sto
     stored = checkpoint.config
     # A model that is pooled in another way may have kept its family's pooler.
     held = stored.with_(pooling="", pooler="")
-    expected = their_names(held, held.depth)
-    shapes = {name: _shape(held, name) for name in expected}
+    expected = their_names(held, held.depth, checkpoint.kind)
+    shapes = {name: _shape(held, name, checkpoint.offset) for name in expected}
     optional = [] if checkpoint.has_head else ["exit.linear."]
     optional += ["exit.pooler."] if not checkpoint.has_head or stored.pooler == "none" else []
     for module in optional:
@@ -70,6 +83,8 @@ def _is_used(config: ModelConfig, name: str, fresh_linear: bool) -> bool:
         return name.removeprefix("exit.") in exit_parameters(config) and not (
             fresh_linear and name.startswith("exit.linear.")
         )
+    if name.endswith(".scale"):
+        name = name.removesuffix("scale") + "weight"
     return name in layout(config)  # not so: blocks above the depth, the output table of a classifier
 
 
@@ -90,8 +105,8 @@ def _refuse_problems(
         if found is not None and found.shape != shapes[name] and not unused:
             problems.append(f"{found.name} has shape {found.shape}, config.json says {shapes[name]}")
     known = set(expected.values()) | _unused_heads(held)
-    extra = [t.name for name, t in tensors.items() if name not in known and not is_ignored(held.family, name)]
-    problems += [f"{name} does not belong to a {held.family} of {held.depth} blocks" for name in sorted(extra)]
+    extra = [t.name for name, t in tensors.items() if name not in known and not is_ignored(checkpoint.kind, name)]
+    problems += [f"{name} does not belong to a {checkpoint.kind} of {held.depth} blocks" for name in sorted(extra)]
     if problems:
         more = f"; and {len(problems) - 6} more" if len(problems) > 6 else ""
         raise CheckpointError(f"{checkpoint.path} does not fit its config.json: {'; '.join(problems[:6])}{more}")
@@ -102,7 +117,11 @@ def _unused_heads(held: ModelConfig) -> set[str]:
     return {"lm_head.weight"} if held.family == "llama" and held.tied else set()
 
 
-def _shape(config: ModelConfig, name: str) -> tuple[int, ...]:
+def _shape(config: ModelConfig, name: str, offset: int) -> tuple[int, ...]:
+    if name.endswith(".scale"):
+        return (config.dim,)
+    if name == "embed.positions" and offset:
+        return (config.max_tokens + offset, config.dim)
     if name.startswith("exit."):
         return exit_parameters(config)[name.removeprefix("exit.")].shape
     return layout(config)[name].shape

@@ -56,6 +56,18 @@ class Norm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+class HeadNorm(nn.Module):
+    """RMSNorm of each head by itself; all heads share its weight."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.empty(config.head_dim, device="meta"))
+
+    def forward(self, x_BTNH: Tensor) -> Tensor:
+        return F.rms_norm(x_BTNH, self.weight.shape, self.weight, self.eps)
+
+
 class Block(nn.Module):
     """Attention and MLP with the kept segments only.
 
@@ -71,8 +83,10 @@ class Block(nn.Module):
         query = self.groups * config.queries_per_group * config.head_dim
         key = self.groups * config.head_dim
         self.norm1, self.norm2 = Norm(config), Norm(config)
-        self.q, self.k, self.v = (Linear(d, width, bias) for width in (query, key, key))
-        self.o = Linear(query, d, bias)
+        self.q, self.k, self.v = (Linear(d, width, config.attention_bias != "none") for width in (query, key, key))
+        if config.qk_norm:
+            self.q_norm, self.k_norm = HeadNorm(config), HeadNorm(config)
+        self.o = Linear(query, d, config.attention_bias == "all")
         self.fc1 = Linear(d, self.units, bias)
         if config.gated:
             self.gate = Linear(d, self.units, bias)
@@ -92,7 +106,10 @@ class Block(nn.Module):
             return _bias_only(self.o, x_BTD)
         B, T, _ = x_BTD.shape
         size = self.config.head_dim
-        q, k, v = (layer(x_BTD).view(B, T, -1, size).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x_BTD).view(B, T, -1, size) for layer in (self.q, self.k, self.v))
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if context.rotary is not None:
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
         y_BNTH = F.scaled_dot_product_attention(
@@ -107,7 +124,11 @@ class Block(nn.Module):
     def feed_forward(self, x_BTD: Tensor, gate: Tensor | None) -> Tensor:
         if self.units == 0:
             return _bias_only(self.fc2, x_BTD)
-        h_BTF = F.silu(self.gate(x_BTD)) * self.fc1(x_BTD) if self.config.gated else F.gelu(self.fc1(x_BTD))
+        if self.config.gated:
+            h_BTF = F.silu(self.gate(x_BTD)) * self.fc1(x_BTD)
+        else:
+            approximate = "tanh" if self.config.activation == "gelu_tanh" else "none"
+            h_BTF = F.gelu(self.fc1(x_BTD), approximate=approximate)
         if gate is not None:
             h_BTF = h_BTF * gate
         return self.fc2(h_BTF * self.unit_scale if self.training and self.unit_scale != 1.0 else h_BTF)  # type: ignore[no-any-return]
@@ -139,7 +160,8 @@ class Embedding(nn.Module):
             self.tokens = nn.Parameter(torch.empty(config.vocab, d, device="meta"))
         if config.family == "bert":
             self.positions = nn.Parameter(torch.empty(config.max_tokens, d, device="meta"))
-            self.types = nn.Parameter(torch.empty(config.token_types, d, device="meta"))
+            if config.token_types:
+                self.types = nn.Parameter(torch.empty(config.token_types, d, device="meta"))
             self.norm = Norm(config)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -148,7 +170,8 @@ class Embedding(nn.Module):
             return torch.cat((self.cls.expand(len(x_BTD), -1, -1), x_BTD), 1) + self.positions
         x_BTD = F.embedding(inputs, self.tokens)
         if self.config.family == "bert":
-            return self.norm(x_BTD + self.positions[: inputs.shape[1]] + self.types[0])  # type: ignore[no-any-return]
+            x_BTD = x_BTD + self.positions[: inputs.shape[1]]
+            return self.norm(x_BTD + self.types[0] if self.config.token_types else x_BTD)  # type: ignore[no-any-return]
         return x_BTD
 
 
@@ -171,7 +194,8 @@ class Exit(nn.Module):
             return F.linear(self.norm(x_BTD), table_VD)
         x_BD = self.pooled(x_BTD, context)
         if self.config.pooler != "none":
-            x_BD = torch.tanh(self.pooler(x_BD))
+            x_BD = self.pooler(x_BD)
+            x_BD = torch.tanh(x_BD) if self.config.pooler == "tanh" else torch.relu(x_BD)
         return self.linear(x_BD)  # type: ignore[no-any-return]
 
     def pooled(self, x_BTD: Tensor, context: Context) -> Tensor:
