@@ -20,6 +20,14 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.exit_bank import fill_exits
 from cos2p.models.hub_config import is_native
 from cos2p.models.hub_config_written import write_config
+from cos2p.models.hub_export import (
+    GREY_FIELD,
+    Normalization,
+    in_colour,
+    readable_by_all,
+    write_preprocessor,
+    write_tokenizer,
+)
 from cos2p.models.hub_files import open_tensors, resolve
 from cos2p.models.hub_fit import DataFacts, differing, fit_config, fit_tensors, plain_tensors, wanted_fields
 from cos2p.models.hub_kinds import written_kind
@@ -53,6 +61,8 @@ def pretrained_config(folder: str | Path, fit: DataFacts | None = None, **chosen
     """The model that `load_pretrained` would give, from the json files alone."""
     checkpoint = Checkpoint.read(folder, pooling_chosen="pooling" in chosen)
     where = str(checkpoint.path)
+    if checkpoint.is_grey and fit is None:
+        chosen = {"channels": 1} | chosen
     wanted = chosen if fit is None else wanted_fields(checkpoint.config, fit, chosen, where)
     return fit_config(checkpoint.config, wanted, where, checkpoint.window)
 
@@ -78,11 +88,17 @@ def save_pretrained(
     weights: Mapping[str, Tensor],
     exit: int | None = None,
     labels: Sequence[str] | None = None,
+    normalize: Normalization | None = None,
+    tokenizer: str | Path | None = None,
+    card: str = "",
 ) -> Path:
     """Write a folder that `transformers` loads with `from_pretrained`, giving the same logits; return it.
 
     A checkpoint has one head: that of depth `exit` (all blocks by default), and only the blocks below it are
     written, so an early exit becomes a shallower model of its own. `labels` names the classes.
+
+    For `transformers.pipeline`: `normalize` is how images were prepared (a model of grey images is then written for
+    colour ones), `tokenizer` the `tokenizer.json` of texts or its folder. `card` is the text of the model card.
     """
     depth = config.depth if exit is None else exit
     if not 1 <= depth <= config.depth:
@@ -93,6 +109,10 @@ def save_pretrained(
     for ours, theirs in names.items():
         name = ours.replace("exit", bank, 1) if ours.startswith("exit.") else ours
         tensors[theirs] = _checked(weights, name, config)
+    if normalize is not None and config.family == "vit" and config.channels == 1:
+        patch = names["embed.patch.weight"]
+        tensors[patch] = in_colour(tensors[patch])
+        values |= {"num_channels": 3, GREY_FIELD: True}
     values["dtype"] = str(tensors[next(iter(tensors))].dtype).removeprefix("torch.")
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
@@ -103,6 +123,13 @@ def save_pretrained(
     if config.family != "vit" and not is_native(config):
         classifier = {o.rpartition(".")[2]: tensors[t] for o, t in names.items() if o.startswith("exit.linear.")}
         write_pooling(path, config, classifier)
+    if normalize is not None and config.family == "vit":
+        write_preprocessor(path, config, normalize)
+    if tokenizer is not None:
+        write_tokenizer(path, config, tokenizer)
+    if card:
+        (path / "README.md").write_text(card, encoding="utf-8")
+    readable_by_all(path)
     return path
 
 

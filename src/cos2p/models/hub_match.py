@@ -9,6 +9,7 @@ from pathlib import Path
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_config import attention_window, position_offset, promises_head, read_config
+from cos2p.models.hub_export import GREY_FIELD
 from cos2p.models.hub_files import StoredTensor, read_json, resolve
 from cos2p.models.hub_pooling import stored_pooling
 from cos2p.models.hub_tables import is_ignored, their_names
@@ -29,6 +30,8 @@ class Checkpoint:
     """Rows of its position table before that of the first token (RoBERTa)."""
     window: int | None = None
     """So many tokens back each one sees (Mistral); None for all."""
+    is_grey: bool = False
+    """It takes colour images and sees their luma: a model of grey images that was saved for pipelines."""
 
     @classmethod
     def read(cls, folder: str | Path, pooling_chosen: bool = False) -> Checkpoint:
@@ -43,6 +46,7 @@ class Checkpoint:
             if not pooling_chosen:
                 raise
             said = {}
+        grey = values.get(GREY_FIELD) is True
         return cls(
             path,
             config.with_(**said),
@@ -50,6 +54,7 @@ class Checkpoint:
             has_head,
             position_offset(values),
             attention_window(values),
+            grey,
         )
 
 
