@@ -23,6 +23,12 @@ NANO = {
     "vit": model("vit-nano"),
     "bert": model("bert-nano"),
     "llama": model("llama-nano", task="classification"),
+    "vit mean": model("vit-nano", pooling="mean"),
+    "bert mean": model("bert-nano", pooling="mean"),
+    "llama mean": model("llama-nano", task="classification", pooling="mean"),
+    "bert without types": model("bert-nano", token_types=0, pooler="relu", activation="gelu_tanh"),
+    "llama qkv": model("llama-nano", task="classification", attention_bias="qkv"),
+    "llama qk norm": model("llama-nano", task="classification", attention_bias="all", qk_norm=True),
     "llama tied": model("llama-nano"),
     "llama untied": model("llama-nano", tied=False),
 }

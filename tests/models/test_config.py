@@ -66,7 +66,7 @@ def test_a_value_that_cannot_work_is_named_with_what_would(fields: dict[str, Any
 
 
 def test_misspelt_fields_are_named() -> None:
-    with pytest.raises(ConfigError, match="unknown model field 'depht'; known: channels, classes, depth"):
+    with pytest.raises(ConfigError, match="unknown model field 'depht'; known: activation, attention_bias, channels"):
         model("vit-nano", depht=3)
     with pytest.raises(ConfigError, match="unknown model field 'depht'"):
         ModelConfig.from_dict(VIT | {"depht": 3})

@@ -30,6 +30,8 @@ def test_a_language_model_is_less_sure_at_shallow_depths() -> None:
     config = CONFIGS["llama tied"]
     bank = fill_exits(config, {"norm.weight": torch.full((16,), 8.0)}, seed=0)
     assert [bank[f"exits.{depth}.norm.weight"][0].item() for depth in (1, 2, 3, 4)] == [2.0, 4.0, 6.0, 8.0]
+    lower = fill_exits(config, {"norm.weight": torch.full((16,), 8.0)}, seed=0, trained_depth=16)
+    assert lower["exits.2.norm.weight"][0] == 1.0  # 2/16 of 8
     shared = fill_exits(config.with_(exits="shared"), {"norm.weight": torch.full((16,), 8.0)}, seed=0)
     assert shared.keys() == {"exits.shared.norm.weight"}
     assert shared["exits.shared.norm.weight"][0].item() == 8.0

@@ -70,8 +70,8 @@ def test_whole_numbers_are_no_weights(vit: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2'; known: vit, bert, llama"),
-        ({"model_type": "remove"}, "model_type is None; known: vit, bert, llama"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; known: vit, dinov2, bert, roberta, distilbert, llama"),
+        ({"model_type": "remove"}, "model_type is None; known: vit, dinov2"),
         ({"hidden_size": "remove"}, "hidden_size is missing; it must be a whole number"),
         ({"hidden_size": 16.5}, "hidden_size is 16.5; it must be a whole number"),
         ({"num_attention_heads": 5}, "dim 16 is not divisible by 5 heads; choose heads from 1, 2, 4, 8, 16"),
@@ -89,9 +89,11 @@ def test_a_config_this_model_cannot_compute_is_refused(vit: Path, changes: dict[
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_scaling": {"rope_type": "llama3"}, "rope_parameters": None}, "rotary scaling 'llama3' cannot be"),
+        ({"rope_scaling": {"rope_type": "yarn"}, "rope_parameters": None}, "rotary scaling 'yarn' cannot be"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "rope_parameters": None}, "lacks low_freq_factor"),
         ({"rope_parameters": 3}, "rope_parameters is 3; it must be an object"),
-        ({"attention_bias": True}, "attention_bias is True; only False can be computed"),
+        ({"attention_bias": True}, r"q_proj\.bias of shape \(16,\) is missing"),
+        ({"mlp_bias": True}, "mlp_bias is True; only False can be computed"),
     ],
 )
 def test_a_llama_this_model_cannot_compute_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -124,8 +126,15 @@ def test_broken_tensors_are_named(bert: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model\.safetensors is not a readable safetensors file"):
         load_pretrained(bert)
     (bert / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json$"):
+    with pytest.raises(
+        CheckpointError, match=r"has neither model\.safetensors nor pytorch_model\.bin, whole or in shards$"
+    ):
+        load_pretrained(bert)
+    (bert / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"in shards; \.gguf files are not read"):
         load_pretrained(bert)
     (bert / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(CheckpointError, match="pickled weights are not read: save them with safe_serialization=True"):
+    with pytest.raises(
+        CheckpointError, match=r"pytorch_model\.bin cannot be read as tensors alone .* save it with safe_serialization"
+    ):
         load_pretrained(bert)

@@ -91,9 +91,9 @@ class BlockTape:
         self.sums = self.row * size.heads * config.queries_per_group
         self.attended = 2 * self.Q + 2 * self.K + self.sums
         self.attended += self.row if config.family == "bert" else 0
-        bias = 1 if config.biased else 0
-        self.into_heads = self._gradient((query + 2 * key) * (config.dim + bias))
-        self.out_of_heads = self._gradient(config.dim * (query + bias))
+        bias, into, out = config.biased, config.attention_bias != "none", config.attention_bias == "all"
+        self.into_heads = self._gradient((query + 2 * key) * (config.dim + into))
+        self.out_of_heads = self._gradient(config.dim * (query + out))
         self.into_units = self._gradient((2 if config.gated else 1) * size.units * (config.dim + bias))
         self.out_of_units = self._gradient(config.dim * (size.units + bias))
 
@@ -111,6 +111,14 @@ class BlockTape:
         weight = D if self.train else 0
         return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
 
+    def head_norms(self) -> Op:
+        """As RMSNorm of the residual, once as wide as the queries and once as the keys; v waits."""
+        Q, K = self.Q, self.K
+        weight = Q + K if self.train else 0
+        sums = self.sums + self.sums // self.config.queries_per_group
+        grown = self._gradient(2 * self.config.head_dim)
+        return Op(Q + K + sums + weight, grown, forward=2 * Q + 2 * K, backward=self.D + 5 * Q + 2 * K - weight)
+
     def bias_only(self, live: int) -> Op:
         """No segment is kept: `live` tensors, the zeros of a model without biases, and the sum, for a moment."""
         tensors = live + (1 if self.config.biased else 2)
@@ -126,6 +134,8 @@ class BlockTape:
         # The three gradients of the common input are summed one after the other.
         summing = max(Q + 2 * K + D, Q + K + 2 * D, Q + 3 * D)
         ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
+        if self.config.qk_norm:
+            ops.append(self.head_norms())
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
         ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
@@ -141,7 +151,8 @@ class BlockTape:
         if not first:
             core, live = Op(self.attended, forward=D + rotated, backward=5 * D + 2 * Q + 2 * K + rotated), 0
         out = max(2 * D + Q + live, 3 * D + Q)
-        return [core, Op(forward=D + Q + live, backward=D + 3 * Q), Op(forward=out, backward=D + Q)]
+        norms = [self.head_norms()] if self.config.qk_norm and not first else []
+        return [*norms, core, Op(forward=D + Q + live, backward=D + 3 * Q), Op(forward=out, backward=D + Q)]
 
     def feed_forward(self) -> list[Op]:
         """fc1 (and gate); activation; gate or scale; fc2; the sum with the residual."""
@@ -237,16 +248,20 @@ def exit_ops(
     """
     each = samples * config.dim * FLOAT
     D = each * tokens
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
+    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
         kept = 3 * each + (4 if student else 1) * logits
+        grown = FLOAT * exit_scalars(config) if train else 0
+        if config.pooling == "mean":
+            # Every token has a gradient of its own; what is normed first (not BERT's) is kept by its norm.
+            below = Op(backward=D if deepest else 2 * D) if config.family == "bert" else shared
+            return [below, Op(kept - 2 * each, grown - below.grown, forward=D + each, backward=2 * D + each)]
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
-        grown = FLOAT * exit_scalars(config) if train else 0
         return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
     logits = samples * tokens * config.vocab * FLOAT
-    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
-    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where

@@ -20,15 +20,16 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key, exit_parameters, init_tensor
 
 
-def fill_exits(config: ModelConfig, last: Mapping[str, Tensor], seed: int) -> Weights:
-    """All exits of a model by their full names. `last` holds what is known of the deepest (`norm.weight`, ...).
+def fill_exits(config: ModelConfig, last: Mapping[str, Tensor], seed: int, trained_depth: int = 0) -> Weights:
+    """All exits of a model by their full names. `last` holds what is known of the one behind `trained_depth` blocks
+    (`norm.weight`, ...), of which the model may have kept the lower ones only; 0 means that it has them all.
 
     What it lacks, a classifier's linear layer mostly, is fresh at every depth: `init_tensor` with `seed`.
     """
     bank: Weights = {}
     for depth in range(1, config.depth + 1):
         shallow = config.task == "language-modeling" and config.exits == "bank"
-        scale = depth / config.depth if shallow else 1.0
+        scale = depth / (trained_depth or config.depth) if shallow else 1.0
         for name in exit_parameters(config):
             full = f"{exit_key(config, depth)}.{name}"  # a shared exit is written again, with the same values
             bank[full] = last[name] * scale if name in last else init_tensor(config, full, seed)

@@ -1,4 +1,4 @@
-"""What the tensors of the three families are called in a Hugging Face checkpoint, on disk.
+"""What the tensors of each model type are called in a Hugging Face checkpoint, on disk.
 
 Left our name, right theirs; `{i}` is the block. A name without `.weight` or `.bias` at its end is a module and
 stands for both. `exit` is the one exit a checkpoint has, behind its last block.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import exit_parameters, layout
@@ -30,9 +30,11 @@ class KeyTable:
     """Other spellings as (pattern, replacement), applied on reading."""
     ignored: str
     """Pattern of tensors that checkpoints carry and this model does not need."""
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """Factors of a matrix's output that are multiplied into it on reading (LayerScale)."""
 
 
-TABLES: Mapping[str, KeyTable] = {
+_FAMILIES: dict[str, KeyTable] = {
     "vit": KeyTable(
         base="vit.",
         names={
@@ -94,6 +96,8 @@ TABLES: Mapping[str, KeyTable] = {
             "blocks.{i}.q": "model.layers.{i}.self_attn.q_proj",
             "blocks.{i}.k": "model.layers.{i}.self_attn.k_proj",
             "blocks.{i}.v": "model.layers.{i}.self_attn.v_proj",
+            "blocks.{i}.q_norm": "model.layers.{i}.self_attn.q_norm",
+            "blocks.{i}.k_norm": "model.layers.{i}.self_attn.k_norm",
             "blocks.{i}.o": "model.layers.{i}.self_attn.o_proj",
             "blocks.{i}.norm2": "model.layers.{i}.post_attention_layernorm",
             "blocks.{i}.gate": "model.layers.{i}.mlp.gate_proj",
@@ -110,35 +114,98 @@ TABLES: Mapping[str, KeyTable] = {
 }
 
 
-def canonical(family: str, name: str) -> str:
+def _renamed(table: KeyTable, base: str) -> dict[str, str]:
+    """A table's names below another prefix."""
+    return {ours: base + theirs.removeprefix(table.base) for ours, theirs in table.names.items()}
+
+
+_BERT, _VIT = _FAMILIES["bert"], _FAMILIES["vit"]
+_BLOCK = "dinov2.encoder.layer.{i}."
+_DISTIL = "distilbert.transformer.layer.{i}."
+TABLES: Mapping[str, KeyTable] = _FAMILIES | {
+    "roberta": KeyTable(
+        base="roberta.",
+        names=_renamed(_BERT, "roberta.") | {"exit.pooler": "classifier.dense", "exit.linear": "classifier.out_proj"},
+        heads=("classifier.", "lm_head."),
+        older=_BERT.older,
+        # RobertaModel's pooler is not the one its classifier has, and no pre-training used it.
+        ignored=r"roberta\.embeddings\.(position_ids|token_type_ids)$|roberta\.pooler\.|lm_head\.",
+    ),
+    "distilbert": KeyTable(
+        base="distilbert.",
+        names={
+            "embed.tokens": "distilbert.embeddings.word_embeddings.weight",
+            "embed.positions": "distilbert.embeddings.position_embeddings.weight",
+            "embed.norm": "distilbert.embeddings.LayerNorm",
+            "blocks.{i}.q": _DISTIL + "attention.q_lin",
+            "blocks.{i}.k": _DISTIL + "attention.k_lin",
+            "blocks.{i}.v": _DISTIL + "attention.v_lin",
+            "blocks.{i}.o": _DISTIL + "attention.out_lin",
+            "blocks.{i}.norm1": _DISTIL + "sa_layer_norm",
+            "blocks.{i}.fc1": _DISTIL + "ffn.lin1",
+            "blocks.{i}.fc2": _DISTIL + "ffn.lin2",
+            "blocks.{i}.norm2": _DISTIL + "output_layer_norm",
+            "exit.pooler": "pre_classifier",
+            "exit.linear": "classifier",
+        },
+        heads=("pre_classifier.", "classifier.", "vocab_"),
+        older=_BERT.older,
+        ignored=r"distilbert\.embeddings\.position_ids$|vocab_",
+    ),
+    "dinov2": KeyTable(
+        base="dinov2.",
+        names=_renamed(_VIT, "dinov2.")
+        | {
+            "blocks.{i}.norm1": _BLOCK + "norm1",
+            "blocks.{i}.norm2": _BLOCK + "norm2",
+            "blocks.{i}.fc1": _BLOCK + "mlp.fc1",
+            "blocks.{i}.fc2": _BLOCK + "mlp.fc2",
+            "exit.linear": "no.classifier",  # its own reads two vectors side by side
+        },
+        heads=("classifier.", "no."),
+        older=(),
+        ignored=r"dinov2\.embeddings\.mask_token$|classifier\.",
+        scales={"o": _BLOCK + "layer_scale1.lambda1", "fc2": _BLOCK + "layer_scale2.lambda1"},
+    ),
+    **dict.fromkeys(("mistral", "qwen2", "qwen3"), _FAMILIES["llama"]),
+}
+
+
+def canonical(kind: str, name: str) -> str:
     """The name under which `names` lists a tensor: today's spelling on disk, with the prefix.
 
     >>> canonical("vit", "layers.3.attention.q_proj.bias")
     'vit.encoder.layer.3.attention.attention.query.bias'
     """
-    table = TABLES[family]
+    table = TABLES[kind]
     for pattern, replacement in table.older:
         name = re.sub(pattern, replacement, name)
     return name if name.startswith((table.base, *table.heads)) else table.base + name
 
 
-def is_ignored(family: str, name: str) -> bool:
-    return re.match(TABLES[family].ignored, name) is not None
+def is_ignored(kind: str, name: str) -> bool:
+    return re.match(TABLES[kind].ignored, name) is not None
 
 
-def their_names(config: ModelConfig, depth: int) -> dict[str, str]:
-    """Our names to theirs for a checkpoint of `depth` blocks; the exit's tensors are `exit.norm.weight`, ..."""
+def their_names(config: ModelConfig, depth: int, kind: str) -> dict[str, str]:
+    """Our names to theirs for a checkpoint of `depth` blocks; the exit's tensors are `exit.norm.weight`, ...
+
+    The factors of LayerScale are `blocks.3.o.scale`, ...
+    """
     ours = [name for name in layout(config) if not name.startswith("exits.") and _block(name) < depth]
     ours += [f"exit.{name}" for name in exit_parameters(config)]
-    return {name: _translate(config.family, name) for name in ours}
+    names = {name: _translate(kind, name) for name in ours}
+    for layer, theirs in TABLES[kind].scales.items():
+        names |= {f"blocks.{i}.{layer}.scale": theirs.replace("{i}", str(i)) for i in range(depth)}
+    return names
 
 
 def _block(name: str) -> int:
     return int(name.split(".")[1]) if name.startswith("blocks.") else -1
 
 
-def _translate(family: str, name: str) -> str:
-    names, block = TABLES[family].names, _block(name)
+def _translate(kind: str, name: str) -> str:
+    names, block = TABLES[kind].names, _block(name)
     entry = name if block < 0 else name.replace(f".{block}.", ".{i}.", 1)
     if entry in names:
         theirs = names[entry]

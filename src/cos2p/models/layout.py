@@ -81,10 +81,12 @@ def block_parameters(config: ModelConfig) -> dict[str, Parameter]:
     table = _norm(config, "norm1")
     for name, rows, axis in (("q", query, Axis.QUERY), ("k", key, Axis.KEY), ("v", key, Axis.KEY)):
         table[f"{name}.weight"] = Parameter((rows, d), (axis, Axis.PLAIN))
-        if config.biased:
+        if config.attention_bias != "none":
             table[f"{name}.bias"] = Parameter((rows,), (axis,))
+    if config.qk_norm:  # all heads share them
+        table |= {"q_norm.weight": _plain(config.head_dim), "k_norm.weight": _plain(config.head_dim)}
     table["o.weight"] = Parameter((d, query), (Axis.PLAIN, Axis.QUERY))
-    if config.biased:
+    if config.attention_bias == "all":
         table["o.bias"] = _plain(d)
     table |= _norm(config, "norm2")
     for name in ("fc1", "gate") if config.gated else ("fc1",):
@@ -109,18 +111,18 @@ def embedding_parameters(config: ModelConfig) -> dict[str, Parameter]:
     table = {"tokens": _plain(config.vocab, d)}
     if config.family == "bert":
         table["positions"] = _plain(config.max_tokens, d)
-        table["types"] = _plain(config.token_types, d)
+        if config.token_types:
+            table["types"] = _plain(config.token_types, d)
         table |= _norm(config, "norm")
     return table
 
 
 def exit_parameters(config: ModelConfig) -> dict[str, Parameter]:
-    """One exit: norm + linear; BERT has a pooler instead of the norm; a language model has the norm alone."""
+    """One exit: norm + linear; BERT has a pooler or nothing instead of the norm; a language model the norm alone."""
     d = config.dim
-    if config.family == "bert":
-        table = {"pooler.weight": _plain(d, d), "pooler.bias": _plain(d)}
-    else:
-        table = _norm(config, "norm")
+    table = {} if config.family == "bert" else _norm(config, "norm")
+    if config.pooler != "none":
+        table |= {"pooler.weight": _plain(d, d), "pooler.bias": _plain(d)}
     if config.task == "classification":
         table["linear.weight"] = _plain(config.classes, d)
         if config.biased:

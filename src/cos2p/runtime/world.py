@@ -14,8 +14,9 @@ from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
 from cos2p.methods import build_method
 from cos2p.methods.base import Member, Method, RunContext
-from cos2p.models.config import ModelConfig
-from cos2p.models.hub import load_pretrained
+from cos2p.models.config import ModelConfig, TaskKind
+from cos2p.models.hub import pretrained_config, pretrained_weights
+from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.training.label_skew import check_correctable
@@ -63,21 +64,11 @@ def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
 
 
 def _fitted_to_data(recipe: Recipe, bundle: Bundle) -> ModelConfig:
-    """Classes, channels, image size and vocabulary are the data's."""
+    """Task, classes, tokens, channels, image size and vocabulary are the data's."""
+    facts, train = data_facts(bundle), bundle.train
     if recipe.model.pretrained:
-        return load_pretrained(recipe.model.pretrained, classes=bundle.classes)[0]
-    facts: dict[str, object] = {}
-    if bundle.classes:
-        facts["classes"] = bundle.classes
-    train = bundle.train
-    if train.is_text:
-        facts |= {"vocab": train.vocabulary, "max_tokens": train.inputs.shape[1], "pad_token": train.pad_id or 0}
-    else:
-        _, channels, height, width = train.inputs.shape
-        if height != width:
-            raise ConfigError(f"images are {height}×{width} pixels; set data.image_size to make them square")
-        facts |= {"channels": channels, "image": height}
-    config = recipe.model.config(**facts)
+        return pretrained_config(recipe.model.pretrained, facts, **recipe.model.chosen)
+    config = recipe.model.config(**facts.fields())
     wants_text = config.family != "vit"
     if wants_text != train.is_text:
         kind = "texts" if train.is_text else "images"
@@ -85,9 +76,23 @@ def _fitted_to_data(recipe: Recipe, bundle: Bundle) -> ModelConfig:
     return config
 
 
+def data_facts(bundle: Bundle) -> DataFacts:
+    """What the data ask of any model."""
+    task: TaskKind = "classification" if bundle.classes else "language-modeling"
+    train = bundle.train
+    if train.is_text:
+        return DataFacts(
+            task, bundle.classes or None, train.inputs.shape[1], train.vocabulary, pad_token=train.pad_id or 0
+        )
+    _, channels, height, width = train.inputs.shape
+    if height != width:
+        raise ConfigError(f"images are {height}×{width} pixels; set data.image_size to make them square")
+    return DataFacts(task, bundle.classes or None, image=height, channels=channels)
+
+
 def first_weights(recipe: Recipe, config: ModelConfig) -> Weights:
     if recipe.model.pretrained:
-        return load_pretrained(recipe.model.pretrained, classes=config.classes)[1]
+        return pretrained_weights(recipe.model.pretrained, config)
     return init_weights(config, recipe.seed)
 
 

@@ -77,8 +77,9 @@ def segment_costs(config: ModelConfig) -> tuple[int, int]:
     per_group = config.head_dim * (2 * config.queries_per_group + 2)  # q and o, k and v
     head = per_group * config.dim
     unit = (3 if config.gated else 2) * config.dim
-    if config.biased:
+    if config.attention_bias != "none":
         head += config.head_dim * (config.queries_per_group + 2)
+    if config.biased:
         unit += 1
     return head, unit
 

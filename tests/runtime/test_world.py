@@ -1,0 +1,64 @@
+"""The model a recipe means, once the data are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cos2p import ModelConfig, model
+from cos2p.data import Bundle
+from cos2p.errors import CheckpointError, ConfigError
+from cos2p.models.hub import save_pretrained
+from cos2p.models.layout import init_weights, layout
+from cos2p.runtime.world import first_weights, model_config
+from tests.runtime.small import small
+from tests.submodel.strategies import CONFIGS, random_weights
+from tests.tiny import examples
+
+CAUSAL = CONFIGS["llama tied"]
+
+
+def bundle(config: ModelConfig) -> Bundle:
+    samples = examples(config, 4)
+    return Bundle(samples, samples, samples)
+
+
+def recipe(**fields: Any) -> Any:
+    return small(model={"dim": None, "depth": None, "heads": None, "mlp": None, **fields})
+
+
+@pytest.mark.parametrize("name", ["vit", "bert", "llama classification", "llama tied", "llama untied"])
+def test_a_checkpoint_and_data_that_agree(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    given = recipe(pretrained=str(save_pretrained(tmp_path, config, random_weights(config, 0))))
+    found = model_config(given, bundle(config))
+    assert found == config
+    weights = first_weights(given, found)
+    assert {key: tuple(tensor.shape) for key, tensor in weights.items()} == {
+        k: p.shape for k, p in layout(found).items()
+    }
+
+
+def test_a_causal_checkpoint_classifies_labelled_texts(tmp_path: Path) -> None:
+    given = recipe(pretrained=str(save_pretrained(tmp_path, CAUSAL, random_weights(CAUSAL, 0))), depth=2)
+    labelled = bundle(CAUSAL.with_(task="classification", classes=3, max_tokens=4))
+    found = model_config(given, labelled)
+    assert found == CAUSAL.with_(task="classification", classes=3, max_tokens=4, depth=2)
+    assert first_weights(given, found)["exits.2.linear.weight"].shape == (3, 16)
+
+
+def test_what_the_recipe_says_of_a_checkpoint_is_never_ignored(tmp_path: Path) -> None:
+    folder = str(save_pretrained(tmp_path, CAUSAL, random_weights(CAUSAL, 0)))
+    with pytest.raises(CheckpointError, match="has mlp 10, not 12"):
+        model_config(recipe(pretrained=folder, mlp=12), bundle(CAUSAL))
+
+
+def test_a_fresh_llama_is_what_the_data_ask_for() -> None:
+    labelled = bundle(model("llama-nano", task="classification", classes=3))
+    found = model_config(recipe(size="llama-nano"), labelled)
+    assert found == model("llama-nano", task="classification", classes=3)
+    assert init_weights(found, 0)["exits.4.linear.weight"].shape == (3, 64)
+    with pytest.raises(ConfigError, match="language-modeling is for llama"):
+        model_config(recipe(size="bert-nano"), bundle(model("llama-nano")))
