@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cos2p.data.examples import Normalize
+from cos2p.units import parse_bytes
 
 Source = Literal["digits", "idx", "npz", "parquet", "csv", "folder", "hub"]
 Task = Literal["classification", "language-modeling"]
@@ -102,6 +103,13 @@ class DataConfig(BaseModel):
         min_length=1,
         max_length=3,
         description="Standard deviation to divide by, above 0: one number, or one per channel.",
+    )
+
+    cache: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        default=2_000_000_000,
+        description="parquet, csv, hub, folder: memory for decoded images in each process, such as 500MB or 8GB; a run "
+        "has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. The run is "
+        "the same, bit for bit. Images of a table that do not fit wait, encoded, in a file below ~/.cache/cos2p.",
     )
 
     tokenizer: str = Field(

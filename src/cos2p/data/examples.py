@@ -1,4 +1,4 @@
-"""Samples in memory. Images stay as bytes (a quarter of the memory of floats) and are normalised batch by batch.
+"""Samples. Images stay as bytes (a quarter of the memory of floats) and are normalised batch by batch.
 
 Shapes: N samples, C channels, H height, W width, T tokens.
 """
@@ -6,11 +6,15 @@ Shapes: N samples, C channels, H height, W width, T tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from cos2p.errors import DataError
+
+if TYPE_CHECKING:
+    from cos2p.data.lazy import LazyImages
 
 IGNORE = -100
 """A label that counts for nothing: torch's cross entropy skips it by default."""
@@ -44,8 +48,9 @@ class Normalize:
 class Examples:
     """Inputs and labels of one split. A value: nothing in the package writes into its tensors."""
 
-    inputs: torch.Tensor
-    """Images (N, C, H, W), uint8 or float32 in 0..1; or token ids (N, T), int64, padded on the right."""
+    inputs: torch.Tensor | LazyImages
+    """Images (N, C, H, W), uint8 or float32 in 0..1, in memory or decoded when they are asked for; or token ids
+    (N, T), int64, padded on the right."""
     labels: torch.Tensor
     """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
     is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything."""
@@ -91,7 +96,8 @@ class Examples:
         """The samples at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         groups = None if self.groups is None else tuple(self.groups[i] for i in chosen.tolist())
-        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], groups=groups)
+        inputs = self.inputs[chosen] if isinstance(self.inputs, torch.Tensor) else self.inputs.subset(chosen)
+        return replace(self, inputs=inputs, labels=self.labels[chosen], groups=groups)
 
     def batch(
         self, indices: torch.Tensor | np.ndarray, normalize: Normalize | None = None

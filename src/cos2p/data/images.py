@@ -6,7 +6,9 @@ Shapes: N images, C channels, H height, W width.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,23 +23,49 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Luma weights of ITU-R 601, the ones Pillow uses to turn RGB grey."""
 
 
-def decode_all(images: Iterable[tuple[str, bytes | Path]], config: DataConfig) -> torch.Tensor:
-    """(N, C, H, W) uint8 from (name for messages, encoded bytes or file) pairs."""
-    decoded: list[NDArray[np.uint8]] = []
-    first = ""
-    for name, content in images:
-        pixels = _decode(name, content, config)
-        if decoded and pixels.shape != decoded[0].shape:
-            raise DataError(
-                f"{name} is {_size(pixels.shape)} pixels, {first} {_size(decoded[0].shape)}; "
-                f"set data.image_size to bring all images to one size"
-            )
-        first = first or name
-        decoded.append(pixels)
-    if not decoded:
-        edge = config.image_size
-        return torch.empty((0, config.channels, edge, edge), dtype=torch.uint8)
-    return torch.from_numpy(np.stack(decoded))
+Pixels = NDArray[np.uint8]
+Content = bytes | Path
+"""An encoded image, or the file that holds one."""
+
+_AT_A_TIME = 64
+"""Images that a thread is given before the next are fetched: so many are held encoded."""
+
+
+class BadImage(DataError):
+    """An image that cannot be read."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be read as an image ({reason}); replace it or take it out of the data")
+        self.name, self.reason = name, reason
+
+
+def decode_many(images: Iterable[tuple[str, Content]], config: DataConfig) -> Iterator[tuple[str, Pixels | BadImage]]:
+    """(C, H, W) of each (name for messages, encoded image), in order; what cannot be read comes out as its error.
+
+    With as many threads as torch uses: one in a worker, whose neighbours have the other cores. An image does not
+    depend on the thread that decodes it.
+    """
+
+    def decoded(image: tuple[str, Content]) -> tuple[str, Pixels | BadImage]:
+        try:
+            return image[0], decode(*image, config)
+        except BadImage as error:
+            return image[0], error
+
+    threads, images = torch.get_num_threads(), iter(images)
+    if threads == 1:
+        yield from map(decoded, images)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        while chunk := list(islice(images, _AT_A_TIME * threads)):
+            yield from pool.map(decoded, chunk)
+
+
+def other_size(name: str, shape: tuple[int, ...], first: str, expected: tuple[int, ...]) -> DataError:
+    return DataError(
+        f"{name} is {_size(shape)} pixels, {first} {_size(expected)}; "
+        f"set data.image_size to bring all images to one size"
+    )
 
 
 def adapt_array(images: NDArray[np.generic], where: str, config: DataConfig) -> torch.Tensor:
@@ -66,14 +94,13 @@ def resize(image: Image.Image, edge: int, crop: str) -> Image.Image:
     )
 
 
-def _decode(name: str, content: bytes | Path, config: DataConfig) -> NDArray[np.uint8]:
+def decode(name: str, content: Content, config: DataConfig) -> Pixels:
+    """(C, H, W) of one image. Raises BadImage."""
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
             image = opened.convert("L" if config.channels == 1 else "RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"{name} cannot be read as an image ({error}); replace it or take it out of the data"
-        ) from error
+        raise BadImage(name, str(error)) from error
     if config.image_size and image.size != (config.image_size, config.image_size):
         image = resize(image, config.image_size, config.crop)
     pixels = np.asarray(image, dtype=np.uint8)

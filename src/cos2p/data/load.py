@@ -40,7 +40,8 @@ def load(config: DataConfig, seed: int) -> Bundle:
     def examples(split: str) -> Examples:
         # Without a split of its own, a set is a part of the training split.
         name = split if split in splits.named() else "train"
-        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config)
+        room = config.cache * len(chosen[split]) // sum(len(indices) for indices in chosen.values())
+        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room)
 
     train, test = examples("train"), examples("test")
     validation = examples("validation") if len(chosen["validation"]) else train.subset(chosen["validation"])
@@ -111,7 +112,7 @@ def _sample(indices: IntArray, strata: IntArray, count: int, split: str, seed: i
 
 
 def _examples(
-    raw: Raw, indices: IntArray, labels: IntArray | None, names: tuple[str, ...], config: DataConfig
+    raw: Raw, indices: IntArray, labels: IntArray | None, names: tuple[str, ...], config: DataConfig, room: int
 ) -> Examples:
     common: dict[str, Any] = {
         "class_names": names,
@@ -128,6 +129,10 @@ def _examples(
             vocabulary=tokens.vocabulary,
             **common,
         )
+    if classes is not None and raw.encoded is not None:
+        from cos2p.data.survey import open_images
+
+        return Examples(inputs=open_images(raw.encoded(indices), config, room), labels=classes, **common)
     if raw.images is None or classes is None:
         raise DataError(f"{raw.where} has neither texts nor labelled images")
     return Examples(inputs=raw.images(indices), labels=classes, **common)

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from cos2p.data.encoded import Encoded
 from cos2p.data.select import IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """One split as a source offers it. Exactly one of `images` and `texts` is set."""
+    """One split as a source offers it. Exactly one of `images`, `encoded` and `texts` is set."""
 
     where: str
     """File or folder, for messages."""
@@ -25,6 +26,8 @@ class Raw:
     """One per sample, as stored: integers, strings of digits, or names. None: there are no labels."""
     images: Callable[[IntArray], torch.Tensor] | None = None
     """Reads the images at these indices: (n, C, H, W), uint8 or float32."""
+    encoded: Callable[[IntArray], Encoded] | None = None
+    """The images at these indices, ascending, as they are stored."""
     texts: Callable[[IntArray], list[str]] | None = None
     groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
