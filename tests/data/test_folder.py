@@ -58,7 +58,7 @@ def test_only_the_chosen_files_are_opened(here: Path) -> None:
     for file in here.glob("*/*.png"):
         file.write_bytes(b"broken")
 
-    with pytest.raises(DataError, match=r"9 of 9 images cannot be read(.|\n)*[ab]/\d{3}\.png"):
+    with pytest.raises(DataError, match=r"12 of 12 images cannot be read(.|\n)*[ab]/\d{3}\.png"):
         load(config, seed=0)
 
 

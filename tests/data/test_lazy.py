@@ -131,17 +131,6 @@ def test_an_image_of_another_size_is_named(here: Path) -> None:
     assert load(config.model_copy(update={"image_size": 4}), seed=0).train.inputs.shape == (4, 1, 4, 4)
 
 
-def test_every_image_that_cannot_be_read_is_named_up_to_ten(here: Path) -> None:
-    (here / "pets" / "a").mkdir(parents=True)
-    for i in range(40):
-        (here / "pets" / "a" / f"{i:02}.png").write_bytes(png(i) if i >= 14 else b"broken")
-    with pytest.raises(DataError) as error:
-        load(DataConfig(source="folder", path="pets", test_fraction=0.02, validation_fraction=0), seed=3)
-    message = str(error.value)
-    assert message.count("cannot identify") == 10
-    assert "of 39 images cannot be read" in message
-
-
 @given(st.integers(0, 12), st.lists(st.lists(st.integers(0, 9), max_size=8), max_size=6))
 def test_a_store_gives_the_images_whatever_it_keeps(room: int, asked: list[list[int]]) -> None:
     """Ten images of one shade each, asked for in any order and repeatedly."""

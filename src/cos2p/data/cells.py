@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cos2p.data.images import Content
+from cos2p.data.images import BadImage, Content
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
 
@@ -53,12 +53,13 @@ def _pieces(table: Table, column: str) -> Iterator[pa.Array]:
 def _image(table: Table, name: str, value: Any) -> Content:
     if isinstance(value, dict):  # the hub's way: {"bytes": ..., "path": ...}
         value = value.get("bytes") or value.get("path")
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) and value:
         return value
     if isinstance(value, str) and value:
         return _file_or_base64(table, name, value)
-    what = "is empty" if value in (None, "") else f"holds {type(value).__name__}"
-    raise DataError(f"{name}: the image {what}; encoded bytes or a file name were expected")
+    if value in (None, "", b""):
+        return BadImage(name, "it is empty; encoded bytes or a file name were expected")
+    raise DataError(f"{name}: the image holds {type(value).__name__}; encoded bytes or a file name were expected")
 
 
 def _file_or_base64(table: Table, name: str, value: str) -> Content:
@@ -69,4 +70,4 @@ def _file_or_base64(table: Table, name: str, value: str) -> Content:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         shown = value if len(value) < 80 else value[:77] + "..."
-        raise DataError(f"{name}: {shown!r} is neither a file in {table.folder} nor an image in base64") from None
+        return BadImage(name, f"{shown!r} is neither a file in {table.folder} nor an image in base64")

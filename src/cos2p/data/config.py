@@ -105,6 +105,11 @@ class DataConfig(BaseModel):
         description="Standard deviation to divide by, above 0: one number, or one per channel.",
     )
 
+    skip_bad: bool = Field(
+        default=False,
+        description="parquet, csv, hub, folder: leave images out that cannot be read, and say how many. false: name "
+        "them and stop.",
+    )
     cache: Annotated[int, BeforeValidator(parse_bytes)] = Field(
         default=2_000_000_000,
         description="parquet, csv, hub, folder: memory for decoded images in each process, such as 500MB or 8GB; a run "

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 import numpy as np
 
 from cos2p.data.cachedir import cache_folder, key_of, write_whole
-from cos2p.data.images import Content
+from cos2p.data.images import BadImage, Content
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
 
@@ -117,10 +117,16 @@ class ImageCells:
 
         def write(file: IO[bytes]) -> None:
             for _, content in self:
-                lengths.append(file.write(content if isinstance(content, bytes) else content.read_bytes()))
+                lengths.append(file.write(_stored(content)))
 
         write_whole(images, write)
         write_whole(ends, lambda file: np.save(file, np.cumsum(lengths)))
+
+
+def _stored(content: Content) -> bytes:
+    if isinstance(content, BadImage):
+        return b""  # its number will not be asked for
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 class _Mapped:

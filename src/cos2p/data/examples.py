@@ -122,6 +122,8 @@ class Bundle:
     """For choosing (learning rate, early stop); empty if none was asked for."""
     test: Examples
     """For the final figures only."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of them, such as samples that were left out."""
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ Shapes: N images, C channels, H height, W width.
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cos2p.data.config import DataConfig
 from cos2p.errors import DataError
@@ -24,8 +26,12 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 Pixels = NDArray[np.uint8]
-Content = bytes | Path
-"""An encoded image, or the file that holds one."""
+
+_UNREADABLE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow's readers raise over files that are cut short, garbled or too large."""
 
 _AT_A_TIME = 64
 """Images that a thread is given before the next are fetched: so many are held encoded."""
@@ -37,6 +43,10 @@ class BadImage(DataError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} cannot be read as an image ({reason}); replace it or take it out of the data")
         self.name, self.reason = name, reason
+
+
+Content = bytes | Path | BadImage
+"""An encoded image, the file that holds one, or the reason that there is none."""
 
 
 def decode_many(images: Iterable[tuple[str, Content]], config: DataConfig) -> Iterator[tuple[str, Pixels | BadImage]]:
@@ -95,16 +105,33 @@ def resize(image: Image.Image, edge: int, crop: str) -> Image.Image:
 
 
 def decode(name: str, content: Content, config: DataConfig) -> Pixels:
-    """(C, H, W) of one image. Raises BadImage."""
+    """(C, H, W) of one image, upright, whatever its depth. Raises BadImage."""
+    if isinstance(content, BadImage):
+        raise content
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
-            image = opened.convert("L" if config.channels == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadImage(name, str(error)) from error
+            ImageOps.exif_transpose(opened, in_place=True)
+            image = _eight_bits(opened).convert("L" if config.channels == 1 else "RGB")
+    except UnidentifiedImageError as error:
+        raise BadImage(name, "it is in no image format that is known") from error
+    except _UNREADABLE as error:
+        raise BadImage(name, str(error) or type(error).__name__) from error
     if config.image_size and image.size != (config.image_size, config.image_size):
         image = resize(image, config.image_size, config.crop)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if config.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow cuts deep grey values off at 255 instead of scaling them, so that a 16-bit image becomes white."""
+    if image.mode != "F" and image.mode[0] != "I":
+        return image
+    values = np.asarray(image, dtype=np.float32)
+    full = 1.0 if image.mode == "F" else 65535.0
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= full):
+        raise ValueError(f"its values go from {low:g} to {high:g}; store 0 to {full:g}, or 8 bits")
+    return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
 
 
 def _channels_first(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:

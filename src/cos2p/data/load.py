@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import Tokens, tokenize
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
+
+if TYPE_CHECKING:
+    from cos2p.data.lazy import LazyImages
 
 
 def load(config: DataConfig, seed: int) -> Bundle:
@@ -37,21 +40,42 @@ def load(config: DataConfig, seed: int) -> Bundle:
         strata = {name: _group_codes(raw) for name, raw in splits.named().items()}
     chosen = _choose(splits, strata, config, seed)
 
+    bad: list[tuple[str, str]] = []
+    count = sum(len(indices) for indices in chosen.values())
+
     def examples(split: str) -> Examples:
         # Without a split of its own, a set is a part of the training split.
         name = split if split in splits.named() else "train"
-        room = config.cache * len(chosen[split]) // sum(len(indices) for indices in chosen.values())
-        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room)
+        room = config.cache * len(chosen[split]) // count
+        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad)
 
     train, test = examples("train"), examples("test")
-    validation = examples("validation") if len(chosen["validation"]) else train.subset(chosen["validation"])
-    for name, other in (("validation", validation), ("test", test)):
+    validation = examples("validation")
+    notes = _judged(bad, config, count, left=min(len(train), len(test)))
+    if len(validation) == 0:
+        validation = train.subset(np.empty(0, dtype=np.int64))
+    _check_shapes(train, {"validation": validation, "test": test})
+    return Bundle(train=train, validation=validation, test=test, notes=notes)
+
+
+def _judged(bad: list[tuple[str, str]], config: DataConfig, count: int, left: int) -> tuple[str, ...]:
+    """Nothing to say, a note, or the end, by what the recipe says of images that cannot be read."""
+    if not bad:
+        return ()
+    from cos2p.data.survey import left_out, unreadable
+
+    if not config.skip_bad or left == 0:
+        raise unreadable(bad, count)
+    return (left_out(bad, count),)
+
+
+def _check_shapes(train: Examples, others: dict[str, Examples]) -> None:
+    for name, other in others.items():
         if other.inputs.shape[1:] != train.inputs.shape[1:]:
             raise DataError(
                 f"{name} samples have the shape {tuple(other.inputs.shape[1:])}, training samples "
                 f"{tuple(train.inputs.shape[1:])}; set data.image_size to bring all images to one size"
             )
-    return Bundle(train=train, validation=validation, test=test)
 
 
 def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
@@ -112,8 +136,24 @@ def _sample(indices: IntArray, strata: IntArray, count: int, split: str, seed: i
 
 
 def _examples(
-    raw: Raw, indices: IntArray, labels: IntArray | None, names: tuple[str, ...], config: DataConfig, room: int
+    raw: Raw,
+    indices: IntArray,
+    labels: IntArray | None,
+    names: tuple[str, ...],
+    config: DataConfig,
+    room: int,
+    bad: list[tuple[str, str]],
 ) -> Examples:
+    """The samples at `indices`, without images that cannot be read; these are added to `bad`."""
+    inputs: torch.Tensor | LazyImages | None = None
+    if raw.encoded is not None:
+        from cos2p.data.survey import open_images
+
+        opened = open_images(raw.encoded(indices), config, room)
+        bad += opened.bad
+        inputs, indices = opened.images, indices[opened.good]
+    elif raw.images is not None:
+        inputs = raw.images(indices)
     common: dict[str, Any] = {
         "class_names": names,
         "groups": None if raw.groups is None else tuple(raw.groups[i] for i in indices.tolist()),
@@ -129,13 +169,9 @@ def _examples(
             vocabulary=tokens.vocabulary,
             **common,
         )
-    if classes is not None and raw.encoded is not None:
-        from cos2p.data.survey import open_images
-
-        return Examples(inputs=open_images(raw.encoded(indices), config, room), labels=classes, **common)
-    if raw.images is None or classes is None:
+    if inputs is None or classes is None:
         raise DataError(f"{raw.where} has neither texts nor labelled images")
-    return Examples(inputs=raw.images(indices), labels=classes, **common)
+    return Examples(inputs=inputs, labels=classes, **common)
 
 
 def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> None:

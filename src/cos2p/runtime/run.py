@@ -11,6 +11,7 @@ DIR/model/                 the final model as a Hugging Face folder
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,6 +66,8 @@ def run(
 def _simulate(recipe: Recipe, folder: Path, checkpoint: Checkpoint | None, listener: Listener) -> dict[str, Any]:
     started = time.monotonic()
     world = build_world(recipe)
+    for note in world.bundle.notes:
+        logging.getLogger(__name__).warning(note)
     log = EventLog.resume(folder / "events.jsonl", checkpoint.values["log"] if checkpoint else 0)
     workers = Workers(recipe)
     benched: list[str] = []
