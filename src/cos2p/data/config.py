@@ -123,7 +123,12 @@ class DataConfig(BaseModel):
         "259 tokens, no file needed.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
-        default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones padded."
+        default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones cost what they are."
+    )
+    token_cache: bool = Field(
+        default=True,
+        description="Keep token ids, and nothing else of the texts, below ~/.cache/cos2p (or $XDG_CACHE_HOME/cos2p), "
+        "so that a text is tokenised once.",
     )
 
     train_samples: Count = Field(

@@ -5,19 +5,19 @@ Shapes: N samples, C channels, H height, W width, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from cos2p.data.ragged import IGNORE as IGNORE
+from cos2p.data.ragged import Ragged
 from cos2p.errors import DataError
 
 if TYPE_CHECKING:
     from cos2p.data.lazy import LazyImages
-
-IGNORE = -100
-"""A label that counts for nothing: torch's cross entropy skips it by default."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,13 @@ class Normalize:
 class Examples:
     """Inputs and labels of one split. A value: nothing in the package writes into its tensors."""
 
-    inputs: torch.Tensor | LazyImages
+    inputs: torch.Tensor | LazyImages | Ragged
     """Images (N, C, H, W), uint8 or float32 in 0..1, in memory or decoded when they are asked for; or token ids
-    (N, T), int64, padded on the right."""
+    (N, T), int64, padded on the right, or at their real lengths."""
     labels: torch.Tensor
     """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
-    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything."""
+    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything. Beside token ids at
+    their real lengths (N, 0): a batch's labels are made from its ids."""
     class_names: tuple[str, ...]
     """Name of class i at place i; empty for language modelling."""
     groups: tuple[str, ...] | None = None
@@ -80,6 +81,28 @@ class Examples:
         return self.inputs.ndim == 2
 
     @property
+    def widths(self) -> torch.Tensor | None:
+        """Texts at their real lengths: tokens that a batch needs at least to hold each one (N,). Else None: every
+        sample is as wide as all others."""
+        return self.inputs.widths if isinstance(self.inputs, Ragged) else None
+
+    def dense(self) -> Examples:
+        """The same samples, all of one width."""
+        if not isinstance(self.inputs, Ragged):
+            return self
+        labels = self.labels
+        if labels.ndim == 2:
+            labels = torch.full(self.inputs.shape, IGNORE)
+            some = self.inputs.next_tokens(slice(None))
+            labels[:, : some.shape[1]] = some
+        return replace(self, inputs=self.inputs.dense(), labels=labels)
+
+    def batches(self, size: int) -> Iterator[torch.Tensor]:
+        """Rows of one pass whose order does not matter: texts of like width together."""
+        order = torch.arange(len(self)) if self.widths is None else self.widths.argsort(stable=True)
+        return iter(order.split(size))
+
+    @property
     def nbytes(self) -> int:
         """Memory the samples take."""
         return self.inputs.nbytes + self.labels.nbytes
@@ -104,12 +127,15 @@ class Examples:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs ready for the model and their labels.
 
-        Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are.
+        Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are, padded to
+        the longest of the batch, rounded up to a multiple of 8.
         """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         inputs = self.inputs[chosen]
         if not self.is_text:
             inputs = (normalize or Normalize(mean=(0.0,), std=(1.0,)))(inputs)
+        if isinstance(self.inputs, Ragged) and self.labels.ndim == 2:
+            return inputs, self.inputs.next_tokens(chosen)
         return inputs, self.labels[chosen]
 
 

@@ -164,8 +164,8 @@ def _examples(
         _check_lengths(tokens, raw, indices, 1 if config.task == "classification" else 2)
         return Examples(
             inputs=tokens.ids,
-            labels=tokens.next_tokens() if classes is None else classes,
-            pad_id=tokens.pad_id,
+            labels=torch.empty((len(indices), 0), dtype=torch.int64) if classes is None else classes,
+            pad_id=tokens.ids.fill,
             vocabulary=tokens.vocabulary,
             **common,
         )
@@ -176,7 +176,7 @@ def _examples(
 
 def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> None:
     """A text without tokens would make attention, or the loss, divide by zero."""
-    short = (tokens.lengths < least).nonzero()
+    short = (tokens.ids.lengths < least).nonzero()
     if len(short):
         row = int(indices[int(short[0])])
         raise DataError(f"{raw.where}: the text of row {row} has fewer than {least} token(s); take it out of the data")

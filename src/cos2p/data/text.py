@@ -1,18 +1,19 @@
-"""Texts to token ids of one length, padded on the right.
-
-Shapes: N texts, T tokens.
-"""
+"""Texts to token ids, remembered on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
+import safetensors.torch
 import torch
 
 from cos2p.data import paths
+from cos2p.data.cachedir import key_of, recall, remember
 from cos2p.data.config import DataConfig
-from cos2p.data.examples import IGNORE
+from cos2p.data.ragged import Ragged, from_flat
 from cos2p.errors import DataError
 
 # The byte tokenizer: three special ids, then the 256 bytes.
@@ -25,30 +26,50 @@ _PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>"
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    ids: torch.Tensor
-    """(N, T), int64."""
-    lengths: torch.Tensor
-    """(N,): how many of them are not padding."""
-    pad_id: int
+    ids: Ragged
     vocabulary: int
-
-    def next_tokens(self) -> torch.Tensor:
-        """(N, T): at t the id at t + 1; ignored from the last real token on."""
-        labels_NT = torch.full_like(self.ids, IGNORE)
-        labels_NT[:, :-1] = self.ids[:, 1:]
-        positions_T = torch.arange(self.ids.shape[1])
-        return labels_NT.masked_fill_(positions_T >= self.lengths[:, None] - 1, IGNORE)
+    """How many different ids there are."""
 
 
 def tokenize(texts: list[str], config: DataConfig) -> Tokens:
-    """Token ids of `config.max_tokens` each; longer texts are cut."""
+    """Token ids, at most `config.max_tokens` of each text: longer texts are cut."""
+    tokenizer = _tokenizer(config)
+    name = key_of(tokenizer.identity, str(config.max_tokens), *texts) + ".safetensors"
+    known = recall("tokens", name) if config.token_cache else None
+    if known is not None:
+        stored = safetensors.torch.load(known)
+        values, lengths = stored["ids"], stored["lengths"]
+    else:
+        ids = tokenizer.encode(texts)
+        lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
+        values = torch.from_numpy(np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())))
+        if config.token_cache:
+            remember("tokens", name, safetensors.torch.save({"ids": values, "lengths": lengths}))
+    return Tokens(from_flat(values, lengths, tokenizer.pad_id, config.max_tokens), tokenizer.vocabulary)
+
+
+@dataclass(frozen=True, eq=False)
+class _Encoder:
+    encode: Callable[[list[str]], list[list[int]]]
+    pad_id: int
+    vocabulary: int
+    identity: str
+    """Another tokenizer has another one."""
+
+
+def _tokenizer(config: DataConfig) -> _Encoder:
     if config.tokenizer == "bytes":
-        return _pad([_bytes(text, config.max_tokens) for text in texts], config, BYTE_PAD, BYTE_VOCABULARY)
-    from tokenizers import Tokenizer
+
+        def encode_bytes(texts: list[str]) -> list[list[int]]:
+            return [_bytes(text, config.max_tokens) for text in texts]
+
+        return _Encoder(encode_bytes, BYTE_PAD, BYTE_VOCABULARY, "bytes")
+    import tokenizers
 
     file = paths.find(config.tokenizer)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        content = file.read_text(encoding="utf-8")
+        tokenizer = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
     padding = tokenizer.padding
@@ -58,18 +79,13 @@ def tokenize(texts: list[str], config: DataConfig) -> Tokens:
         raise DataError(f"{file} has no padding token; add one of {', '.join(_PAD_TOKENS)} to it")
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=config.max_tokens)
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-    return _pad(ids, config, pad_id, tokenizer.get_vocab_size())
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+
+    return _Encoder(encode, pad_id, tokenizer.get_vocab_size(), f"{tokenizers.__version__} {key_of(content)}")
 
 
 def _bytes(text: str, max_tokens: int) -> list[int]:
     ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:max_tokens]), BYTE_END]
     return ids[:max_tokens]
-
-
-def _pad(ids: list[list[int]], config: DataConfig, pad_id: int, vocabulary: int) -> Tokens:
-    padded = np.full((len(ids), config.max_tokens), pad_id, dtype=np.int64)
-    for row, own in zip(padded, ids, strict=True):
-        row[: len(own)] = own
-    lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
-    return Tokens(torch.from_numpy(padded), lengths, pad_id, vocabulary)

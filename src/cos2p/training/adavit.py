@@ -261,7 +261,7 @@ def _train(
     """E epochs in place; the losses of the last one, without the usage terms."""
     stepper = make_optimizer(settings.optimizer, list(model.parameters()), order.lr, settings.weight_decay)
     losses: list[float] = []
-    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
+    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng, shard.train.widths):
         inputs, labels = shard.train.batch(rows, shard.normalize)
         stepper.zero_grad(set_to_none=True)
         loss = exits_loss(model(inputs), labels, lambda2=0.0)

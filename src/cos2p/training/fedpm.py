@@ -218,7 +218,7 @@ def _train(
         rate = order.lr * settings.score_lr_factor
         steppers.append(make_optimizer(settings.score_optimizer, list(scores.values()), rate))
     losses: list[float] = []
-    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
+    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng, shard.train.widths):
         inputs, labels = shard.train.batch(rows, shard.normalize)
         for stepper in steppers:
             stepper.zero_grad(set_to_none=True)

@@ -190,7 +190,7 @@ def train_mezo(config: ModelConfig, task: Task, shard: Shard, memory: Memory) ->
     model.requires_grad_(False).train()  # nothing here behaves differently in training but the rescaling
     losses: list[float] = []
     steps: list[tuple[int, float]] = []
-    batches = shuffled(len(shard.train), settings.batch, settings.steps, rng)
+    batches = shuffled(len(shard.train), settings.batch, settings.steps, rng, shard.train.widths)
     for rows in islice(batches, settings.steps):
         inputs, labels = shard.train.batch(rows, shard.normalize)
         seed = int(torch.randint(2**62, (), generator=rng))

@@ -278,6 +278,8 @@ def _train(
 ) -> tuple[list[float], float]:
     """E epochs in place; the label losses of the last one, and the teacher's accuracy."""
     taught = settings.distillation > 0 or settings.dgd > 0
+    if settings.dgd > 0:  # what the teacher attends to is compared token by token: all texts at one width
+        shard = replace(shard, train=shard.train.dense())
     teacher = ask(model, shard, settings.batch, settings.dgd > 0) if taught else None
     trust = 1.0 if settings.trust == "full" or teacher is None else teacher.accuracy
     share, beta = settings.distillation * trust, settings.dgd * trust
@@ -287,7 +289,7 @@ def _train(
     ]
     stepper = make_optimizer(settings.optimizer, groups, order.lr, settings.weight_decay)
     losses: list[float] = []
-    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
+    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng, shard.train.widths):
         inputs, labels = shard.train.batch(rows, shard.normalize)
         stepper.zero_grad(set_to_none=True)
         logits = model(inputs)[-1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cos2p.data.examples import Examples, Normalize
+from cos2p.data.ragged import length_batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +23,18 @@ class Shard:
         return part.batch(index, self.normalize)[0]
 
 
-def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of every batch of `epochs` passes, each pass in an order of its own."""
+def shuffled(
+    samples: int, batch: int, epochs: int, rng: torch.Generator, widths: Tensor | None = None
+) -> Iterator[Tensor]:
+    """Row numbers of every batch of `epochs` passes, each pass in an order of its own.
+
+    With `widths` (texts, see `Examples.widths`) samples of like width come together, so that little is padded.
+    """
     for _ in range(epochs):
-        yield from torch.randperm(samples, generator=rng).split(batch)
+        if widths is None:
+            yield from torch.randperm(samples, generator=rng).split(batch)
+        else:
+            yield from length_batches(widths, batch, rng)
 
 
 def steps(samples: int, batch: int, epochs: int) -> int:

@@ -31,7 +31,7 @@ from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
 from cos2p.training.observers import Observer
 from cos2p.training.optimizers import make_optimizer
-from cos2p.training.prefix import Features, PrefixFile, prefix_features
+from cos2p.training.prefix import Features, PrefixFile, TextFeatures, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 
@@ -136,16 +136,20 @@ def shard_features(
     """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
     if task.order.spec.frozen == 0 or len(part) == 0:
         return None
-    return prefix_features(
+    order = None if part.widths is None else part.widths.argsort(stable=True)  # texts of like width together
+    passed = part if order is None else part.subset(order)
+    features = prefix_features(
         config,
         task.order.spec,
         PrefixFile(task.prefix),
-        lambda rows: shard.inputs(part, rows),
+        lambda rows: shard.inputs(passed, rows),
         len(part),
         prefix_samples(config, task.order, len(part)),
         settings.features,
         settings.feature_precision,
+        passed.widths,
     )
+    return features.in_order(order.argsort()) if isinstance(features, TextFeatures) and order is not None else features
 
 
 def submodel(
@@ -175,7 +179,7 @@ def _train_masks(
     micro = phase.micro_batch or settings.batch
 
     def batches() -> Iterator[list[MicroBatch]]:
-        for rows in shuffled(len(shard.train), settings.batch, phase.epochs, rng):
+        for rows in shuffled(len(shard.train), settings.batch, phase.epochs, rng, shard.train.widths):
             yield [
                 (inputs, None if features is None else features[part], labels)
                 for part in rows.split(micro)
@@ -208,7 +212,7 @@ def train_weights(
     trainable = [p for p in model.parameters() if p.requires_grad]
     stepper = make_optimizer(settings.optimizer, trainable, task.order.lr, settings.weight_decay)
     losses: list[float] = []
-    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng):
+    for rows in shuffled(len(shard.train), settings.batch, settings.epochs, rng, shard.train.widths):
         inputs, labels = shard.train.batch(rows, shard.normalize)
         stepper.zero_grad(set_to_none=True)  # before the pass, so that old gradients are not part of its peak
         loss = exits_loss(
