@@ -10,7 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from cos2p.data import IGNORE, DataConfig
-from cos2p.data.text import BYTE_VOCABULARY, tokenize
+from cos2p.data.text import tokenize
+from cos2p.data.tokenizers import BYTE_VOCABULARY
 from cos2p.errors import DataError
 
 

@@ -9,7 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from cos2p.data.examples import Normalize
 from cos2p.units import parse_bytes
 
-Source = Literal["digits", "idx", "npz", "parquet", "csv", "folder", "hub"]
+Source = Literal["digits", "idx", "npz", "parquet", "csv", "jsonl", "text", "folder", "hub"]
+TABLES = ("parquet", "csv", "jsonl", "hub")
+"""Sources with columns."""
 Task = Literal["classification", "language-modeling"]
 Crop = Literal["center", "stretch"]
 
@@ -28,10 +30,12 @@ class DataConfig(BaseModel):
 
     source: Source = Field(
         default="digits",
-        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, "
-        "no files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv: tables with images "
-        "or texts; folder: one image per file, path/<class>/<file>, with train, validation and test folders above "
-        "the classes if there are such; hub: a data set by its Hugging Face name (needs cos2p[hub]).",
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no files "
+        "needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
+        "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
+        "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "
+        "path/<class>/<file>, with train, validation and test folders above the classes if there are such; hub: "
+        "a data set by its Hugging Face name (needs cos2p[hub]).",
     )
     path: str = Field(
         default="",
@@ -40,7 +44,7 @@ class DataConfig(BaseModel):
     )
     train: str = Field(
         default="",
-        description="Training file below `path`; parquet and csv take a pattern such as train-*.parquet. "
+        description="Training file below `path`; parquet, csv, jsonl and text take a pattern such as train-*.parquet. "
         "For idx the image file. For folder and hub the name of the split (empty: train).",
     )
     validation: str = Field(
@@ -70,16 +74,18 @@ class DataConfig(BaseModel):
     )
     image_column: str = Field(
         default="image",
-        description="parquet, csv, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv as base64; or the "
-        "name of an image file next to the table. Not read when `text_column` is set.",
+        description="parquet, csv, jsonl, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv and "
+        "jsonl as base64; or the name of an image file next to the table. Not read when `text_column` is set.",
     )
-    text_column: str = Field(default="", description="parquet, csv, hub: the texts. Empty: the samples are images.")
+    text_column: str = Field(
+        default="", description="parquet, csv, jsonl, hub: the texts. Empty: the samples are images."
+    )
     label_column: str = Field(
-        default="label", description="parquet, csv, hub, npz: the labels, integers from 0 or class names."
+        default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
     )
     group_column: str = Field(
         default="",
-        description="parquet, csv, hub: who a sample belongs to (writer, speaker), for the natural partition. "
+        description="parquet, csv, jsonl, hub: who a sample belongs to (writer, speaker), for the natural partition. "
         "Empty: nobody.",
     )
 
@@ -107,20 +113,22 @@ class DataConfig(BaseModel):
 
     skip_bad: bool = Field(
         default=False,
-        description="parquet, csv, hub, folder: leave images out that cannot be read, and say how many. false: name "
-        "them and stop.",
+        description="parquet, csv, jsonl, hub, folder: leave images out that cannot be read, and say how many. "
+        "false: name them and stop.",
     )
     cache: Annotated[int, BeforeValidator(parse_bytes)] = Field(
         default=2_000_000_000,
-        description="parquet, csv, hub, folder: memory for decoded images in each process, such as 500MB or 8GB; a run "
-        "has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. The run is "
-        "the same, bit for bit. Images of a table that do not fit wait, encoded, in a file below ~/.cache/cos2p.",
+        description="parquet, csv, jsonl, hub, folder: memory for decoded images in each process, such as 500MB or 8GB; a "
+        "run has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. "
+        "The run is the same, bit for bit. Images of a table that do not fit wait, encoded, in a file below "
+        "~/.cache/cos2p.",
     )
 
     tokenizer: str = Field(
-        default="bytes",
-        description="Path of a tokenizer.json (looked up like `path`), or `bytes`: one token per byte, "
-        "259 tokens, no file needed.",
+        default="auto",
+        description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one token "
+        "per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
+        "model.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones cost what they are."
@@ -154,9 +162,11 @@ class DataConfig(BaseModel):
         if self.source in ("folder", "hub") and not self.path:
             what = "the image folder" if self.source == "folder" else "the name of the data set"
             raise ValueError(f"source {self.source!r} needs {what} in `path`")
-        if self.text_column and self.source not in ("parquet", "csv", "hub"):
-            raise ValueError(f"`text_column` is for parquet, csv and hub; source {self.source!r} has images only")
-        if self.task == "language-modeling" and not self.text_column:
+        if self.text_column and self.source not in TABLES:
+            raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
+        if self.source == "text" and self.task != "language-modeling":
+            raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
+        if self.task == "language-modeling" and not self.text_column and self.source != "text":
             raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cos2p.data.config import DataConfig
+from cos2p.data.config import TABLES, DataConfig
 from cos2p.data.examples import Bundle, Examples
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import Tokens, tokenize
+from cos2p.data.tokenizers import checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
 
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
     from cos2p.data.lazy import LazyImages
 
 
-def load(config: DataConfig, seed: int) -> Bundle:
+def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
     """The training, validation and test samples; the same for the same config and seed.
+
+    Texts for a model that starts from the checkpoint `pretrained` are read by its tokenizer, unless the config names
+    one, and all their tokens must be in its table.
 
     The test set is the source's own, or, if it has none, `test_fraction` of its samples. Of the training samples
     `train_samples` are drawn, and of these `validation_fraction` are set aside. Every draw keeps the classes in
     proportion. Raises `DataError`, with the thing and the way out named.
     """
+    is_text = bool(config.text_column) or config.source == "text"
+    config = resolved(config, pretrained) if is_text else config
     splits = _reader(config)(config)
     for raw in splits.named().values():
         if raw.count == 0:
@@ -41,13 +47,14 @@ def load(config: DataConfig, seed: int) -> Bundle:
     chosen = _choose(splits, strata, config, seed)
 
     bad: list[tuple[str, str]] = []
+    limit = checkpoint_vocabulary(pretrained) if pretrained and is_text else None
     count = sum(len(indices) for indices in chosen.values())
 
     def examples(split: str) -> Examples:
         # Without a split of its own, a set is a part of the training split.
         name = split if split in splits.named() else "train"
         room = config.cache * len(chosen[split]) // count
-        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad)
+        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad, limit)
 
     train, test = examples("train"), examples("test")
     validation = examples("validation")
@@ -85,11 +92,15 @@ def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
     from cos2p.data.idx import read_idx
     from cos2p.data.npz import read_npz
 
-    if config.source in ("parquet", "csv", "hub"):
+    if config.source in TABLES:
         from cos2p.data.hub import read_hub
-        from cos2p.data.tables import read_csv, read_parquet
+        from cos2p.data.tables import read_csv, read_jsonl, read_parquet
 
-        return {"parquet": read_parquet, "csv": read_csv, "hub": read_hub}[config.source]
+        return {"parquet": read_parquet, "csv": read_csv, "jsonl": read_jsonl, "hub": read_hub}[config.source]
+    if config.source == "text":
+        from cos2p.data.plain import read_text
+
+        return read_text
     return {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder}[config.source]
 
 
@@ -143,8 +154,10 @@ def _examples(
     config: DataConfig,
     room: int,
     bad: list[tuple[str, str]],
+    limit: int | None,
 ) -> Examples:
-    """The samples at `indices`, without images that cannot be read; these are added to `bad`."""
+    """The samples at `indices`, without images that cannot be read; these are added to `bad`. Token ids must be
+    below `limit`."""
     inputs: torch.Tensor | LazyImages | None = None
     if raw.encoded is not None:
         from cos2p.data.survey import open_images
@@ -159,9 +172,12 @@ def _examples(
         "groups": None if raw.groups is None else tuple(raw.groups[i] for i in indices.tolist()),
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
+    tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
     if raw.texts is not None:
         tokens = tokenize(raw.texts(indices), config)
+    if tokens is not None:
         _check_lengths(tokens, raw, indices, 1 if config.task == "classification" else 2)
+        _check_ids(tokens, raw, indices, limit)
         return Examples(
             inputs=tokens.ids,
             labels=torch.empty((len(indices), 0), dtype=torch.int64) if classes is None else classes,
@@ -180,6 +196,19 @@ def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> N
     if len(short):
         row = int(indices[int(short[0])])
         raise DataError(f"{raw.where}: the text of row {row} has fewer than {least} token(s); take it out of the data")
+
+
+def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -> None:
+    if limit is None or tokens.vocabulary <= limit:
+        return
+    for rows in torch.arange(len(indices)).split(1024):
+        highest = tokens.ids[rows].amax(1)
+        if int(highest.max()) >= limit:
+            at = int(rows[0]) + int(highest.argmax())
+            raise DataError(
+                f"{raw.where}: the text of row {indices[at]} has the token {int(highest.max())}, but the checkpoint's "
+                f"table ends at {limit - 1}; take the checkpoint's own tokenizer (data.tokenizer = 'auto')"
+            )
 
 
 def _group_codes(raw: Raw) -> IntArray:

@@ -13,11 +13,12 @@ import torch
 
 from cos2p.data.encoded import Encoded
 from cos2p.data.select import IntArray
+from cos2p.data.text import Tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """One split as a source offers it. Exactly one of `images`, `encoded` and `texts` is set."""
+    """One split as a source offers it. Exactly one of `images`, `encoded`, `texts` and `tokens` is set."""
 
     where: str
     """File or folder, for messages."""
@@ -29,6 +30,8 @@ class Raw:
     encoded: Callable[[IntArray], Encoded] | None = None
     """The images at these indices, ascending, as they are stored."""
     texts: Callable[[IntArray], list[str]] | None = None
+    tokens: Tokens | None = None
+    """All texts, where they had to be tokenised to know how many there are."""
     groups: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     """If the source states them; name i belongs to label i."""

@@ -1,4 +1,4 @@
-"""Tables with images or texts: Parquet, CSV, and what the hub hands over, all as Arrow tables."""
+"""Tables with images or texts: Parquet, CSV, JSON lines, and what the hub hands over, all as Arrow tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet
 
 from cos2p.data import paths
@@ -33,6 +34,10 @@ def read_parquet(config: DataConfig) -> RawSplits:
 
 def read_csv(config: DataConfig) -> RawSplits:
     return _splits(_csv_table, config)
+
+
+def read_jsonl(config: DataConfig) -> RawSplits:
+    return _splits(_jsonl_table, config)
 
 
 def raw_from_table(table: Table, config: DataConfig) -> Raw:
@@ -112,7 +117,38 @@ def _parquet_table(files: list[Path], config: DataConfig) -> Table:
     )
 
 
+def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
+    options = pa.json.ReadOptions(block_size=_CSV_BLOCK)
+
+    def read_file(file: Path) -> pa.Table:
+        with pa.input_stream(file, compression="detect") as stream:
+            return pa.json.read_json(stream, read_options=options)
+
+    try:
+        table = pa.concat_tables([read_file(file) for file in files], promote_options="permissive")
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{_where(files)} cannot be read as JSON lines, an object a line ({error})") from error
+    identity = _identity(files)
+    return Table(_where(files), tuple(table.column_names), table.select, files[0].parent, identity=identity)
+
+
+def _refuse_json(file: Path) -> None:
+    """JSON lines pass for a CSV file with odd column names; better to say so."""
+    try:
+        with pa.input_stream(file, compression="detect") as stream:
+            start = stream.read(_CSV_BLOCK).lstrip().split(b"\n", 1)[0]
+    except (pa.ArrowException, OSError):
+        return  # whoever reads the file will say what is wrong
+    try:
+        looks_like_json = isinstance(json.loads(start), dict)
+    except ValueError:
+        looks_like_json = False
+    if looks_like_json:
+        raise DataError(f"{file}: this looks like JSON lines; set data.source = 'jsonl'")
+
+
 def _csv_table(files: list[Path], config: DataConfig) -> Table:
+    _refuse_json(files[0])
     parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in files[0].suffixes else ",", newlines_in_values=True)
     block = pa.csv.ReadOptions(block_size=_CSV_BLOCK)
 
@@ -159,6 +195,8 @@ def _text(table: Table, column: str, row: int, value: Any) -> str:
     if not isinstance(value, str):
         what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
         raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.text_column")
+    if not value.strip():
+        raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
     return value
 
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import safetensors.torch
 import torch
+from torch import Tensor
 
-from cos2p.data import paths
 from cos2p.data.cachedir import key_of, recall, remember
 from cos2p.data.config import DataConfig
 from cos2p.data.ragged import Ragged, from_flat
-from cos2p.errors import DataError
+from cos2p.data.select import IntArray
+from cos2p.data.tokenizers import Encoder, make_encoder
 
-# The byte tokenizer: three special ids, then the 256 bytes.
-BYTE_PAD, BYTE_START, BYTE_END, BYTE_FIRST = 0, 1, 2, 3
-BYTE_VOCABULARY = BYTE_FIRST + 256
-
-_PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>")
-"""Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
+_PIECE = 1 << 16
+"""Characters of a long text that are tokenised at once, cut at the ends of lines."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,62 +27,70 @@ class Tokens:
     vocabulary: int
     """How many different ids there are."""
 
+    def subset(self, rows: IntArray) -> Tokens:
+        return Tokens(self.ids.subset(torch.from_numpy(rows)), self.vocabulary)
+
 
 def tokenize(texts: list[str], config: DataConfig) -> Tokens:
     """Token ids, at most `config.max_tokens` of each text: longer texts are cut."""
-    tokenizer = _tokenizer(config)
-    name = key_of(tokenizer.identity, str(config.max_tokens), *texts) + ".safetensors"
-    known = recall("tokens", name) if config.token_cache else None
+    encoder = make_encoder(config)
+    name = key_of(encoder.identity, str(config.max_tokens), *texts)
+    values, lengths = _once(name, lambda: _flat(encoder.encode(texts)), config)
+    return Tokens(from_flat(values, lengths, encoder.pad_id, config.max_tokens), encoder.vocabulary)
+
+
+def pack(documents: list[str], config: DataConfig) -> tuple[Tokens, IntArray]:
+    """Long texts as rows of `config.max_tokens`, the last of each shorter; also the number of each row's text.
+
+    The rows of a text overlap by one token, so that every token but the first is predicted once.
+    """
+    encoder = make_encoder(config)
+    name = key_of(encoder.identity, "packed", *documents)
+    values, lengths = _once(name, lambda: _flat([_whole(text, encoder) for text in documents]), config)
+    ends = lengths.cumsum(0)
+    starts, sizes, owners = [], [], []
+    for number, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
+        own = torch.arange(end - length, max(end - 1, end - length + 1), config.max_tokens - 1)
+        starts.append(own)
+        sizes.append((end - own).clamp_max(config.max_tokens))
+        owners += [number] * len(own)
+    ids = Ragged(values, torch.cat(starts), torch.cat(sizes), encoder.pad_id, config.max_tokens)
+    return Tokens(ids, encoder.vocabulary), np.asarray(owners, dtype=np.int64)
+
+
+def _whole(text: str, encoder: Encoder) -> list[int]:
+    before, after = encoder.around
+    return [*before, *chain.from_iterable(map(encoder.encode_piece, _pieces(text))), *after]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    piece: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        piece.append(line)
+        size += len(line)
+        if size >= _PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def _flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """All ids in a row, and how many belong to each text."""
+    lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
+    values = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))
+    return torch.from_numpy(values), lengths
+
+
+def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]], config: DataConfig) -> tuple[Tensor, Tensor]:
+    """What was computed under this name before, or now."""
+    if not config.token_cache:
+        return compute()
+    known = recall("tokens", f"{name}.safetensors")
     if known is not None:
         stored = safetensors.torch.load(known)
-        values, lengths = stored["ids"], stored["lengths"]
-    else:
-        ids = tokenizer.encode(texts)
-        lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
-        values = torch.from_numpy(np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())))
-        if config.token_cache:
-            remember("tokens", name, safetensors.torch.save({"ids": values, "lengths": lengths}))
-    return Tokens(from_flat(values, lengths, tokenizer.pad_id, config.max_tokens), tokenizer.vocabulary)
-
-
-@dataclass(frozen=True, eq=False)
-class _Encoder:
-    encode: Callable[[list[str]], list[list[int]]]
-    pad_id: int
-    vocabulary: int
-    identity: str
-    """Another tokenizer has another one."""
-
-
-def _tokenizer(config: DataConfig) -> _Encoder:
-    if config.tokenizer == "bytes":
-
-        def encode_bytes(texts: list[str]) -> list[list[int]]:
-            return [_bytes(text, config.max_tokens) for text in texts]
-
-        return _Encoder(encode_bytes, BYTE_PAD, BYTE_VOCABULARY, "bytes")
-    import tokenizers
-
-    file = paths.find(config.tokenizer)
-    try:
-        content = file.read_text(encoding="utf-8")
-        tokenizer = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
-    padding = tokenizer.padding
-    pad_ids = [padding["pad_id"]] if padding else [tokenizer.token_to_id(token) for token in _PAD_TOKENS]
-    pad_id = next((i for i in pad_ids if i is not None), None)
-    if pad_id is None:
-        raise DataError(f"{file} has no padding token; add one of {', '.join(_PAD_TOKENS)} to it")
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length=config.max_tokens)
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-
-    return _Encoder(encode, pad_id, tokenizer.get_vocab_size(), f"{tokenizers.__version__} {key_of(content)}")
-
-
-def _bytes(text: str, max_tokens: int) -> list[int]:
-    ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:max_tokens]), BYTE_END]
-    return ids[:max_tokens]
+        return stored["ids"], stored["lengths"]
+    values, lengths = compute()
+    remember("tokens", f"{name}.safetensors", safetensors.torch.save({"ids": values, "lengths": lengths}))
+    return values, lengths

@@ -35,7 +35,7 @@ class World:
 
 def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
-    bundle = load(recipe.data, recipe.seed)
+    bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
     shards = _deal(recipe, bundle, devices)

@@ -43,7 +43,7 @@ def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelCo
             "test_samples": 0,
         }
     )
-    bundle = load(local, recipe.seed)
+    bundle = load(local, recipe.seed, recipe.model.pretrained)
     train, test = (renumbered(part, classes, path) for part in (bundle.train, bundle.test))
     check_fit(train, config, path)
     return Shard(train, test, local.normalize)
