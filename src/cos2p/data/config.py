@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from cos2p.data.augment import AugmentConfig
 from cos2p.data.examples import Normalize
 from cos2p.units import parse_bytes
 
@@ -30,8 +31,8 @@ class DataConfig(BaseModel):
 
     source: Source = Field(
         default="digits",
-        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no files "
-        "needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no "
+        "files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
         "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
         "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "
         "path/<class>/<file>, with train, validation and test folders above the classes if there are such; hub: "
@@ -118,16 +119,16 @@ class DataConfig(BaseModel):
     )
     cache: Annotated[int, BeforeValidator(parse_bytes)] = Field(
         default=2_000_000_000,
-        description="parquet, csv, jsonl, hub, folder: memory for decoded images in each process, such as 500MB or 8GB; a "
-        "run has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. "
+        description="parquet, csv, jsonl, hub, folder: memory for decoded images of each process, such as 500MB or "
+        "8GB; a run has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. "
         "The run is the same, bit for bit. Images of a table that do not fit wait, encoded, in a file below "
         "~/.cache/cos2p.",
     )
 
     tokenizer: str = Field(
         default="auto",
-        description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one token "
-        "per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
+        description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one "
+        "token per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
         "model.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
@@ -155,6 +156,11 @@ class DataConfig(BaseModel):
         description="Share of all samples kept for testing when the source has no test set, 0.1 to 0.3.",
     )
 
+    augment: AugmentConfig = Field(
+        default=AugmentConfig(),
+        description="What happens to training images; features behind a frozen prefix cannot be kept then.",
+    )
+
     @model_validator(mode="after")
     def _fields_agree(self) -> DataConfig:
         if self.source not in ("digits", "folder", "hub") and not self.train:
@@ -168,6 +174,8 @@ class DataConfig(BaseModel):
             raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
         if self.task == "language-modeling" and not self.text_column and self.source != "text":
             raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
+        if self.augment.active and (self.text_column or self.source == "text"):
+            raise ValueError("`augment` is for images; take it out for texts")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise ValueError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from cos2p.data.augment import Augmenter
 from cos2p.data.ragged import IGNORE as IGNORE
 from cos2p.data.ragged import Ragged
 from cos2p.errors import DataError
@@ -63,6 +64,8 @@ class Examples:
     """Text: the id that fills up short sequences."""
     vocabulary: int = 0
     """Text: number of token ids there are."""
+    augmenter: Augmenter | None = None
+    """Changes the images of every batch, and counts the batches; for the training part of one task."""
 
     def __post_init__(self) -> None:
         counts = {"inputs": len(self.inputs), "labels": len(self.labels)}
@@ -103,6 +106,11 @@ class Examples:
         return iter(order.split(size))
 
     @property
+    def augments(self) -> bool:
+        """Whether two batches of the same samples differ, so that nothing computed from them can be kept."""
+        return self.augmenter is not None
+
+    @property
     def nbytes(self) -> int:
         """Memory the samples take."""
         return self.inputs.nbytes + self.labels.nbytes
@@ -128,15 +136,21 @@ class Examples:
         """Inputs ready for the model and their labels.
 
         Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are, padded to
-        the longest of the batch, rounded up to a multiple of 8.
+        the longest of the batch, rounded up to a multiple of 8. With an `augmenter` the images are changed, and with
+        mixup the labels are shares (n, classes), as cross entropy takes them.
         """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        inputs = self.inputs[chosen]
+        inputs, labels = self.inputs[chosen], self.labels[chosen]
         if not self.is_text:
-            inputs = (normalize or Normalize(mean=(0.0,), std=(1.0,)))(inputs)
+            normalize = normalize or Normalize(mean=(0.0,), std=(1.0,))
+            if self.augmenter is None:
+                return normalize(inputs), labels
+            rng = self.augmenter.draw()
+            inputs = normalize(self.augmenter.images(inputs, rng))
+            return self.augmenter.mix(inputs, labels, len(self.class_names), rng)
         if isinstance(self.inputs, Ragged) and self.labels.ndim == 2:
             return inputs, self.inputs.next_tokens(chosen)
-        return inputs, self.labels[chosen]
+        return inputs, labels
 
 
 @dataclass(frozen=True, eq=False)

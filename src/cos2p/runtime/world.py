@@ -117,5 +117,5 @@ def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGrou
         own, test = local_split(
             np.asarray(indices), labels, fraction=1 - settings.local_test, seed=recipe.seed, client=device.name
         )
-        shards[device.name] = Shard(train.subset(own), train.subset(test), recipe.data.normalize)
+        shards[device.name] = Shard(train.subset(own), train.subset(test), recipe.data.normalize, recipe.data.augment)
     return shards

@@ -121,6 +121,20 @@ class TextFeatures(Features):
         return places(self._starts[rows], widths, widest(widths))
 
 
+class FreshFeatures(Features):
+    """Nothing is kept: inputs that change from batch to batch pass the frozen prefix every time."""
+
+    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
+        self.compute = compute
+
+
+def features_at(features: Features | None, rows: Tensor, inputs: Tensor) -> Tensor | None:
+    """The features of a batch: `rows` of what is kept, or of `inputs` anew; None if there is no frozen prefix."""
+    if isinstance(features, FreshFeatures):
+        return features.compute(inputs)
+    return None if features is None else features[rows]
+
+
 def _mapped(count: int, dtype: torch.dtype) -> Tensor:
     """A tensor in a file that has no name any more: it is gone with the tensor, even if the process is killed."""
     size = count * dtype.itemsize

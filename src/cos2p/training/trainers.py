@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from cos2p.data.examples import Examples
 from cos2p.errors import ConfigError, TrainingError
@@ -31,7 +32,7 @@ from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import MaskTrainer, Memory, MicroBatch, Trained, choose
 from cos2p.training.observers import Observer
 from cos2p.training.optimizers import make_optimizer
-from cos2p.training.prefix import Features, PrefixFile, TextFeatures, prefix_features
+from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import Shard, shuffled
 
@@ -110,6 +111,7 @@ def run_task(config: ModelConfig, task: Task, shard: Shard, memory: Memory) -> t
     """Do the task. Returns the update and what the device remembers now; the memory given is not changed."""
     if task.order.label_skew == "corrected":
         task = with_own_shares(config, task, shard.train.labels)
+    shard = shard.for_task(task.order.seed, task.order.client, task.order.attempt)
     return trainer(task.order.trainer).train(config, task, shard, dict(memory))
 
 
@@ -119,7 +121,7 @@ def train_submodel(config: ModelConfig, task: Task, shard: Shard, memory: Memory
     rng = torch_rng(task.order.seed, "device", task.order.client, task.order.attempt)
     features = shard_features(config, task, shard, shard.train, settings)
     spec, weights = task.order.spec, task.weights
-    report: dict[str, float] = {}
+    report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(features, FreshFeatures) else {}
     if task.order.quotas is not None:
         report["mask_loss"] = _train_masks(config, task, shard, memory, settings, features, rng)
         spec = choose(memory, config, task.order.spec, task.order.quotas, rng, settings.mask.final)
@@ -136,6 +138,8 @@ def shard_features(
     """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
     if task.order.spec.frozen == 0 or len(part) == 0:
         return None
+    if part.augments:
+        return FreshFeatures(lambda inputs: _behind_prefix(config, task, inputs))
     order = None if part.widths is None else part.widths.argsort(stable=True)  # texts of like width together
     passed = part if order is None else part.subset(order)
     features = prefix_features(
@@ -150,6 +154,12 @@ def shard_features(
         passed.widths,
     )
     return features.in_order(order.argsort()) if isinstance(features, TextFeatures) and order is not None else features
+
+
+def _behind_prefix(config: ModelConfig, task: Task, inputs: Tensor) -> Tensor:
+    count = len(inputs)
+    prefix = PrefixFile(task.prefix)
+    return prefix_features(config, task.order.spec, prefix, lambda rows: inputs[rows], count, count)[:]
 
 
 def submodel(
@@ -181,7 +191,7 @@ def _train_masks(
     def batches() -> Iterator[list[MicroBatch]]:
         for rows in shuffled(len(shard.train), settings.batch, phase.epochs, rng, shard.train.widths):
             yield [
-                (inputs, None if features is None else features[part], labels)
+                (inputs, features_at(features, part, inputs), labels)
                 for part in rows.split(micro)
                 for inputs, labels in [shard.train.batch(part, shard.normalize)]
             ]
@@ -216,7 +226,7 @@ def train_weights(
         inputs, labels = shard.train.batch(rows, shard.normalize)
         stepper.zero_grad(set_to_none=True)  # before the pass, so that old gradients are not part of its peak
         loss = exits_loss(
-            model(inputs, None if features is None else features[rows]),
+            model(inputs, features_at(features, rows, inputs)),
             labels,
             settings.lambda2,
             settings.temperature,

@@ -46,7 +46,7 @@ def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelCo
     bundle = load(local, recipe.seed, recipe.model.pretrained)
     train, test = (renumbered(part, classes, path) for part in (bundle.train, bundle.test))
     check_fit(train, config, path)
-    return Shard(train, test, local.normalize)
+    return Shard(train, test, local.normalize, local.augment)
 
 
 def renumbered(examples: Examples, classes: Sequence[str], path: str) -> Examples:
