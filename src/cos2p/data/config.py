@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -10,7 +11,9 @@ from cos2p.data.augment import AugmentConfig
 from cos2p.data.examples import Normalize
 from cos2p.units import parse_bytes
 
-Source = Literal["digits", "idx", "npz", "parquet", "csv", "jsonl", "text", "folder", "hub"]
+SOURCES = ("digits", "idx", "npz", "parquet", "csv", "jsonl", "text", "folder", "hub", "bundle")
+ENTRY_POINTS = "cos2p.data"
+"""Group of the entry points that add sources."""
 TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
 Task = Literal["classification", "language-modeling"]
@@ -29,14 +32,15 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Source = Field(
+    source: str = Field(
         default="digits",
         description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no "
         "files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
         "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
         "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "
         "path/<class>/<file>, with train, validation and test folders above the classes if there are such; hub: "
-        "a data set by its Hugging Face name (needs cos2p[hub]).",
+        "a data set by its Hugging Face name (needs cos2p[hub]); bundle: the file `path`, which a run whose data "
+        "came from Python has written. Other names are those of installed entry points `cos2p.data`.",
     )
     path: str = Field(
         default="",
@@ -163,10 +167,13 @@ class DataConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> DataConfig:
-        if self.source not in ("digits", "folder", "hub") and not self.train:
+        if self.source not in SOURCES:
+            return self._registered()
+        if self.source not in ("digits", "folder", "hub", "bundle") and not self.train:
             raise ValueError(f"source {self.source!r} needs the file name of the training samples in `train`")
-        if self.source in ("folder", "hub") and not self.path:
-            what = "the image folder" if self.source == "folder" else "the name of the data set"
+        needed = {"folder": "the image folder", "hub": "the name of the data set", "bundle": "the file"}
+        if self.source in needed and not self.path:
+            what = needed[self.source]
             raise ValueError(f"source {self.source!r} needs {what} in `path`")
         if self.text_column and self.source not in TABLES:
             raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
@@ -182,6 +189,16 @@ class DataConfig(BaseModel):
                     f"`{name}` has {len(values)} numbers for {self.channels} channel(s); "
                     "give one number, or one per channel"
                 )
+        return self
+
+    def _registered(self) -> DataConfig:
+        """What the other fields mean is a registered source's own affair."""
+        names = sorted(entry_points(group=ENTRY_POINTS).names)
+        if self.source not in names:
+            known = ", ".join((*SOURCES, *names))
+            raise ValueError(
+                f"source {self.source!r} is not known; known: {known}; others are installed as entry points"
+            )
         return self
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cos2p.data.config import TABLES, DataConfig
+from cos2p.data.config import SOURCES, TABLES, DataConfig
 from cos2p.data.examples import Bundle, Examples
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
@@ -32,6 +32,10 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
     `train_samples` are drawn, and of these `validation_fraction` are set aside. Every draw keeps the classes in
     proportion. Raises `DataError`, with the thing and the way out named.
     """
+    if config.source not in SOURCES or config.source == "bundle":
+        from cos2p.data.own import load_registered, read_bundle
+
+        return read_bundle(config) if config.source == "bundle" else load_registered(config, seed)
     is_text = bool(config.text_column) or config.source == "text"
     config = resolved(config, pretrained) if is_text else config
     splits = _reader(config)(config)

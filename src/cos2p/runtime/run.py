@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cos2p.data import Bundle, DataConfig
+from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError, TrainingError
 from cos2p.interrupts import on_interrupt
 from cos2p.recipe import Recipe
@@ -42,14 +44,22 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     listener: Listener | None = None,
+    data: Bundle | Callable[[DataConfig, int], Bundle] | None = None,
 ) -> dict[str, Any]:
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
     `resume` goes on from the folder's checkpoint, or returns the figures if the run was over. `listener` is told of
-    every event as it is logged: `listener(kind, fields)`.
+    every event as it is logged: `listener(kind, fields)`. `data` takes the place of the recipe's data: a bundle, or a
+    function of the `[data]` table and the seed that gives one. It is written into the folder, where every worker, and
+    a run that is resumed by its recipe, finds it.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     folder = Path(out)
+    own: tuple[Path, bytes] | None = None
+    if data is not None:
+        content = pack_bundle(checked(data(recipe.data, recipe.seed) if callable(data) else data, "data"))
+        own = folder / bundle_name(content), content
+        recipe = recipe.model_copy(update={"data": handed_over(recipe.data, own[0])})
     if resume and (folder / "result.json").exists():
         check_same_recipe(recipe, folder)
         return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
@@ -59,6 +69,8 @@ def run(
         check_same_recipe(recipe, folder)
         if (folder / "checkpoint.safetensors").exists():
             checkpoint = Checkpoint.read(folder / "checkpoint.safetensors")
+    if own is not None:
+        write_atomic(*own)
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
     return _simulate(recipe, folder, checkpoint, listener or (lambda kind, fields: None))
 
