@@ -14,6 +14,7 @@ from cos2p import run
 from cos2p.data import Bundle, DataConfig, Examples, load
 from cos2p.data import config as config_module
 from cos2p.data import own as own_module
+from cos2p.data.groups import Groups
 from cos2p.data.own import bundle_name, pack_bundle
 from cos2p.errors import DataError, RunError
 from cos2p.recipe import Recipe
@@ -25,7 +26,7 @@ def waves(config: DataConfig, seed: int) -> Bundle:
     images = torch.zeros((60, 1, 8, 8), dtype=torch.uint8)
     images[labels == 0, :, :, :4] = 200
     images[labels == 1, :, :, 4:] = 200
-    everything = Examples(images, labels, ("left", "right"), groups=tuple(str(i) for i in range(60)))
+    everything = Examples(images, labels, ("left", "right"), groups=Groups.of([str(i) for i in range(60)]))
     return Bundle(*(everything.subset(np.arange(a, b)) for a, b in ((0, 40), (40, 50), (50, 60))))
 
 

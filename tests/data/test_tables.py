@@ -115,8 +115,8 @@ def test_groups_come_from_their_column_and_follow_their_samples(here: Path) -> N
 
     bundle = load(parquet(group_column="writer"), seed=0)
 
-    assert bundle.train.groups == tuple(str(shade) for shade in shades(bundle.train))
-    assert bundle.test.groups == tuple(str(shade) for shade in shades(bundle.test))
+    assert tuple(bundle.train.groups or ()) == tuple(str(shade) for shade in shades(bundle.train))
+    assert tuple(bundle.test.groups or ()) == tuple(str(shade) for shade in shades(bundle.test))
 
 
 def test_what_is_wrong_with_a_parquet_file_is_said(here: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from cos2p.data.augment import Augmenter
+from cos2p.data.groups import Groups
 from cos2p.data.ragged import IGNORE as IGNORE
 from cos2p.data.ragged import Ragged
 from cos2p.errors import DataError
@@ -58,7 +59,7 @@ class Examples:
     their real lengths (N, 0): a batch's labels are made from its ids."""
     class_names: tuple[str, ...]
     """Name of class i at place i; empty for language modelling."""
-    groups: tuple[str, ...] | None = None
+    groups: Groups | None = None
     """Natural owner of each sample (a writer, a speaker), for the natural partition."""
     pad_id: int | None = None
     """Text: the id that fills up short sequences."""
@@ -70,6 +71,8 @@ class Examples:
     def __post_init__(self) -> None:
         counts = {"inputs": len(self.inputs), "labels": len(self.labels)}
         if self.groups is not None:
+            if not isinstance(self.groups, Groups):
+                raise DataError(f"groups are {type(self.groups).__name__}; write Groups.of(names), a name a sample")
             counts["groups"] = len(self.groups)
         if len(set(counts.values())) > 1:
             raise DataError(f"inputs, labels and groups must be equally many, not {counts}")
@@ -120,13 +123,13 @@ class Examples:
         if self.labels.ndim == 1:
             return self.labels.numpy()
         if self.groups is not None:
-            return np.unique(np.asarray(self.groups), return_inverse=True)[1].astype(np.int64)
+            return np.unique(self.groups.codes, return_inverse=True)[1].astype(np.int64)
         return np.zeros(len(self), dtype=np.int64)
 
     def subset(self, indices: torch.Tensor | np.ndarray) -> Examples:
         """The samples at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        groups = None if self.groups is None else tuple(self.groups[i] for i in chosen.tolist())
+        groups = None if self.groups is None else self.groups.subset(chosen.numpy())
         inputs = self.inputs[chosen] if isinstance(self.inputs, torch.Tensor) else self.inputs.subset(chosen)
         return replace(self, inputs=inputs, labels=self.labels[chosen], groups=groups)
 

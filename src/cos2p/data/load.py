@@ -173,7 +173,7 @@ def _examples(
         inputs = raw.images(indices)
     common: dict[str, Any] = {
         "class_names": names,
-        "groups": None if raw.groups is None else tuple(raw.groups[i] for i in indices.tolist()),
+        "groups": None if raw.groups is None else raw.groups.subset(indices),
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
     tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
@@ -218,4 +218,4 @@ def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -
 def _group_codes(raw: Raw) -> IntArray:
     if raw.groups is None:
         return np.zeros(raw.count, dtype=np.int64)
-    return np.unique(np.asarray(raw.groups), return_inverse=True)[1].astype(np.int64)
+    return raw.groups.codes

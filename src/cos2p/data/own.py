@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from cos2p.data import paths
 from cos2p.data.config import ENTRY_POINTS, DataConfig
 from cos2p.data.examples import Bundle, Examples
+from cos2p.data.groups import Groups
 from cos2p.data.ragged import Ragged, from_flat
 from cos2p.errors import DataError
 
@@ -55,10 +56,13 @@ def pack_bundle(bundle: Bundle) -> bytes:
     for split in _SPLITS:
         examples: Examples = getattr(bundle, split)
         inputs = examples.inputs
+        groups = examples.groups
         own: dict[str, torch.Tensor] = {"labels": examples.labels}
+        if groups is not None:
+            own["groups"] = torch.from_numpy(groups.codes)
         facts[split] = {
             "class_names": examples.class_names,
-            "groups": None if examples.groups is None else list(examples.groups),
+            "groups": None if groups is None else groups.names,
             "pad_id": examples.pad_id,
             "vocabulary": examples.vocabulary,
         }
@@ -100,7 +104,7 @@ def _unpacked(split: str, facts: dict[str, Any], tensors: dict[str, torch.Tensor
         inputs,
         tensors[f"{split}.labels"],
         tuple(facts["class_names"]),
-        None if facts["groups"] is None else tuple(facts["groups"]),
+        None if facts["groups"] is None else Groups(tensors[f"{split}.groups"].numpy(), tuple(facts["groups"])),
         facts["pad_id"],
         facts["vocabulary"],
     )

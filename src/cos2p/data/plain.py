@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cos2p.data import paths
 from cos2p.data.config import DataConfig
+from cos2p.data.groups import Groups
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.text import pack
 from cos2p.errors import DataError
@@ -26,7 +27,7 @@ def _split(name: str, config: DataConfig) -> Raw:
     tokens, owners = pack([_content(file) for file in files], config)
     where = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     # A file is its sequences' natural owner: an author, a speaker.
-    groups = tuple(files[number].name for number in owners.tolist())
+    groups = Groups.of([files[number].name for number in owners.tolist()])
     return Raw(where=where, count=len(owners), labels=None, tokens=tokens, groups=groups)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cos2p.data.encoded import Encoded
+from cos2p.data.groups import Groups
 from cos2p.data.select import IntArray
 from cos2p.data.text import Tokens
 
@@ -32,7 +33,7 @@ class Raw:
     texts: Callable[[IntArray], list[str]] | None = None
     tokens: Tokens | None = None
     """All texts, where they had to be tokenised to know how many there are."""
-    groups: tuple[str, ...] | None = None
+    groups: Groups | None = None
     class_names: tuple[str, ...] | None = None
     """If the source states them; name i belongs to label i."""
 

@@ -17,6 +17,7 @@ from cos2p.data.cachedir import key_of
 from cos2p.data.cells import Table, image_cells
 from cos2p.data.config import DataConfig
 from cos2p.data.encoded import Encoded, ImageCells
+from cos2p.data.groups import Groups
 from cos2p.data.images import Content
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray
@@ -183,12 +184,12 @@ def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[st
     return None
 
 
-def _groups(rows: pa.Table, table: Table, config: DataConfig) -> tuple[str, ...]:
+def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
     values = rows.column(config.group_column).to_pylist()
     for row, value in enumerate(values):
         if value is None:
             raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
-    return tuple(str(value) for value in values)
+    return Groups.of([str(value) for value in values])
 
 
 def _text(table: Table, column: str, row: int, value: Any) -> str:
