@@ -36,7 +36,7 @@ def test_every_field_is_described() -> None:
         ({"source": "idx"}, "`train`"),
         ({"source": "folder"}, "image folder in `path`"),
         ({"source": "hub"}, "name of the data set in `path`"),
-        ({"source": "digits", "text_column": "text"}, "images only"),
+        ({"source": "digits", "text_column": "text"}, "has no such columns"),
         ({"source": "csv", "train": "a.csv", "task": "language-modeling"}, "`text_column`"),
         ({"channels": 1, "mean": (0.1, 0.2, 0.3)}, "`mean` has 3 numbers for 1 channel"),
         ({"channels": 3, "std": (0.1, 0.2)}, "`std` has 2 numbers for 3 channel"),

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from cos2p.data import IGNORE, Bundle, Examples, Normalize
+from cos2p.data import IGNORE, Bundle, Examples, Groups, Normalize
 from cos2p.errors import DataError
 
 IMAGES = torch.tensor([[[[0, 255]]], [[[51, 102]]], [[[204, 153]]]], dtype=torch.uint8)  # (3, 1, 1, 2)
 
 
-def images(groups: tuple[str, ...] | None = None) -> Examples:
+def images(groups: Groups | None = None) -> Examples:
     return Examples(IMAGES, torch.tensor([2, 0, 1]), ("a", "b", "c"), groups)
 
 
@@ -67,11 +67,11 @@ def test_token_ids_pass_through_a_batch_untouched() -> None:
 
 
 def test_a_subset_keeps_order_groups_and_names() -> None:
-    part = images(groups=("x", "y", "z")).subset(np.array([2, 0]))
+    part = images(groups=Groups.of(("x", "y", "z"))).subset(np.array([2, 0]))
 
     assert len(part) == 2
     assert part.labels.tolist() == [1, 2]
-    assert part.groups == ("z", "x")
+    assert list(part.groups or ()) == ["z", "x"]
     assert part.class_names == ("a", "b", "c")
     assert torch.equal(part.inputs, IMAGES[[2, 0]])
 
@@ -81,7 +81,7 @@ def test_strata_are_classes_or_else_groups_or_else_all_one() -> None:
     next_tokens = torch.full((3, 4), IGNORE)
 
     assert images().strata().tolist() == [2, 0, 1]
-    assert Examples(text, next_tokens, (), ("b", "a", "b")).strata().tolist() == [1, 0, 1]
+    assert Examples(text, next_tokens, (), Groups.of(("b", "a", "b"))).strata().tolist() == [1, 0, 1]
     assert Examples(text, next_tokens, ()).strata().tolist() == [0, 0, 0]
 
 
@@ -89,7 +89,7 @@ def test_inputs_labels_and_groups_must_be_equally_many() -> None:
     with pytest.raises(DataError, match=r"'inputs': 3, 'labels': 2"):
         Examples(IMAGES, torch.tensor([0, 1]), ("a", "b"))
     with pytest.raises(DataError, match=r"'groups': 1"):
-        images(groups=("x",))
+        images(groups=Groups.of(("x",)))
     with pytest.raises(DataError, match=r"int64, not torch\.int32"):
         Examples(IMAGES, torch.tensor([0, 1, 2], dtype=torch.int32), ("a",))
 

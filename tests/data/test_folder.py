@@ -26,7 +26,7 @@ def test_class_folders_are_classes(here: Path) -> None:
 
     assert bundle.class_names == ("cat", "dog")
     assert len(bundle.train) + len(bundle.validation) + len(bundle.test) == 20
-    for image, label in zip(bundle.test.inputs, bundle.test.labels, strict=True):
+    for image, label in zip(bundle.test.inputs[:], bundle.test.labels, strict=True):
         assert int(image[0, 0, 0]) == (100, 200)[int(label)]
 
 
@@ -58,7 +58,7 @@ def test_only_the_chosen_files_are_opened(here: Path) -> None:
     for file in here.glob("*/*.png"):
         file.write_bytes(b"broken")
 
-    with pytest.raises(DataError, match=r"[ab]/\d{3}\.png cannot be read as an image"):
+    with pytest.raises(DataError, match=r"12 of 12 images cannot be read(.|\n)*[ab]/\d{3}\.png"):
         load(config, seed=0)
 
 

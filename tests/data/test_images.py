@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from PIL import Image
 
 from cos2p.data import DataConfig
-from cos2p.data.images import adapt_array, decode_all
+from cos2p.data.images import BadImage, Content, adapt_array, decode, decode_many
 from cos2p.errors import DataError
 
 
@@ -18,6 +17,10 @@ def png(pixels: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def decode_all(images: list[tuple[str, Content]], config: DataConfig) -> torch.Tensor:
+    return torch.from_numpy(np.stack([decode(name, content, config) for name, content in images]))
 
 
 GREY = np.array([[0, 50], [100, 255]], dtype=np.uint8)
@@ -95,14 +98,6 @@ def test_float_arrays_are_resized_without_rounding_to_bytes() -> None:
     assert images.flatten().tolist() == pytest.approx([0.123] * 18)
 
 
-def test_an_image_of_another_size_is_named() -> None:
-    content: list[tuple[str, Any]] = [("first", png(GREY)), ("second", png(np.zeros((3, 5), dtype=np.uint8)))]
-
-    with pytest.raises(DataError, match=r"second is 5x3 pixels, first 2x2; set data\.image_size"):
-        decode_all(content, DataConfig())
-    assert decode_all(content, DataConfig(image_size=4)).shape == (2, 1, 4, 4)
-
-
 def test_a_broken_image_is_named(tmp_path: Path) -> None:
     cut = tmp_path / "cut.png"
     cut.write_bytes(png(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8))[:900])
@@ -112,5 +107,20 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
             decode_all([(name, content)], DataConfig())
 
 
-def test_no_images_are_an_empty_tensor() -> None:
-    assert decode_all([], DataConfig(channels=3)).shape[:2] == (0, 3)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_come_in_order_and_a_broken_one_among_them_as_its_error(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """More than two threads are given at a time, from an iterator that is read no further than needed."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    images = [(str(i), png(np.full((2, 2), i, dtype=np.uint8)) if i != 30 else b"broken") for i in range(200)]
+
+    found = list(decode_many(iter(images), DataConfig()))
+
+    assert [name for name, _ in found] == [str(i) for i in range(200)]
+    bad = found.pop(30)[1]
+    assert isinstance(bad, BadImage)
+    assert (bad.name, bad.reason) == ("30", "it is in no image format that is known")
+    assert [int(pixels[0, 0, 0]) for _, pixels in found if not isinstance(pixels, BadImage)] == [
+        i for i in range(200) if i != 30
+    ]

@@ -35,6 +35,7 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
     assert set(re.findall(r"^## `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
         "model",
         "data",
+        "data.augment",
         "partition",
         "fleet",
         "fleet.devices",

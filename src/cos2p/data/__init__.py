@@ -2,6 +2,7 @@
 
 from cos2p.data.config import DataConfig
 from cos2p.data.examples import IGNORE, Bundle, Examples, Normalize
+from cos2p.data.groups import Groups
 from cos2p.data.load import load
 
-__all__ = ["IGNORE", "Bundle", "DataConfig", "Examples", "Normalize", "load"]
+__all__ = ["IGNORE", "Bundle", "DataConfig", "Examples", "Groups", "Normalize", "load"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from cos2p.data.augment import AugmentConfig
 from cos2p.data.examples import Normalize
+from cos2p.units import parse_bytes
 
-Source = Literal["digits", "idx", "npz", "parquet", "csv", "folder", "hub"]
+SOURCES = ("digits", "idx", "npz", "parquet", "csv", "jsonl", "text", "folder", "hub", "bundle")
+ENTRY_POINTS = "cos2p.data"
+"""Group of the entry points that add sources."""
+TABLES = ("parquet", "csv", "jsonl", "hub")
+"""Sources with columns."""
 Task = Literal["classification", "language-modeling"]
 Crop = Literal["center", "stretch"]
 
@@ -25,12 +32,15 @@ class DataConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Source = Field(
+    source: str = Field(
         default="digits",
-        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, "
-        "no files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv: tables with images "
-        "or texts; folder: one image per file, path/<class>/<file>, with train, validation and test folders above "
-        "the classes if there are such; hub: a data set by its Hugging Face name (needs cos2p[hub]).",
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no "
+        "files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
+        "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
+        "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "
+        "path/<class>/<file>, with train, validation and test folders above the classes if there are such; hub: "
+        "a data set by its Hugging Face name (needs cos2p[hub]); bundle: the file `path`, which a run whose data "
+        "came from Python has written. Other names are those of installed entry points `cos2p.data`.",
     )
     path: str = Field(
         default="",
@@ -39,7 +49,7 @@ class DataConfig(BaseModel):
     )
     train: str = Field(
         default="",
-        description="Training file below `path`; parquet and csv take a pattern such as train-*.parquet. "
+        description="Training file below `path`; parquet, csv, jsonl and text take a pattern such as train-*.parquet. "
         "For idx the image file. For folder and hub the name of the split (empty: train).",
     )
     validation: str = Field(
@@ -69,16 +79,18 @@ class DataConfig(BaseModel):
     )
     image_column: str = Field(
         default="image",
-        description="parquet, csv, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv as base64; or the "
-        "name of an image file next to the table. Not read when `text_column` is set.",
+        description="parquet, csv, jsonl, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv and "
+        "jsonl as base64; or the name of an image file next to the table. Not read when `text_column` is set.",
     )
-    text_column: str = Field(default="", description="parquet, csv, hub: the texts. Empty: the samples are images.")
+    text_column: str = Field(
+        default="", description="parquet, csv, jsonl, hub: the texts. Empty: the samples are images."
+    )
     label_column: str = Field(
-        default="label", description="parquet, csv, hub, npz: the labels, integers from 0 or class names."
+        default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
     )
     group_column: str = Field(
         default="",
-        description="parquet, csv, hub: who a sample belongs to (writer, speaker), for the natural partition. "
+        description="parquet, csv, jsonl, hub: who a sample belongs to (writer, speaker), for the natural partition. "
         "Empty: nobody.",
     )
 
@@ -104,13 +116,32 @@ class DataConfig(BaseModel):
         description="Standard deviation to divide by, above 0: one number, or one per channel.",
     )
 
+    skip_bad: bool = Field(
+        default=False,
+        description="parquet, csv, jsonl, hub, folder: leave images out that cannot be read, and say how many. "
+        "false: name them and stop.",
+    )
+    cache: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        default=2_000_000_000,
+        description="parquet, csv, jsonl, hub, folder: memory for decoded images of each process, such as 500MB or "
+        "8GB; a run has one process more than `run.workers`. What does not fit is decoded when a batch asks for it. "
+        "The run is the same, bit for bit. Images of a table that do not fit wait, encoded, in a file below "
+        "~/.cache/cos2p.",
+    )
+
     tokenizer: str = Field(
-        default="bytes",
-        description="Path of a tokenizer.json (looked up like `path`), or `bytes`: one token per byte, "
-        "259 tokens, no file needed.",
+        default="auto",
+        description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one "
+        "token per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
+        "model.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
-        default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones padded."
+        default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones cost what they are."
+    )
+    token_cache: bool = Field(
+        default=True,
+        description="Keep token ids, and nothing else of the texts, below ~/.cache/cos2p (or $XDG_CACHE_HOME/cos2p), "
+        "so that a text is tokenised once.",
     )
 
     train_samples: Count = Field(
@@ -129,23 +160,45 @@ class DataConfig(BaseModel):
         description="Share of all samples kept for testing when the source has no test set, 0.1 to 0.3.",
     )
 
+    augment: AugmentConfig = Field(
+        default=AugmentConfig(),
+        description="What happens to training images; features behind a frozen prefix cannot be kept then.",
+    )
+
     @model_validator(mode="after")
     def _fields_agree(self) -> DataConfig:
-        if self.source not in ("digits", "folder", "hub") and not self.train:
+        if self.source not in SOURCES:
+            return self._registered()
+        if self.source not in ("digits", "folder", "hub", "bundle") and not self.train:
             raise ValueError(f"source {self.source!r} needs the file name of the training samples in `train`")
-        if self.source in ("folder", "hub") and not self.path:
-            what = "the image folder" if self.source == "folder" else "the name of the data set"
+        needed = {"folder": "the image folder", "hub": "the name of the data set", "bundle": "the file"}
+        if self.source in needed and not self.path:
+            what = needed[self.source]
             raise ValueError(f"source {self.source!r} needs {what} in `path`")
-        if self.text_column and self.source not in ("parquet", "csv", "hub"):
-            raise ValueError(f"`text_column` is for parquet, csv and hub; source {self.source!r} has images only")
-        if self.task == "language-modeling" and not self.text_column:
+        if self.text_column and self.source not in TABLES:
+            raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
+        if self.source == "text" and self.task != "language-modeling":
+            raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
+        if self.task == "language-modeling" and not self.text_column and self.source != "text":
             raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
+        if self.augment.active and (self.text_column or self.source == "text"):
+            raise ValueError("`augment` is for images; take it out for texts")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise ValueError(
                     f"`{name}` has {len(values)} numbers for {self.channels} channel(s); "
                     "give one number, or one per channel"
                 )
+        return self
+
+    def _registered(self) -> DataConfig:
+        """What the other fields mean is a registered source's own affair."""
+        names = sorted(entry_points(group=ENTRY_POINTS).names)
+        if self.source not in names:
+            known = ", ".join((*SOURCES, *names))
+            raise ValueError(
+                f"source {self.source!r} is not known; known: {known}; others are installed as entry points"
+            )
         return self
 
     @property

@@ -1,19 +1,25 @@
-"""Samples in memory. Images stay as bytes (a quarter of the memory of floats) and are normalised batch by batch.
+"""Samples. Images stay as bytes (a quarter of the memory of floats) and are normalised batch by batch.
 
 Shapes: N samples, C channels, H height, W width, T tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from cos2p.data.augment import Augmenter
+from cos2p.data.groups import Groups
+from cos2p.data.ragged import IGNORE as IGNORE
+from cos2p.data.ragged import Ragged
 from cos2p.errors import DataError
 
-IGNORE = -100
-"""A label that counts for nothing: torch's cross entropy skips it by default."""
+if TYPE_CHECKING:
+    from cos2p.data.lazy import LazyImages
 
 
 @dataclass(frozen=True)
@@ -44,23 +50,29 @@ class Normalize:
 class Examples:
     """Inputs and labels of one split. A value: nothing in the package writes into its tensors."""
 
-    inputs: torch.Tensor
-    """Images (N, C, H, W), uint8 or float32 in 0..1; or token ids (N, T), int64, padded on the right."""
+    inputs: torch.Tensor | LazyImages | Ragged
+    """Images (N, C, H, W), uint8 or float32 in 0..1, in memory or decoded when they are asked for; or token ids
+    (N, T), int64, padded on the right, or at their real lengths."""
     labels: torch.Tensor
     """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
-    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything."""
+    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything. Beside token ids at
+    their real lengths (N, 0): a batch's labels are made from its ids."""
     class_names: tuple[str, ...]
     """Name of class i at place i; empty for language modelling."""
-    groups: tuple[str, ...] | None = None
+    groups: Groups | None = None
     """Natural owner of each sample (a writer, a speaker), for the natural partition."""
     pad_id: int | None = None
     """Text: the id that fills up short sequences."""
     vocabulary: int = 0
     """Text: number of token ids there are."""
+    augmenter: Augmenter | None = None
+    """Changes the images of every batch, and counts the batches; for the training part of one task."""
 
     def __post_init__(self) -> None:
         counts = {"inputs": len(self.inputs), "labels": len(self.labels)}
         if self.groups is not None:
+            if not isinstance(self.groups, Groups):
+                raise DataError(f"groups are {type(self.groups).__name__}; write Groups.of(names), a name a sample")
             counts["groups"] = len(self.groups)
         if len(set(counts.values())) > 1:
             raise DataError(f"inputs, labels and groups must be equally many, not {counts}")
@@ -75,6 +87,33 @@ class Examples:
         return self.inputs.ndim == 2
 
     @property
+    def widths(self) -> torch.Tensor | None:
+        """Texts at their real lengths: tokens that a batch needs at least to hold each one (N,). Else None: every
+        sample is as wide as all others."""
+        return self.inputs.widths if isinstance(self.inputs, Ragged) else None
+
+    def dense(self) -> Examples:
+        """The same samples, all of one width."""
+        if not isinstance(self.inputs, Ragged):
+            return self
+        labels = self.labels
+        if labels.ndim == 2:
+            labels = torch.full(self.inputs.shape, IGNORE)
+            some = self.inputs.next_tokens(slice(None))
+            labels[:, : some.shape[1]] = some
+        return replace(self, inputs=self.inputs.dense(), labels=labels)
+
+    def batches(self, size: int) -> Iterator[torch.Tensor]:
+        """Rows of one pass whose order does not matter: texts of like width together."""
+        order = torch.arange(len(self)) if self.widths is None else self.widths.argsort(stable=True)
+        return iter(order.split(size))
+
+    @property
+    def augments(self) -> bool:
+        """Whether two batches of the same samples differ, so that nothing computed from them can be kept."""
+        return self.augmenter is not None
+
+    @property
     def nbytes(self) -> int:
         """Memory the samples take."""
         return self.inputs.nbytes + self.labels.nbytes
@@ -84,27 +123,37 @@ class Examples:
         if self.labels.ndim == 1:
             return self.labels.numpy()
         if self.groups is not None:
-            return np.unique(np.asarray(self.groups), return_inverse=True)[1].astype(np.int64)
+            return np.unique(self.groups.codes, return_inverse=True)[1].astype(np.int64)
         return np.zeros(len(self), dtype=np.int64)
 
     def subset(self, indices: torch.Tensor | np.ndarray) -> Examples:
         """The samples at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        groups = None if self.groups is None else tuple(self.groups[i] for i in chosen.tolist())
-        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], groups=groups)
+        groups = None if self.groups is None else self.groups.subset(chosen.numpy())
+        inputs = self.inputs[chosen] if isinstance(self.inputs, torch.Tensor) else self.inputs.subset(chosen)
+        return replace(self, inputs=inputs, labels=self.labels[chosen], groups=groups)
 
     def batch(
         self, indices: torch.Tensor | np.ndarray, normalize: Normalize | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs ready for the model and their labels.
 
-        Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are.
+        Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are, padded to
+        the longest of the batch, rounded up to a multiple of 8. With an `augmenter` the images are changed, and with
+        mixup the labels are shares (n, classes), as cross entropy takes them.
         """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        inputs = self.inputs[chosen]
+        inputs, labels = self.inputs[chosen], self.labels[chosen]
         if not self.is_text:
-            inputs = (normalize or Normalize(mean=(0.0,), std=(1.0,)))(inputs)
-        return inputs, self.labels[chosen]
+            normalize = normalize or Normalize(mean=(0.0,), std=(1.0,))
+            if self.augmenter is None:
+                return normalize(inputs), labels
+            rng = self.augmenter.draw()
+            inputs = normalize(self.augmenter.images(inputs, rng))
+            return self.augmenter.mix(inputs, labels, len(self.class_names), rng)
+        if isinstance(self.inputs, Ragged) and self.labels.ndim == 2:
+            return inputs, self.inputs.next_tokens(chosen)
+        return inputs, labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +165,8 @@ class Bundle:
     """For choosing (learning rate, early stop); empty if none was asked for."""
     test: Examples
     """For the final figures only."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of them, such as samples that were left out."""
 
     @property
     def class_names(self) -> tuple[str, ...]:

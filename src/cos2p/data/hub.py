@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pyarrow as pa
 
+from cos2p.data.cells import Table
 from cos2p.data.config import DataConfig
 from cos2p.data.raw import Raw, RawSplits
-from cos2p.data.tables import Table, raw_from_table
+from cos2p.data.tables import raw_from_table
 from cos2p.errors import DataError, MissingExtra
 
 _VALIDATION_NAMES = ("validation", "valid", "val", "dev")
@@ -57,4 +59,6 @@ def _table(dataset: Any, where: str, datasets: Any, config: DataConfig) -> Table
 
     label = dataset.features.get(config.label_column)
     names = getattr(label, "names", None)
-    return Table(where, columns, read, class_names=tuple(names) if names else None)
+    # A fingerprint says what the rows were made from; without one nothing of them is found again.
+    identity = getattr(dataset, "_fingerprint", None) or uuid.uuid4().hex
+    return Table(where, columns, read, class_names=tuple(names) if names else None, identity=f"{where} {identity}")

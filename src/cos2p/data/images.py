@@ -6,13 +6,17 @@ Shapes: N images, C channels, H height, W width.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cos2p.data.config import DataConfig
 from cos2p.errors import DataError
@@ -21,23 +25,57 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Luma weights of ITU-R 601, the ones Pillow uses to turn RGB grey."""
 
 
-def decode_all(images: Iterable[tuple[str, bytes | Path]], config: DataConfig) -> torch.Tensor:
-    """(N, C, H, W) uint8 from (name for messages, encoded bytes or file) pairs."""
-    decoded: list[NDArray[np.uint8]] = []
-    first = ""
-    for name, content in images:
-        pixels = _decode(name, content, config)
-        if decoded and pixels.shape != decoded[0].shape:
-            raise DataError(
-                f"{name} is {_size(pixels.shape)} pixels, {first} {_size(decoded[0].shape)}; "
-                f"set data.image_size to bring all images to one size"
-            )
-        first = first or name
-        decoded.append(pixels)
-    if not decoded:
-        edge = config.image_size
-        return torch.empty((0, config.channels, edge, edge), dtype=torch.uint8)
-    return torch.from_numpy(np.stack(decoded))
+Pixels = NDArray[np.uint8]
+
+_UNREADABLE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow's readers raise over files that are cut short, garbled or too large."""
+
+_AT_A_TIME = 64
+"""Images that a thread is given before the next are fetched: so many are held encoded."""
+
+
+class BadImage(DataError):
+    """An image that cannot be read."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be read as an image ({reason}); replace it or take it out of the data")
+        self.name, self.reason = name, reason
+
+
+Content = bytes | Path | BadImage
+"""An encoded image, the file that holds one, or the reason that there is none."""
+
+
+def decode_many(images: Iterable[tuple[str, Content]], config: DataConfig) -> Iterator[tuple[str, Pixels | BadImage]]:
+    """(C, H, W) of each (name for messages, encoded image), in order; what cannot be read comes out as its error.
+
+    With as many threads as torch uses: one in a worker, whose neighbours have the other cores. An image does not
+    depend on the thread that decodes it.
+    """
+
+    def decoded(image: tuple[str, Content]) -> tuple[str, Pixels | BadImage]:
+        try:
+            return image[0], decode(*image, config)
+        except BadImage as error:
+            return image[0], error
+
+    threads, images = torch.get_num_threads(), iter(images)
+    if threads == 1:
+        yield from map(decoded, images)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        while chunk := list(islice(images, _AT_A_TIME * threads)):
+            yield from pool.map(decoded, chunk)
+
+
+def other_size(name: str, shape: tuple[int, ...], first: str, expected: tuple[int, ...]) -> DataError:
+    return DataError(
+        f"{name} is {_size(shape)} pixels, {first} {_size(expected)}; "
+        f"set data.image_size to bring all images to one size"
+    )
 
 
 def adapt_array(images: NDArray[np.generic], where: str, config: DataConfig) -> torch.Tensor:
@@ -66,18 +104,34 @@ def resize(image: Image.Image, edge: int, crop: str) -> Image.Image:
     )
 
 
-def _decode(name: str, content: bytes | Path, config: DataConfig) -> NDArray[np.uint8]:
+def decode(name: str, content: Content, config: DataConfig) -> Pixels:
+    """(C, H, W) of one image, upright, whatever its depth. Raises BadImage."""
+    if isinstance(content, BadImage):
+        raise content
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
-            image = opened.convert("L" if config.channels == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"{name} cannot be read as an image ({error}); replace it or take it out of the data"
-        ) from error
+            ImageOps.exif_transpose(opened, in_place=True)
+            image = _eight_bits(opened).convert("L" if config.channels == 1 else "RGB")
+    except UnidentifiedImageError as error:
+        raise BadImage(name, "it is in no image format that is known") from error
+    except _UNREADABLE as error:
+        raise BadImage(name, str(error) or type(error).__name__) from error
     if config.image_size and image.size != (config.image_size, config.image_size):
         image = resize(image, config.image_size, config.crop)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if config.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow cuts deep grey values off at 255 instead of scaling them, so that a 16-bit image becomes white."""
+    if image.mode != "F" and image.mode[0] != "I":
+        return image
+    values = np.asarray(image, dtype=np.float32)
+    full = 1.0 if image.mode == "F" else 65535.0
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= full):
+        raise ValueError(f"its values go from {low:g} to {high:g}; store 0 to {full:g}, or 8 bits")
+    return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
 
 
 def _channels_first(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from cos2p.data.config import DataConfig
+from cos2p.data.config import SOURCES, TABLES, DataConfig
 from cos2p.data.examples import Bundle, Examples
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import Tokens, tokenize
+from cos2p.data.tokenizers import checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
 
+if TYPE_CHECKING:
+    from cos2p.data.lazy import LazyImages
 
-def load(config: DataConfig, seed: int) -> Bundle:
+
+def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
     """The training, validation and test samples; the same for the same config and seed.
+
+    Texts for a model that starts from the checkpoint `pretrained` are read by its tokenizer, unless the config names
+    one, and all their tokens must be in its table.
 
     The test set is the source's own, or, if it has none, `test_fraction` of its samples. Of the training samples
     `train_samples` are drawn, and of these `validation_fraction` are set aside. Every draw keeps the classes in
     proportion. Raises `DataError`, with the thing and the way out named.
     """
+    if config.source not in SOURCES or config.source == "bundle":
+        from cos2p.data.own import load_registered, read_bundle
+
+        return read_bundle(config) if config.source == "bundle" else load_registered(config, seed)
+    is_text = bool(config.text_column) or config.source == "text"
+    config = resolved(config, pretrained) if is_text else config
     splits = _reader(config)(config)
     for raw in splits.named().values():
         if raw.count == 0:
@@ -37,20 +50,43 @@ def load(config: DataConfig, seed: int) -> Bundle:
         strata = {name: _group_codes(raw) for name, raw in splits.named().items()}
     chosen = _choose(splits, strata, config, seed)
 
+    bad: list[tuple[str, str]] = []
+    limit = checkpoint_vocabulary(pretrained) if pretrained and is_text else None
+    count = sum(len(indices) for indices in chosen.values())
+
     def examples(split: str) -> Examples:
         # Without a split of its own, a set is a part of the training split.
         name = split if split in splits.named() else "train"
-        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config)
+        room = config.cache * len(chosen[split]) // count
+        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad, limit)
 
     train, test = examples("train"), examples("test")
-    validation = examples("validation") if len(chosen["validation"]) else train.subset(chosen["validation"])
-    for name, other in (("validation", validation), ("test", test)):
+    validation = examples("validation")
+    notes = _judged(bad, config, count, left=min(len(train), len(test)))
+    if len(validation) == 0:
+        validation = train.subset(np.empty(0, dtype=np.int64))
+    _check_shapes(train, {"validation": validation, "test": test})
+    return Bundle(train=train, validation=validation, test=test, notes=notes)
+
+
+def _judged(bad: list[tuple[str, str]], config: DataConfig, count: int, left: int) -> tuple[str, ...]:
+    """Nothing to say, a note, or the end, by what the recipe says of images that cannot be read."""
+    if not bad:
+        return ()
+    from cos2p.data.survey import left_out, unreadable
+
+    if not config.skip_bad or left == 0:
+        raise unreadable(bad, count)
+    return (left_out(bad, count),)
+
+
+def _check_shapes(train: Examples, others: dict[str, Examples]) -> None:
+    for name, other in others.items():
         if other.inputs.shape[1:] != train.inputs.shape[1:]:
             raise DataError(
                 f"{name} samples have the shape {tuple(other.inputs.shape[1:])}, training samples "
                 f"{tuple(train.inputs.shape[1:])}; set data.image_size to bring all images to one size"
             )
-    return Bundle(train=train, validation=validation, test=test)
 
 
 def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
@@ -60,11 +96,15 @@ def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
     from cos2p.data.idx import read_idx
     from cos2p.data.npz import read_npz
 
-    if config.source in ("parquet", "csv", "hub"):
+    if config.source in TABLES:
         from cos2p.data.hub import read_hub
-        from cos2p.data.tables import read_csv, read_parquet
+        from cos2p.data.tables import read_csv, read_jsonl, read_parquet
 
-        return {"parquet": read_parquet, "csv": read_csv, "hub": read_hub}[config.source]
+        return {"parquet": read_parquet, "csv": read_csv, "jsonl": read_jsonl, "hub": read_hub}[config.source]
+    if config.source == "text":
+        from cos2p.data.plain import read_text
+
+        return read_text
     return {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder}[config.source]
 
 
@@ -111,37 +151,71 @@ def _sample(indices: IntArray, strata: IntArray, count: int, split: str, seed: i
 
 
 def _examples(
-    raw: Raw, indices: IntArray, labels: IntArray | None, names: tuple[str, ...], config: DataConfig
+    raw: Raw,
+    indices: IntArray,
+    labels: IntArray | None,
+    names: tuple[str, ...],
+    config: DataConfig,
+    room: int,
+    bad: list[tuple[str, str]],
+    limit: int | None,
 ) -> Examples:
+    """The samples at `indices`, without images that cannot be read; these are added to `bad`. Token ids must be
+    below `limit`."""
+    inputs: torch.Tensor | LazyImages | None = None
+    if raw.encoded is not None:
+        from cos2p.data.survey import open_images
+
+        opened = open_images(raw.encoded(indices), config, room)
+        bad += opened.bad
+        inputs, indices = opened.images, indices[opened.good]
+    elif raw.images is not None:
+        inputs = raw.images(indices)
     common: dict[str, Any] = {
         "class_names": names,
-        "groups": None if raw.groups is None else tuple(raw.groups[i] for i in indices.tolist()),
+        "groups": None if raw.groups is None else raw.groups.subset(indices),
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
+    tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
     if raw.texts is not None:
         tokens = tokenize(raw.texts(indices), config)
+    if tokens is not None:
         _check_lengths(tokens, raw, indices, 1 if config.task == "classification" else 2)
+        _check_ids(tokens, raw, indices, limit)
         return Examples(
             inputs=tokens.ids,
-            labels=tokens.next_tokens() if classes is None else classes,
-            pad_id=tokens.pad_id,
+            labels=torch.empty((len(indices), 0), dtype=torch.int64) if classes is None else classes,
+            pad_id=tokens.ids.fill,
             vocabulary=tokens.vocabulary,
             **common,
         )
-    if raw.images is None or classes is None:
+    if inputs is None or classes is None:
         raise DataError(f"{raw.where} has neither texts nor labelled images")
-    return Examples(inputs=raw.images(indices), labels=classes, **common)
+    return Examples(inputs=inputs, labels=classes, **common)
 
 
 def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> None:
     """A text without tokens would make attention, or the loss, divide by zero."""
-    short = (tokens.lengths < least).nonzero()
+    short = (tokens.ids.lengths < least).nonzero()
     if len(short):
         row = int(indices[int(short[0])])
         raise DataError(f"{raw.where}: the text of row {row} has fewer than {least} token(s); take it out of the data")
 
 
+def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -> None:
+    if limit is None or tokens.vocabulary <= limit:
+        return
+    for rows in torch.arange(len(indices)).split(1024):
+        highest = tokens.ids[rows].amax(1)
+        if int(highest.max()) >= limit:
+            at = int(rows[0]) + int(highest.argmax())
+            raise DataError(
+                f"{raw.where}: the text of row {indices[at]} has the token {int(highest.max())}, but the checkpoint's "
+                f"table ends at {limit - 1}; take the checkpoint's own tokenizer (data.tokenizer = 'auto')"
+            )
+
+
 def _group_codes(raw: Raw) -> IntArray:
     if raw.groups is None:
         return np.zeros(raw.count, dtype=np.int64)
-    return np.unique(np.asarray(raw.groups), return_inverse=True)[1].astype(np.int64)
+    return raw.groups.codes

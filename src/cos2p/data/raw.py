@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
+from cos2p.data.encoded import Encoded
+from cos2p.data.groups import Groups
 from cos2p.data.select import IntArray
+from cos2p.data.text import Tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """One split as a source offers it. Exactly one of `images` and `texts` is set."""
+    """One split as a source offers it. Exactly one of `images`, `encoded`, `texts` and `tokens` is set."""
 
     where: str
     """File or folder, for messages."""
@@ -25,8 +28,12 @@ class Raw:
     """One per sample, as stored: integers, strings of digits, or names. None: there are no labels."""
     images: Callable[[IntArray], torch.Tensor] | None = None
     """Reads the images at these indices: (n, C, H, W), uint8 or float32."""
+    encoded: Callable[[IntArray], Encoded] | None = None
+    """The images at these indices, ascending, as they are stored."""
     texts: Callable[[IntArray], list[str]] | None = None
-    groups: tuple[str, ...] | None = None
+    tokens: Tokens | None = None
+    """All texts, where they had to be tokenised to know how many there are."""
+    groups: Groups | None = None
     class_names: tuple[str, ...] | None = None
     """If the source states them; name i belongs to label i."""
 

@@ -1,41 +1,32 @@
-"""Tables with images or texts: Parquet, CSV, and what the hub hands over, all as Arrow tables."""
+"""Tables with images or texts: Parquet, CSV, JSON lines, and what the hub hands over, all as Arrow tables."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet
-import torch
 
 from cos2p.data import paths
+from cos2p.data.cachedir import key_of
+from cos2p.data.cells import Table, image_cells
 from cos2p.data.config import DataConfig
-from cos2p.data.images import decode_all
+from cos2p.data.encoded import Encoded, ImageCells
+from cos2p.data.groups import Groups
+from cos2p.data.images import Content
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
 
 _CSV_BLOCK = 1 << 24
 """A CSV row must fit into one block: images in base64 are long."""
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Named columns that are read one at a time, when they are needed."""
-
-    where: str
-    columns: tuple[str, ...]
-    read: Callable[[list[str]], pa.Table]
-    folder: Path | None = None
-    """Where image files named in the table are; None: there are none."""
-    class_names: tuple[str, ...] | None = None
+_ROWS = 256
+"""Rows of a Parquet column of images that are in memory at a time."""
 
 
 def read_parquet(config: DataConfig) -> RawSplits:
@@ -44,6 +35,10 @@ def read_parquet(config: DataConfig) -> RawSplits:
 
 def read_csv(config: DataConfig) -> RawSplits:
     return _splits(_csv_table, config)
+
+
+def read_jsonl(config: DataConfig) -> RawSplits:
+    return _splits(_jsonl_table, config)
 
 
 def raw_from_table(table: Table, config: DataConfig) -> Raw:
@@ -68,9 +63,11 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
         rows = table.read([content]).column(content).take(pa.array(indices)).to_pylist()
         return [_text(table, content, int(i), value) for i, value in zip(indices, rows, strict=True)]
 
-    def images(indices: IntArray) -> torch.Tensor:
-        rows = table.read([content]).column(content).take(pa.array(indices))
-        return decode_all(_image_cells(table, indices, rows), config)
+    def encoded(indices: IntArray) -> Encoded:
+        def cells(rows: IntArray) -> Iterator[Content]:
+            return image_cells(table, content, rows)
+
+        return ImageCells(table.where, indices, cells, f"{table.identity} {content}")
 
     return Raw(
         where=table.where,
@@ -78,7 +75,7 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
         labels=labels,
         groups=groups,
         texts=texts if config.text_column else None,
-        images=None if config.text_column else images,
+        encoded=None if config.text_column else encoded,
         class_names=table.class_names,
     )
 
@@ -106,11 +103,53 @@ def _parquet_table(files: list[Path], config: DataConfig) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{_where(files)}: columns {', '.join(columns)} cannot be read ({error})") from error
 
+    def stream(column: str) -> Iterator[pa.Array]:
+        try:
+            for file in files:
+                with pa.parquet.ParquetFile(file) as opened:
+                    for batch in opened.iter_batches(batch_size=_ROWS, columns=[column]):
+                        yield batch.column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{_where(files)}: column {column} cannot be read ({error})") from error
+
     names = _stated_classes(schema.metadata or {}, config.label_column)
-    return Table(_where(files), tuple(schema.names), read, files[0].parent, names)
+    return Table(
+        _where(files), tuple(schema.names), read, files[0].parent, names, stream=stream, identity=_identity(files)
+    )
+
+
+def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
+    options = pa.json.ReadOptions(block_size=_CSV_BLOCK)
+
+    def read_file(file: Path) -> pa.Table:
+        with pa.input_stream(file, compression="detect") as stream:
+            return pa.json.read_json(stream, read_options=options)
+
+    try:
+        table = pa.concat_tables([read_file(file) for file in files], promote_options="permissive")
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{_where(files)} cannot be read as JSON lines, an object a line ({error})") from error
+    identity = _identity(files)
+    return Table(_where(files), tuple(table.column_names), table.select, files[0].parent, identity=identity)
+
+
+def _refuse_json(file: Path) -> None:
+    """JSON lines pass for a CSV file with odd column names; better to say so."""
+    try:
+        with pa.input_stream(file, compression="detect") as stream:
+            start = stream.read(_CSV_BLOCK).lstrip().split(b"\n", 1)[0]
+    except (pa.ArrowException, OSError):
+        return  # whoever reads the file will say what is wrong
+    try:
+        looks_like_json = isinstance(json.loads(start), dict)
+    except ValueError:
+        looks_like_json = False
+    if looks_like_json:
+        raise DataError(f"{file}: this looks like JSON lines; set data.source = 'jsonl'")
 
 
 def _csv_table(files: list[Path], config: DataConfig) -> Table:
+    _refuse_json(files[0])
     parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in files[0].suffixes else ",", newlines_in_values=True)
     block = pa.csv.ReadOptions(block_size=_CSV_BLOCK)
 
@@ -131,7 +170,7 @@ def _csv_table(files: list[Path], config: DataConfig) -> Table:
             columns = tuple(reader.schema.names)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{files[0]} cannot be read as CSV with a header line ({error})") from error
-    return Table(_where(files), columns, read, files[0].parent)
+    return Table(_where(files), columns, read, files[0].parent, identity=_identity(files))
 
 
 def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[str, ...] | None:
@@ -145,46 +184,27 @@ def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[st
     return None
 
 
-def _groups(rows: pa.Table, table: Table, config: DataConfig) -> tuple[str, ...]:
+def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
     values = rows.column(config.group_column).to_pylist()
     for row, value in enumerate(values):
         if value is None:
             raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
-    return tuple(str(value) for value in values)
+    return Groups.of([str(value) for value in values])
 
 
 def _text(table: Table, column: str, row: int, value: Any) -> str:
     if not isinstance(value, str):
         what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
         raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.text_column")
+    if not value.strip():
+        raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
     return value
-
-
-def _image_cells(table: Table, indices: IntArray, rows: pa.ChunkedArray) -> Iterator[tuple[str, bytes | Path]]:
-    for row, cell in zip(indices.tolist(), rows, strict=True):
-        name = f"{table.where}, row {row}"
-        value = cell.as_py()
-        if isinstance(value, dict):  # the hub's way: {"bytes": ..., "path": ...}
-            value = value.get("bytes") or value.get("path")
-        if isinstance(value, bytes):
-            yield name, value
-        elif isinstance(value, str) and value:
-            yield name, _file_or_base64(table, name, value)
-        else:
-            what = "is empty" if value in (None, "") else f"holds {type(value).__name__}"
-            raise DataError(f"{name}: the image {what}; encoded bytes or a file name were expected")
-
-
-def _file_or_base64(table: Table, name: str, value: str) -> bytes | Path:
-    # File names are short; asking the system about a megabyte of base64 is an error of its own.
-    if table.folder is not None and len(value) < 1024 and (table.folder / value).is_file():
-        return table.folder / value
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        shown = value if len(value) < 80 else value[:77] + "..."
-        raise DataError(f"{name}: {shown!r} is neither a file in {table.folder} nor an image in base64") from None
 
 
 def _where(files: list[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+
+
+def _identity(files: list[Path]) -> str:
+    stamps = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return key_of(json.dumps(stamps))

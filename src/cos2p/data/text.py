@@ -1,75 +1,96 @@
-"""Texts to token ids of one length, padded on the right.
-
-Shapes: N texts, T tokens.
-"""
+"""Texts to token ids, remembered on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
+import safetensors.torch
 import torch
+from torch import Tensor
 
-from cos2p.data import paths
+from cos2p.data.cachedir import key_of, recall, remember
 from cos2p.data.config import DataConfig
-from cos2p.data.examples import IGNORE
-from cos2p.errors import DataError
+from cos2p.data.ragged import Ragged, from_flat
+from cos2p.data.select import IntArray
+from cos2p.data.tokenizers import Encoder, make_encoder
 
-# The byte tokenizer: three special ids, then the 256 bytes.
-BYTE_PAD, BYTE_START, BYTE_END, BYTE_FIRST = 0, 1, 2, 3
-BYTE_VOCABULARY = BYTE_FIRST + 256
-
-_PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>")
-"""Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
+_PIECE = 1 << 16
+"""Characters of a long text that are tokenised at once, cut at the ends of lines."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    ids: torch.Tensor
-    """(N, T), int64."""
-    lengths: torch.Tensor
-    """(N,): how many of them are not padding."""
-    pad_id: int
+    ids: Ragged
     vocabulary: int
+    """How many different ids there are."""
 
-    def next_tokens(self) -> torch.Tensor:
-        """(N, T): at t the id at t + 1; ignored from the last real token on."""
-        labels_NT = torch.full_like(self.ids, IGNORE)
-        labels_NT[:, :-1] = self.ids[:, 1:]
-        positions_T = torch.arange(self.ids.shape[1])
-        return labels_NT.masked_fill_(positions_T >= self.lengths[:, None] - 1, IGNORE)
+    def subset(self, rows: IntArray) -> Tokens:
+        return Tokens(self.ids.subset(torch.from_numpy(rows)), self.vocabulary)
 
 
 def tokenize(texts: list[str], config: DataConfig) -> Tokens:
-    """Token ids of `config.max_tokens` each; longer texts are cut."""
-    if config.tokenizer == "bytes":
-        return _pad([_bytes(text, config.max_tokens) for text in texts], config, BYTE_PAD, BYTE_VOCABULARY)
-    from tokenizers import Tokenizer
-
-    file = paths.find(config.tokenizer)
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
-    padding = tokenizer.padding
-    pad_ids = [padding["pad_id"]] if padding else [tokenizer.token_to_id(token) for token in _PAD_TOKENS]
-    pad_id = next((i for i in pad_ids if i is not None), None)
-    if pad_id is None:
-        raise DataError(f"{file} has no padding token; add one of {', '.join(_PAD_TOKENS)} to it")
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length=config.max_tokens)
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-    return _pad(ids, config, pad_id, tokenizer.get_vocab_size())
+    """Token ids, at most `config.max_tokens` of each text: longer texts are cut."""
+    encoder = make_encoder(config)
+    name = key_of(encoder.identity, str(config.max_tokens), *texts)
+    values, lengths = _once(name, lambda: _flat(encoder.encode(texts)), config)
+    return Tokens(from_flat(values, lengths, encoder.pad_id, config.max_tokens), encoder.vocabulary)
 
 
-def _bytes(text: str, max_tokens: int) -> list[int]:
-    ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:max_tokens]), BYTE_END]
-    return ids[:max_tokens]
+def pack(documents: list[str], config: DataConfig) -> tuple[Tokens, IntArray]:
+    """Long texts as rows of `config.max_tokens`, the last of each shorter; also the number of each row's text.
+
+    The rows of a text overlap by one token, so that every token but the first is predicted once.
+    """
+    encoder = make_encoder(config)
+    name = key_of(encoder.identity, "packed", *documents)
+    values, lengths = _once(name, lambda: _flat([_whole(text, encoder) for text in documents]), config)
+    ends = lengths.cumsum(0)
+    starts, sizes, owners = [], [], []
+    for number, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
+        own = torch.arange(end - length, max(end - 1, end - length + 1), config.max_tokens - 1)
+        starts.append(own)
+        sizes.append((end - own).clamp_max(config.max_tokens))
+        owners += [number] * len(own)
+    ids = Ragged(values, torch.cat(starts), torch.cat(sizes), encoder.pad_id, config.max_tokens)
+    return Tokens(ids, encoder.vocabulary), np.asarray(owners, dtype=np.int64)
 
 
-def _pad(ids: list[list[int]], config: DataConfig, pad_id: int, vocabulary: int) -> Tokens:
-    padded = np.full((len(ids), config.max_tokens), pad_id, dtype=np.int64)
-    for row, own in zip(padded, ids, strict=True):
-        row[: len(own)] = own
+def _whole(text: str, encoder: Encoder) -> list[int]:
+    before, after = encoder.around
+    return [*before, *chain.from_iterable(map(encoder.encode_piece, _pieces(text))), *after]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    piece: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        piece.append(line)
+        size += len(line)
+        if size >= _PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def _flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """All ids in a row, and how many belong to each text."""
     lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
-    return Tokens(torch.from_numpy(padded), lengths, pad_id, vocabulary)
+    values = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))
+    return torch.from_numpy(values), lengths
+
+
+def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]], config: DataConfig) -> tuple[Tensor, Tensor]:
+    """What was computed under this name before, or now."""
+    if not config.token_cache:
+        return compute()
+    known = recall("tokens", f"{name}.safetensors")
+    if known is not None:
+        stored = safetensors.torch.load(known)
+        return stored["ids"], stored["lengths"]
+    values, lengths = compute()
+    remember("tokens", f"{name}.safetensors", safetensors.torch.save({"ids": values, "lengths": lengths}))
+    return values, lengths

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cos2p.data import Bundle, DataConfig
+from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
@@ -17,6 +20,7 @@ from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import Listener, read_events
+from cos2p.tracking.files import write_atomic
 
 
 class Interrupted(RunError):
@@ -32,23 +36,35 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     listener: Listener | None = None,
+    data: Bundle | Callable[[DataConfig, int], Bundle] | None = None,
 ) -> dict[str, Any]:
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
     `resume` goes on from the folder's checkpoint, or returns the figures if the run was over. `listener` is told of
-    every event as it is logged.
+    every event as it is logged. `data` takes the place of the recipe's data: a bundle, or a function of the `[data]`
+    table and the seed that gives one. It is written into the folder, where every worker, and a run that is resumed by
+    its recipe, finds it.
     """
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     path = Path(out)
+    own: tuple[Path, bytes] | None = None
+    if data is not None:
+        content = pack_bundle(checked(data(recipe.data, recipe.seed) if callable(data) else data, "data"))
+        own = path / bundle_name(content), content
+        recipe = recipe.model_copy(update={"data": handed_over(recipe.data, own[0])})
     if resume and (known := earlier_result(recipe, path)) is not None:
         return known
     begin_folder(recipe, path, resume=resume, overwrite=overwrite)
+    if own is not None:
+        write_atomic(*own)
     return _simulate(recipe, path, listener or (lambda event: None))
 
 
 def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
     began = time.monotonic()
     world = build_world(recipe)
+    for note in world.bundle.notes:
+        logging.getLogger(__name__).warning(note)
     folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe)
 
     def tell(event: Event) -> None:

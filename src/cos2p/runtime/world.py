@@ -37,7 +37,7 @@ class World:
 
 def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
-    bundle = load(recipe.data, recipe.seed)
+    bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
     shards = _deal(recipe, bundle, devices)
@@ -126,5 +126,5 @@ def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGrou
         own, test = local_split(
             np.asarray(indices), labels, fraction=1 - settings.local_test, seed=recipe.seed, client=device.name
         )
-        shards[device.name] = Shard(train.subset(own), train.subset(test), recipe.data.normalize)
+        shards[device.name] = Shard(train.subset(own), train.subset(test), recipe.data.normalize, recipe.data.augment)
     return shards

@@ -22,7 +22,7 @@ def evaluate(
     """Scores (top1, top5, f1) at each of the model's exits, shallowest first."""
     model.eval()
     counters = [ConfusionCounter(model.config.outputs) for _ in model.spec.exits]
-    for rows in torch.arange(len(examples)).split(batch):
+    for rows in examples.batches(batch):
         inputs, labels = examples.batch(rows, normalize)
         outputs = model(inputs, None if features is None else features[rows])
         for counter, output in zip(counters, outputs, strict=True):

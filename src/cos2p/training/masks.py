@@ -186,7 +186,7 @@ class MaskTrainer:
         """
         drawn = self.draw()
         gates = {name: mask.detach().requires_grad_() for name, mask in drawn.items()}
-        targets = max(1, sum(int((labels != IGNORE).sum()) for _, _, labels in micro))
+        targets = max(1, sum(_targets(labels) for _, _, labels in micro))
         total = 0.0
         for inputs, features, labels in micro:
             output = self.model(inputs, features, self.by_block(gates))[-1]
@@ -221,3 +221,8 @@ def agreement(masks: Mapping[str, BlockKeep], config: ModelConfig) -> float:
     sets = [set(keep.units) for keep in masks.values()]
     pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :] if a or b]
     return sum(len(a & b) / len(a | b) for a, b in pairs) / len(pairs) if pairs else 1.0
+
+
+def _targets(labels: Tensor) -> int:
+    """How many predictions count; mixed labels are shares of classes, a row for each."""
+    return len(labels) if labels.is_floating_point() else int((labels != IGNORE).sum())

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from cos2p.data.ragged import places, widest
 from cos2p.errors import TrainingError
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -83,11 +85,54 @@ class Features:
         else:
             self.values = _mapped(samples * tokens * dim, dtype).view(shape)
 
-    def __getitem__(self, rows: Tensor) -> Tensor:
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
         return self.values[rows].float()
 
     def __setitem__(self, rows: slice, features: Tensor) -> None:
         self.values[rows] = features.to(self.values.dtype)
+
+
+class TextFeatures(Features):
+    """The same for texts of unequal widths (see `Examples.widths`), one behind the other. A batch is as wide as its
+    widest text; what lies beyond a narrower one is zero, which nobody attends to."""
+
+    def __init__(self, widths: Tensor, dim: int, store: Store, precision: Precision = "float32") -> None:
+        super().__init__(1, int(widths.sum()), dim, store, precision)
+        self._flat, self._widths, self._starts = self.values[0], widths, widths.cumsum(0) - widths
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        at_nT, inside_nT = self._places(rows)
+        features = torch.zeros((*at_nT.shape, self._flat.shape[1]))
+        features[inside_nT] = self._flat[at_nT[inside_nT]].float()
+        return features
+
+    def __setitem__(self, rows: slice, features: Tensor) -> None:
+        at_nT, inside_nT = self._places(rows)
+        self._flat[at_nT[inside_nT]] = features[inside_nT].to(self._flat.dtype)
+
+    def in_order(self, rows: Tensor) -> TextFeatures:
+        """Numbered anew: text i is the one that was `rows[i]`."""
+        other = copy(self)
+        other._widths, other._starts = self._widths[rows], self._starts[rows]
+        return other
+
+    def _places(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        widths = self._widths[rows]
+        return places(self._starts[rows], widths, widest(widths))
+
+
+class FreshFeatures(Features):
+    """Nothing is kept: inputs that change from batch to batch pass the frozen prefix every time."""
+
+    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
+        self.compute = compute
+
+
+def features_at(features: Features | None, rows: Tensor, inputs: Tensor) -> Tensor | None:
+    """The features of a batch: `rows` of what is kept, or of `inputs` anew; None if there is no frozen prefix."""
+    if isinstance(features, FreshFeatures):
+        return features.compute(inputs)
+    return None if features is None else features[rows]
 
 
 def _mapped(count: int, dtype: torch.dtype) -> Tensor:
@@ -118,12 +163,19 @@ def prefix_features(
     batch: int,
     store: Store = "memory",
     precision: Precision = "float32",
+    widths: Tensor | None = None,
 ) -> Features:
-    """Run the shard through embeddings and frozen blocks, one block in memory at a time."""
+    """Run the shard through embeddings and frozen blocks, one block in memory at a time.
+
+    `widths`: for texts whose batches are only as wide as they need to be.
+    """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
-    tokens = config.tokens if images else inputs(slices[0]).shape[1]
-    features = Features(samples, tokens, config.dim, store, precision)
+    if widths is None:
+        tokens = config.tokens if images else inputs(slices[0]).shape[1]
+        features = Features(samples, tokens, config.dim, store, precision)
+    else:
+        features = TextFeatures(widths, config.dim, store, precision)
     embed = _with(Embedding(config), prefix.part("embed."))
     for rows in slices:
         features[rows] = embed(inputs(rows))
@@ -133,7 +185,7 @@ def prefix_features(
         block = _with(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, inputs(rows))
-            features[rows] = block(features.values[rows].float(), context)
+            features[rows] = block(features[rows], context)
         del block
     return features
 

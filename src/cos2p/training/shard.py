@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from cos2p.data.augment import UNCHANGED, AugmentConfig, Augmenter
 from cos2p.data.examples import Examples, Normalize
+from cos2p.data.ragged import length_batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,16 +18,32 @@ class Shard:
     train: Examples
     test: Examples
     normalize: Normalize
+    augment: AugmentConfig = UNCHANGED
 
     def inputs(self, part: Examples, rows: slice | Tensor) -> Tensor:
+        """As they are, not augmented."""
         index = torch.arange(len(part))[rows] if isinstance(rows, slice) else rows
-        return part.batch(index, self.normalize)[0]
+        return replace(part, augmenter=None).batch(index, self.normalize)[0]
+
+    def for_task(self, seed: int, client: str, attempt: int) -> Shard:
+        """With training images that change from batch to batch, if the recipe says so: the same for the same task."""
+        if not self.augment.active:
+            return self
+        return replace(self, train=replace(self.train, augmenter=Augmenter(self.augment, seed, client, attempt)))
 
 
-def shuffled(samples: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of every batch of `epochs` passes, each pass in an order of its own."""
+def shuffled(
+    samples: int, batch: int, epochs: int, rng: torch.Generator, widths: Tensor | None = None
+) -> Iterator[Tensor]:
+    """Row numbers of every batch of `epochs` passes, each pass in an order of its own.
+
+    With `widths` (texts, see `Examples.widths`) samples of like width come together, so that little is padded.
+    """
     for _ in range(epochs):
-        yield from torch.randperm(samples, generator=rng).split(batch)
+        if widths is None:
+            yield from torch.randperm(samples, generator=rng).split(batch)
+        else:
+            yield from length_batches(widths, batch, rng)
 
 
 def steps(samples: int, batch: int, epochs: int) -> int:

@@ -13,6 +13,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.submodel.slicing import narrow
 from cos2p.training.masks import MaskTrainer, MicroBatch, Trained, choose
+from cos2p.training.prefix import features_at
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import shuffled
 from cos2p.training.trainer import Trainer
@@ -40,9 +41,9 @@ class SubmodelTrainer(Trainer):
 
     def _mask_batches(self) -> Iterator[list[MicroBatch]]:
         train, batch, phase = self.shard.train, self.settings.batch, self.settings.mask
-        for rows in shuffled(len(train), batch, phase.epochs, self.rng):
+        for rows in shuffled(len(train), batch, phase.epochs, self.rng, train.widths):
             yield [
-                (inputs, None if self.features is None else self.features[part], labels)
+                (inputs, features_at(self.features, part, inputs), labels)
                 for part in rows.split(phase.micro_batch or batch)
                 for inputs, labels in [train.batch(part, self.shard.normalize)]
             ]

@@ -42,7 +42,7 @@ from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
-from cos2p.training.prefix import Features, PrefixFile, prefix_features
+from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
 from cos2p.training.settings import ExtendedSettings, LocalSettings
 from cos2p.training.shard import Shard, shuffled, steps
 
@@ -144,13 +144,14 @@ class Trainer:
         """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
-        self.task, self.shard, self.remembered = task, shard, dict(remembered)
+        self.task, self.remembered = task, dict(remembered)
+        self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
         return self.train(), self.remembered
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
-        report: dict[str, float] = {}
+        report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(self.features, FreshFeatures) else {}
         spec, self.start = self.prepare(report)
         self.model = self.build(spec)
         self.model.train()
@@ -165,7 +166,7 @@ class Trainer:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
         steppers, train = self.optimizers(), self.shard.train
         losses: list[float] = []
-        for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng):
+        for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
             batch = Batch(rows, *train.batch(rows, self.shard.normalize))
             for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
                 stepper.zero_grad(set_to_none=True)
@@ -205,16 +206,28 @@ class Trainer:
         """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
         if self.order.spec.frozen == 0 or len(part) == 0:
             return None
-        return prefix_features(
+        if part.augments:
+            return FreshFeatures(self._behind_prefix)
+        order = None if part.widths is None else part.widths.argsort(stable=True)  # texts of like width together
+        passed = part if order is None else part.subset(order)
+        features = prefix_features(
             self.config,
             self.order.spec,
             PrefixFile(self.task.prefix),
-            lambda rows: self.shard.inputs(part, rows),
+            lambda rows: self.shard.inputs(passed, rows),
             len(part),
             prefix_samples(self.config, self.order, self.local, len(part)),
             self.local.features,
             self.local.feature_precision,
+            passed.widths,
         )
+        if isinstance(features, TextFeatures) and order is not None:
+            return features.in_order(order.argsort())
+        return features
+
+    def _behind_prefix(self, inputs: Tensor) -> Tensor:
+        count, file = len(inputs), PrefixFile(self.task.prefix)
+        return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
         """A submodel with these very tensors, and the table that a tied language model needs above a frozen prefix."""
@@ -243,7 +256,7 @@ class Trainer:
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
         """The outputs of all exits, shallowest first."""
-        outputs: list[Tensor] = self.model(batch.inputs, None if self.features is None else self.features[batch.rows])
+        outputs: list[Tensor] = self.model(batch.inputs, features_at(self.features, batch.rows, batch.inputs))
         return outputs
 
     def loss(self, outputs: Sequence[Tensor], batch: Batch) -> Tensor:

@@ -43,12 +43,12 @@ def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelCo
             "test_samples": 0,
         }
     )
-    bundle = load(local, recipe.seed)
+    bundle = load(local, recipe.seed, recipe.model.pretrained)
     train, test = (renumbered(part, classes, path) for part in (bundle.train, bundle.test))
     check_fit(train, config, path)
     if not recipe.partition.local_test:  # what had to be set aside to read the data is not tested either
         test = test.subset(torch.arange(0))
-    return Shard(train, test, local.normalize)
+    return Shard(train, test, local.normalize, local.augment)
 
 
 def renumbered(examples: Examples, classes: Sequence[str], path: str) -> Examples:

@@ -108,7 +108,7 @@ class MezoTrainer(Trainer):
         """The steps, noted in `taken`. Returns the mean of their losses."""
         train, settings, losses = self.shard.train, self.settings, []
         self.taken: list[tuple[int, float]] = []
-        batches = shuffled(len(train), settings.batch, settings.steps, self.rng)
+        batches = shuffled(len(train), settings.batch, settings.steps, self.rng, train.widths)
         for rows in islice(batches, settings.steps):
             inputs, labels = train.batch(rows, self.shard.normalize)
             seed = int(torch.randint(2**62, (), generator=self.rng))

@@ -1,0 +1,102 @@
+"""Images a little different every time: shifted or cut, mirrored, mixed. The `[data.augment]` table of a recipe.
+
+Shapes: B images of a batch, C channels, H height, W width, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from cos2p.seeding import numpy_rng
+
+
+class AugmentConfig(BaseModel):
+    """What happens to training images; nothing by default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    crop: Literal["none", "pad", "scale"] = Field(
+        default="none",
+        description="pad: shift by up to `padding` pixels, black where nothing is (small images); scale: cut a square "
+        "of `min_area` to all of the area out and bring it back to size (photographs).",
+    )
+    padding: Annotated[int, Field(ge=1)] = Field(default=4, description="Pixels, an eighth of the edge: 4 for 32.")
+    min_area: Annotated[float, Field(gt=0, le=1)] = Field(default=0.35, description="Smallest cut, 0.08 to 0.8.")
+    flip: bool = Field(default=False, description="Mirror half of the images, left to right. Not for digits.")
+    mixup: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="α of the Beta distribution by which images and labels are mixed, 0.1 to 0.8; 0: not."
+    )
+
+    @property
+    def active(self) -> bool:
+        return self.crop != "none" or self.flip or self.mixup > 0
+
+
+@dataclass
+class Augmenter:
+    """One task's changes: every batch draws from a generator of its own, so that a task done again is the same."""
+
+    config: AugmentConfig
+    seed: int
+    client: str
+    attempt: int
+    step: int = 0
+
+    def draw(self) -> np.random.Generator:
+        """The generator of the next batch."""
+        self.step += 1
+        return numpy_rng(self.seed, "augment", self.client, self.attempt, self.step - 1)
+
+    def images(self, images_BCHW: Tensor, rng: np.random.Generator) -> Tensor:
+        """Shifted or cut, and mirrored; of the same type and shape."""
+        if self.config.crop == "pad":
+            images_BCHW = _shifted(images_BCHW, self.config.padding, rng)
+        elif self.config.crop == "scale":
+            images_BCHW = _scaled(images_BCHW, self.config.min_area, rng)
+        if self.config.flip:
+            mirrored = torch.from_numpy(rng.random(len(images_BCHW)) < 0.5)
+            images_BCHW = torch.where(mirrored[:, None, None, None], images_BCHW.flip(-1), images_BCHW)
+        return images_BCHW
+
+    def mix(self, inputs_BCHW: Tensor, labels: Tensor, classes: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Each image with another one by a common share, the labels (B, K) likewise; without mixup as they are."""
+        if not self.config.mixup:
+            return inputs_BCHW, labels
+        share = float(rng.beta(self.config.mixup, self.config.mixup))
+        other = torch.from_numpy(rng.permutation(len(labels)))
+        labels_BK = F.one_hot(labels, classes).float()
+        return (
+            share * inputs_BCHW + (1 - share) * inputs_BCHW[other],
+            share * labels_BK + (1 - share) * labels_BK[other],
+        )
+
+
+def _shifted(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
+    height, width = images.shape[2:]
+    padded = F.pad(images, (padding,) * 4)
+    offsets = rng.integers(0, 2 * padding + 1, (len(images), 2)).tolist()
+    return torch.stack([p[:, y : y + height, x : x + width] for p, (y, x) in zip(padded, offsets, strict=True)])
+
+
+def _scaled(images: Tensor, min_area: float, rng: np.random.Generator) -> Tensor:
+    height, width = images.shape[2:]
+    changed = []
+    for image, area, at in zip(
+        images, rng.uniform(min_area, 1, len(images)), rng.random((len(images), 2)), strict=True
+    ):
+        h, w = max(1, round(height * area**0.5)), max(1, round(width * area**0.5))
+        y, x = int(at[0] * (height - h + 1)), int(at[1] * (width - w + 1))
+        cut = image[None, :, y : y + h, x : x + w].float()
+        changed.append(F.interpolate(cut, (height, width), mode="bilinear", align_corners=False, antialias=True)[0])
+    found = torch.stack(changed)
+    return found.round().clamp(0, 255).to(torch.uint8) if images.dtype == torch.uint8 else found
+
+
+UNCHANGED = AugmentConfig()

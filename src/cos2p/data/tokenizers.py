@@ -1,0 +1,146 @@
+"""Which tokenizer: one token per byte, a `tokenizer.json`, or the one that lies beside a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cos2p.data import paths
+from cos2p.data.cachedir import key_of
+from cos2p.data.config import DataConfig
+from cos2p.errors import DataError
+
+# The byte tokenizer: three special ids, then the 256 bytes.
+BYTE_PAD, BYTE_START, BYTE_END, BYTE_FIRST = 0, 1, 2, 3
+BYTE_VOCABULARY = BYTE_FIRST + 256
+
+_PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>")
+"""Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    encode: Callable[[list[str]], list[list[int]]]
+    """Ids of each text, at most max_tokens, with the special tokens around it."""
+    encode_piece: Callable[[str], list[int]]
+    """Ids of a piece of a longer text, all of them and nothing around them."""
+    around: tuple[tuple[int, ...], tuple[int, ...]]
+    """Special ids before and after a text."""
+    pad_id: int
+    vocabulary: int
+    identity: str
+    """Another tokenizer has another one."""
+
+
+def find_tokenizer(pretrained: str) -> str:
+    """The path of the `tokenizer.json` of a checkpoint, a folder or a hub name; DataError if it has none."""
+    folder = Path(pretrained).expanduser()
+    if folder.is_dir():
+        return str(_in_folder(folder))
+    import huggingface_hub
+
+    try:
+        return str(huggingface_hub.hf_hub_download(pretrained, "tokenizer.json"))
+    except Exception as error:  # no network, no such name, no such file: whatever it was, say its words
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"no tokenizer.json of the checkpoint {pretrained!r} is found ({reason}); name one in data.tokenizer"
+        ) from error
+
+
+def resolved(config: DataConfig, pretrained: str) -> DataConfig:
+    """The config with `auto` replaced: the checkpoint's own tokenizer, or bytes if there is no checkpoint."""
+    if config.tokenizer not in ("", "auto"):
+        return config
+    return config.model_copy(update={"tokenizer": find_tokenizer(pretrained) if pretrained else "bytes"})
+
+
+def checkpoint_vocabulary(pretrained: str) -> int | None:
+    """Rows of the checkpoint's table of tokens, if a folder says so."""
+    try:
+        values = json.loads((Path(pretrained).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # whoever loads the checkpoint will say what is wrong with it
+    vocabulary = values.get("vocab_size") if isinstance(values, dict) else None
+    return vocabulary if isinstance(vocabulary, int) else None
+
+
+def make_encoder(config: DataConfig) -> Encoder:
+    return _byte_encoder(config) if config.tokenizer in ("", "auto", "bytes") else _file_encoder(config)
+
+
+def _byte_encoder(config: DataConfig) -> Encoder:
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [_bytes(text, config.max_tokens) for text in texts]
+
+    def piece(text: str) -> list[int]:
+        return [byte + BYTE_FIRST for byte in text.encode()]
+
+    return Encoder(encode, piece, ((BYTE_START,), (BYTE_END,)), BYTE_PAD, BYTE_VOCABULARY, "bytes")
+
+
+def _file_encoder(config: DataConfig) -> Encoder:
+    import tokenizers
+
+    file = paths.find(config.tokenizer)
+    file = _in_folder(file) if file.is_dir() else file
+    if file.suffix == ".model":
+        raise _sentencepiece(file)
+    try:
+        content = file.read_text(encoding="utf-8")
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises bare Exception for a file it cannot read
+        raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
+    padding = tokenizer.padding
+    pad_ids = [padding["pad_id"]] if padding else [tokenizer.token_to_id(token) for token in _PAD_TOKENS]
+    pad_id = next((i for i in pad_ids if i is not None), None)
+    if pad_id is None:
+        raise DataError(f"{file} has no padding token; add one of {', '.join(_PAD_TOKENS)} to it")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    before, after = _around(tokenizer)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        tokenizer.enable_truncation(max_length=config.max_tokens)
+        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+
+    def piece(text: str) -> list[int]:
+        tokenizer.no_truncation()
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    identity = f"{tokenizers.__version__} {key_of(content)}"
+    return Encoder(encode, piece, (before, after), pad_id, tokenizer.get_vocab_size(), identity)
+
+
+def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tokenizer's own rules put before and after a text, seen on a text of one letter."""
+    encoding = tokenizer.encode("a")
+    special = encoding.special_tokens_mask
+    inner = [i for i, flag in enumerate(special) if not flag]
+    first, last = (inner[0], inner[-1] + 1) if inner else (len(special), len(special))
+    return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
+
+
+def _in_folder(folder: Path) -> Path:
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        return file
+    models = sorted(folder.glob("*.model"))
+    if models:
+        raise _sentencepiece(models[0])
+    raise DataError(f"{folder} has no tokenizer.json; put one there, or name one in data.tokenizer")
+
+
+def _sentencepiece(file: Path) -> DataError:
+    return DataError(
+        f"{file} is a SentencePiece model, which is read only as its converted tokenizer.json; write that once with "
+        f"transformers: AutoTokenizer.from_pretrained({str(file.parent)!r}).save_pretrained({str(file.parent)!r})"
+    )
+
+
+def _bytes(text: str, max_tokens: int) -> list[int]:
+    ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:max_tokens]), BYTE_END]
+    return ids[:max_tokens]
