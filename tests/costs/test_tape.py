@@ -23,6 +23,9 @@ NANO = {
     "vit": model("vit-nano"),
     "bert": model("bert-nano"),
     "llama": model("llama-nano", task="classification"),
+    "vit mean": model("vit-nano", pooling="mean"),
+    "bert mean": model("bert-nano", pooling="mean"),
+    "llama mean": model("llama-nano", task="classification", pooling="mean"),
     "llama tied": model("llama-nano"),
     "llama untied": model("llama-nano", tied=False),
 }

@@ -119,11 +119,11 @@ def test_bert_can_keep_fewer_positions_but_not_more(bert: Path) -> None:
 
 
 def test_what_the_tensors_decide_cannot_be_overridden(vit: Path) -> None:
-    with pytest.raises(CheckpointError, match="has depth 4, not 3; only classes, exits, max_tokens, pad_token, task"):
-        load_pretrained(vit, depth=3)
+    with pytest.raises(CheckpointError, match="has mlp 10, not 8; only classes, exits, max_tokens, pad_token, pool"):
+        load_pretrained(vit, mlp=8)
     with pytest.raises(ConfigError, match="unknown model field 'clases'"):
         load_pretrained(vit, clases=3)
-    assert load_pretrained(vit, depth=4)[0] == VIT
+    assert load_pretrained(vit, mlp=10)[0] == VIT
 
 
 def test_a_classifier_has_no_output_table(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ CONFIGS: dict[str, ModelConfig] = {
         "vit", dim=16, depth=4, heads=2, mlp=10, classes=3, image=4, patch=2, channels=1, exits="shared"
     ),
     "bert": ModelConfig("bert", dim=16, depth=4, heads=4, mlp=10, classes=3, **_TEXT),
+    "vit mean": ModelConfig(
+        "vit", dim=16, depth=4, heads=4, mlp=10, classes=3, image=4, patch=2, channels=1, pooling="mean"
+    ),
+    "bert mean": ModelConfig("bert", dim=16, depth=4, heads=4, mlp=10, classes=3, pooling="mean", **_TEXT),
     "llama classification": ModelConfig("llama", dim=16, depth=4, heads=8, kv_heads=4, mlp=10, classes=3, **_TEXT),
     "llama tied": ModelConfig("llama", dim=16, depth=4, heads=4, kv_heads=2, mlp=10, task="language-modeling", **_TEXT),
     "llama untied": ModelConfig(

@@ -47,7 +47,7 @@ def exit_forward(config: ModelConfig, tokens: int) -> float:
     """One sample through one exit."""
     if config.task == "language-modeling":
         return 2.0 * tokens * config.dim * config.vocab
-    pooler = config.dim**2 if config.family == "bert" else 0
+    pooler = config.dim**2 if config.pooler != "none" else 0
     return 2.0 * (pooler + config.dim * config.classes)
 
 

@@ -237,16 +237,20 @@ def exit_ops(
     """
     each = samples * config.dim * FLOAT
     D = each * tokens
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
+    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
         kept = 3 * each + (4 if student else 1) * logits
+        grown = FLOAT * exit_scalars(config) if train else 0
+        if config.pooling == "mean":
+            # Every token has a gradient of its own; what is normed first (not BERT's) is kept by its norm.
+            below = Op(backward=D if deepest else 2 * D) if config.family == "bert" else shared
+            return [below, Op(kept - 2 * each, grown - below.grown, forward=D + each, backward=2 * D + each)]
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
-        grown = FLOAT * exit_scalars(config) if train else 0
         return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
     logits = samples * tokens * config.vocab * FLOAT
-    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
-    shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where

@@ -76,3 +76,5 @@ def without_untrained(weights: Weights, config: ModelConfig, spec: SubmodelSpec,
 def require_vit(config: ModelConfig, method: str, why: str) -> None:
     if config.family != "vit":
         raise ConfigError(f"method {method!r} is for vision transformers, the model is a {config.family}: {why}")
+    if config.pooling != "cls":
+        raise ConfigError(f"method {method!r} reads the cls token; set model.pooling to 'cls', not {config.pooling!r}")

@@ -11,12 +11,22 @@ from cos2p.errors import ConfigError
 Family = Literal["vit", "bert", "llama"]
 TaskKind = Literal["classification", "language-modeling"]
 ExitKind = Literal["bank", "shared"]
+Pooling = Literal["cls", "mean", "last"]
+Pooler = Literal["none", "tanh"]
 
 # Zero in kv_heads and head_dim means "work it out"; only text models need a vocabulary.
 _LEAST = dict.fromkeys(
     ("dim", "depth", "heads", "mlp", "classes", "image", "patch", "channels", "max_tokens", "token_types"), 1
 ) | {"kv_heads": 0, "head_dim": 0, "vocab": 0}
+# What a classification exit of each family may read; the family's habit first.
+_POOLINGS: dict[str, tuple[Pooling, ...]] = {"vit": ("cls", "mean"), "bert": ("cls", "mean"), "llama": ("last", "mean")}
 _EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "task": get_args(TaskKind),
+    "exits": get_args(ExitKind),
+    "pooling": ("", *get_args(Pooling)),
+    "pooler": ("", *get_args(Pooler)),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class ModelConfig:
     task: TaskKind = "classification"
     exits: ExitKind = "bank"
     """`bank`: an exit of its own at every depth; `shared`: one exit for all depths."""
+    pooling: Pooling | Literal[""] = ""
+    """What a classification exit reads: the `cls` token, the `last` real one (LLaMA), or the `mean` of all real tokens
+    (of an image's patches). Empty means the family's habit."""
+    pooler: Pooler | Literal[""] = ""
+    """A layer of dim² between pooling and the classifier: BERT's own with `cls`, none with `mean`, unless said here."""
     # Images (vit)
     image: int = 224
     """Edge of the square image in pixels."""
@@ -66,13 +81,26 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.family not in get_args(Family):
             raise ConfigError(f"unknown model family {self.family!r}; known: {', '.join(get_args(Family))}")
-        for name, kinds in (("task", get_args(TaskKind)), ("exits", get_args(ExitKind))):
+        for name, kinds in _CHOICES.items():
             if getattr(self, name) not in kinds:
-                raise ConfigError(f"unknown model {name} {getattr(self, name)!r}; known: {', '.join(kinds)}")
+                raise ConfigError(
+                    f"unknown model {name} {getattr(self, name)!r}; known: {', '.join(filter(None, kinds))}"
+                )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"model {name} is {value!r}; it must be a whole number, at least {least}")
+        for name, value in self._derived().items():
+            object.__setattr__(self, name, value)
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"{self.heads} heads are not divisible by {self.kv_heads} kv_heads; "
+                f"choose kv_heads from {_divisors(self.heads)}"
+            )
+        self._check_family()
+
+    def _derived(self) -> dict[str, Any]:
+        """What the fields left at zero or empty are."""
         derived: dict[str, Any] = {}
         if self.kv_heads == 0:
             derived["kv_heads"] = self.heads
@@ -85,14 +113,8 @@ class ModelConfig:
             derived["head_dim"] = self.dim // self.heads
         if self.norm_eps == 0.0:
             derived["norm_eps"] = _EPS[self.family]
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
-        if self.heads % self.kv_heads:
-            raise ConfigError(
-                f"{self.heads} heads are not divisible by {self.kv_heads} kv_heads; "
-                f"choose kv_heads from {_divisors(self.heads)}"
-            )
-        self._check_family()
+        pooling = self.pooling or _POOLINGS[self.family][0]
+        return derived | {"pooling": pooling, "pooler": self.pooler or _habitual_pooler(self.family, pooling)}
 
     def _check_family(self) -> None:
         if self.family == "vit":
@@ -109,6 +131,11 @@ class ModelConfig:
             raise ConfigError(f"rotary positions need an even head_dim, got {self.head_dim}")
         if self.task == "language-modeling" and self.family != "llama":
             raise ConfigError(f"language-modeling is for llama; {self.family} has task 'classification'")
+        if self.pooling not in _POOLINGS[self.family]:
+            known = " or ".join(map(repr, _POOLINGS[self.family]))
+            raise ConfigError(f"pooling is {self.pooling!r}; a {self.family} model has {known}")
+        if self.pooler != "none" and self.family != "bert":
+            raise ConfigError(f"pooler is {self.pooler!r}; a {self.family} model has a norm there and no pooler")
 
     @property
     def tokens(self) -> int:
@@ -152,6 +179,8 @@ class ModelConfig:
             changes = {"kv_heads": 0} | changes
         if changes.keys() & {"heads", "dim"} and self.head_dim * self.heads == self.dim:
             changes = {"head_dim": 0} | changes
+        if "pooling" in changes and self.pooler == _habitual_pooler(self.family, self.pooling):
+            changes = {"pooler": ""} | changes
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,6 +195,10 @@ class ModelConfig:
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"incomplete model description: {error}") from None
+
+
+def _habitual_pooler(family: str, pooling: str) -> Pooler:
+    return "tanh" if family == "bert" and pooling == "cls" else "none"
 
 
 def _divisors(n: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.config import ModelConfig
+from cos2p.models.hub_pooling import pooling_fields
 
 # Fields without which a checkpoint cannot be read; everything else has the default transformers gives it.
 _SIZE = {"dim": "hidden_size", "depth": "num_hidden_layers", "heads": "num_attention_heads", "mlp": "intermediate_size"}
@@ -20,12 +21,22 @@ _CLASSIFIER = {
     "bert": "BertForSequenceClassification",
     "llama": "LlamaForSequenceClassification",
 }
+_BARE = {"vit": "ViTModel", "bert": "BertModel", "llama": "LlamaModel"}
 _LANGUAGE_MODEL = "LlamaForCausalLM"
+_NATIVE = {"vit": ("cls", "none"), "bert": ("cls", "tanh"), "llama": ("last", "none")}
+"""Pooling and pooler of transformers' classifiers."""
+
+
+def is_native(config: ModelConfig) -> bool:
+    """Whether a class of transformers computes the outputs, not only the features."""
+    return config.task == "language-modeling" or (config.pooling, config.pooler) == _NATIVE[config.family]
 
 
 def architecture(config: ModelConfig) -> str:
-    """The transformers class that computes what this model computes."""
-    return _LANGUAGE_MODEL if config.task == "language-modeling" else _CLASSIFIER[config.family]
+    """The transformers class that computes what this model computes, or its features if no class has its pooling."""
+    if config.task == "language-modeling":
+        return _LANGUAGE_MODEL
+    return (_CLASSIFIER if is_native(config) else _BARE)[config.family]
 
 
 def promises_head(values: dict[str, Any], config: ModelConfig) -> bool:
@@ -130,7 +141,7 @@ def write_config(config: ModelConfig, depth: int, labels: Sequence[str] | None) 
     values["num_hidden_layers"] = depth
     values["hidden_act"] = _ONLY[config.family]["hidden_act"][0]
     if config.task == "classification":
-        values |= _label_maps(config, labels)
+        values |= _label_maps(config, labels) | pooling_fields(config)
     if config.family == "vit":
         values |= {"image_size": config.image, "patch_size": config.patch, "num_channels": config.channels}
         values |= {"qkv_bias": True, "layer_norm_eps": config.norm_eps}

@@ -115,12 +115,11 @@ def embedding_parameters(config: ModelConfig) -> dict[str, Parameter]:
 
 
 def exit_parameters(config: ModelConfig) -> dict[str, Parameter]:
-    """One exit: norm + linear; BERT has a pooler instead of the norm; a language model has the norm alone."""
+    """One exit: norm + linear; BERT has a pooler or nothing instead of the norm; a language model the norm alone."""
     d = config.dim
-    if config.family == "bert":
-        table = {"pooler.weight": _plain(d, d), "pooler.bias": _plain(d)}
-    else:
-        table = _norm(config, "norm")
+    table = {} if config.family == "bert" else _norm(config, "norm")
+    if config.pooler != "none":
+        table |= {"pooler.weight": _plain(d, d), "pooler.bias": _plain(d)}
     if config.task == "classification":
         table["linear.weight"] = _plain(config.classes, d)
         if config.biased:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cos2p.models.config import ExitKind, ModelConfig
+from cos2p.models.config import ExitKind, ModelConfig, Pooling
 from cos2p.models.sizes import model
 from cos2p.settings import Settings
 
@@ -24,12 +24,17 @@ class ModelSettings(Settings):
     image: int | None = Field(default=None, ge=1, description="Edge of the image in pixels.")
     patch: int | None = Field(default=None, ge=1, description="Edge of a patch in pixels.")
     exits: ExitKind | None = Field(default=None, description="`bank`: an exit per depth; `shared`: one for all.")
+    pooling: Pooling | None = Field(
+        default=None,
+        description="What a classifier reads: the `cls` token, the `last` one, or the `mean` of all real tokens. "
+        "Empty: what the checkpoint says, or the habit of its family.",
+    )
 
     def config(self, **facts: Any) -> ModelConfig:
         """The model's shape; `facts` are what the data says (classes, channels, vocabulary)."""
         changes = {
             name: value
-            for name in ("dim", "depth", "heads", "kv_heads", "mlp", "image", "patch", "exits")
+            for name in ("dim", "depth", "heads", "kv_heads", "mlp", "image", "patch", "exits", "pooling")
             if (value := getattr(self, name)) is not None
         }
         return model(self.size, **{**facts, **changes})

@@ -13,56 +13,20 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cos2p.models.config import ModelConfig
+from cos2p.models.context import Context as Context
+from cos2p.models.context import make_context as make_context
+from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 
 Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
 """Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What attention and exits need to know of the input beside the features."""
-
-    mask: Tensor | None = None
-    """(B, 1, 1, T) true where a key may be seen; None for all."""
-    rotary: tuple[Tensor, Tensor] | None = None
-    last: Tensor | None = None
-    """(B,) index of the last real token, for LLaMA classification."""
-
-
-def make_context(config: ModelConfig, inputs: Tensor) -> Context:
-    """From the raw inputs: images need nothing, token ids give padding mask, positions and last token."""
-    if config.family == "vit":
-        return Context()
-    real_BT = inputs != config.pad_token
-    if config.family == "bert":
-        return Context(mask=real_BT[:, None, None, :])
-    rotary = rotary_table(config, inputs.shape[1])
-    if config.task == "language-modeling":
-        return Context(rotary=rotary)
-    positions = torch.arange(inputs.shape[1], device=inputs.device)
-    return Context(rotary=rotary, last=(positions * real_BT).argmax(-1))
-
-
-def rotary_table(config: ModelConfig, tokens: int) -> tuple[Tensor, Tensor]:
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), 1.0 / config.rope_theta**half)
-    angle_TH = torch.cat((angle_TH, angle_TH), -1)
-    return angle_TH.cos(), angle_TH.sin()
-
-
-def _rotate(x_BNTH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    cos_TH, sin_TH = table
-    low, high = x_BNTH.chunk(2, -1)
-    return x_BNTH * cos_TH + torch.cat((-high, low), -1) * sin_TH
 
 
 class Linear(nn.Module):
@@ -130,7 +94,7 @@ class Block(nn.Module):
         size = self.config.head_dim
         q, k, v = (layer(x_BTD).view(B, T, -1, size).transpose(1, 2) for layer in (self.q, self.k, self.v))
         if context.rotary is not None:
-            q, k = _rotate(q, context.rotary), _rotate(k, context.rotary)
+            q, k = rotate(q, context.rotary), rotate(k, context.rotary)
         y_BNTH = F.scaled_dot_product_attention(
             q, k, v, attn_mask=context.mask, is_causal=self.config.family == "llama",
             enable_gqa=self.config.queries_per_group > 1,
@@ -189,15 +153,15 @@ class Embedding(nn.Module):
 
 
 class Exit(nn.Module):
-    """From features to outputs. ViT: norm, cls token, linear. BERT: pooler, linear. LLaMA: norm and last token."""
+    """From features to outputs: norm (ViT, LLaMA), pooling, pooler (BERT's own kind), linear."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        if config.family == "bert":
-            self.pooler = Linear(config.dim, config.dim, bias=True)
-        else:
+        if config.family != "bert":
             self.norm = Norm(config)
+        if config.pooler != "none":
+            self.pooler = Linear(config.dim, config.dim, bias=True)
         if config.task == "classification":
             self.linear = Linear(config.dim, config.classes, config.biased)
 
@@ -205,12 +169,18 @@ class Exit(nn.Module):
         if self.config.task == "language-modeling":
             assert table_VD is not None
             return F.linear(self.norm(x_BTD), table_VD)
-        if context.last is not None:
-            x_BD = x_BTD[torch.arange(len(x_BTD)), context.last]
-        else:
-            x_BD = x_BTD[:, 0]
-        x_BD = torch.tanh(self.pooler(x_BD)) if self.config.family == "bert" else self.norm(x_BD)
+        x_BD = self.pooled(x_BTD, context)
+        if self.config.pooler != "none":
+            x_BD = torch.tanh(self.pooler(x_BD))
         return self.linear(x_BD)  # type: ignore[no-any-return]
+
+    def pooled(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """(B, D). A mean is taken over normed tokens; of one token the others need no norm."""
+        if self.config.pooling == "mean":
+            x_BTD = x_BTD if self.config.family == "bert" else self.norm(x_BTD)
+            return x_BTD[:, 1:].mean(1) if context.shares is None else torch.bmm(context.shares, x_BTD).squeeze(1)
+        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(len(x_BTD)), context.last]
+        return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
 
 class ElasticTransformer(nn.Module):

@@ -1,0 +1,57 @@
+"""What blocks and exits need to know of the input beside the features: padding, rotary positions, what is pooled.
+
+Shape legend: B batch, T tokens, N heads, H head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cos2p.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Context:
+    """What attention and exits need to know of the input beside the features."""
+
+    mask: Tensor | None = None
+    """(B, 1, 1, T) true where a key may be seen; None for all."""
+    rotary: tuple[Tensor, Tensor] | None = None
+    last: Tensor | None = None
+    """(B,) index of the last real token, for an exit that reads it."""
+    shares: Tensor | None = None
+    """(B, 1, T) what each token counts in a mean over the real ones: 1/count, 0 for padding."""
+
+
+def make_context(config: ModelConfig, inputs: Tensor) -> Context:
+    """From the raw inputs: images need nothing, token ids give padding mask, positions and what is pooled."""
+    if config.family == "vit":
+        return Context()
+    real_BT = inputs != config.pad_token
+    mask = real_BT[:, None, None, :] if config.family == "bert" else None
+    rotary = rotary_table(config, inputs.shape[1]) if config.family == "llama" else None
+    if config.task == "language-modeling":
+        return Context(mask, rotary)
+    if config.pooling == "mean":
+        shares_BT = real_BT / real_BT.sum(1, keepdim=True).clamp(min=1)  # a text of padding alone has mean zero
+        return Context(mask, rotary, shares=shares_BT[:, None])
+    if config.pooling == "last":
+        positions = torch.arange(inputs.shape[1], device=inputs.device)
+        return Context(mask, rotary, last=(positions * real_BT).argmax(-1))
+    return Context(mask, rotary)
+
+
+def rotary_table(config: ModelConfig, tokens: int) -> tuple[Tensor, Tensor]:
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), 1.0 / config.rope_theta**half)
+    angle_TH = torch.cat((angle_TH, angle_TH), -1)
+    return angle_TH.cos(), angle_TH.sin()
+
+
+def rotate(x_BNTH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    cos_TH, sin_TH = table
+    low, high = x_BNTH.chunk(2, -1)
+    return x_BNTH * cos_TH + torch.cat((-high, low), -1) * sin_TH
