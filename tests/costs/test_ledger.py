@@ -14,7 +14,7 @@ from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
 from cos2p.numerics.optimizers import STATE_BYTES
-from cos2p.submodel.slicing import compact_shape, compact_shapes, prefix_slices
+from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices
 from tests.submodel.strategies import submodels
 
 TINY = model("vit-tiny")
@@ -28,7 +28,7 @@ def test_scalars_are_those_of_the_tensors(case: tuple[ModelConfig, SubmodelSpec,
     tensors = compact_shapes(config, spec)
     assert trainable_scalars(config, shape) == sum(math.prod(s) for s in tensors.values())
     assert trainable_tensors(config, shape) in (len(tensors), len(tensors) - 1)  # an untied table is not counted
-    prefix = (compact_shape(config, name, cut) for name, cut in prefix_slices(config, spec).items())
+    prefix = (compact_shape(config, name, cut) for name, cut in frozen_slices(config, spec).items())
     assert prefix_scalars(config, shape) == sum(math.prod(s) for s in prefix)
 
 

@@ -15,7 +15,7 @@ def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str])
     """A one for every segment of the tensors `names`, as far as the spec keeps it."""
     ones: SegmentValues = {}
     for key in dict.fromkeys(segment_key(config, name) for name in names):
-        positions = segment_positions(spec, key)
+        positions = segment_positions(config, spec, key)
         ones[key] = torch.ones(()) if positions is None else torch.ones(len(positions))
     return ones
 
@@ -23,7 +23,7 @@ def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str])
 def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelConfig, spec: SubmodelSpec) -> None:
     """Add a submodel's numbers to those of the full model, in place."""
     for key, value in values.items():
-        positions, length = segment_positions(spec, key), full_length(config, key)
+        positions, length = segment_positions(config, spec, key), full_length(config, key)
         if positions is None or length is None:
             into[key] = into[key] + value if key in into else value.clone()
         else:

@@ -80,7 +80,7 @@ class SegmentMerge:
                 )
             add_scaled(self._sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], self._scratch)
         for key, value in gamma.items():
-            positions = segment_positions(item.spec, key)
+            positions = segment_positions(self.config, item.spec, key)
             self._accumulate(self._weight, key, positions, value)
             self._accumulate(self.holders, key, positions, torch.ones_like(value))
         return _gamma_means(gamma)

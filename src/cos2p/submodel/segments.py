@@ -18,7 +18,8 @@ from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums
 from cos2p.submodel.slicing import Slice
 
 SegmentValues = dict[str, Tensor]
-"""`heads.3` and `units.3`: a vector over the kept segments of block 3; any other name: a scalar for that tensor."""
+"""`heads.3` and `units.3`: a vector over the kept segments of block 3; `rows.embed.tokens`: over the rows a device has;
+any other name: a scalar for that tensor."""
 
 
 def segment_key(config: ModelConfig, name: str) -> str:
@@ -26,6 +27,8 @@ def segment_key(config: ModelConfig, name: str) -> str:
     cut = layout(config)[name].cut
     if cut is None:
         return name
+    if cut[1] is Axis.ROW:
+        return f"rows.{name}"
     block = name.split(".")[1]
     return f"units.{block}" if cut[1] is Axis.UNIT else f"heads.{block}"
 
@@ -101,12 +104,16 @@ def full_length(config: ModelConfig, key: str) -> int | None:
         return config.groups
     if key.startswith("units."):
         return config.mlp
+    if key.startswith("rows."):
+        return config.vocab
     return None
 
 
-def segment_positions(spec: SubmodelSpec, key: str) -> Tensor | None:
+def segment_positions(config: ModelConfig, spec: SubmodelSpec, key: str) -> Tensor | None:
     """Where a compact segment vector sits in the full one; None for a scalar."""
     kind, _, block = key.partition(".")
+    if kind == "rows":
+        return torch.arange(config.vocab) if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
     if kind not in ("heads", "units"):
         return None
     keep = spec.keep(int(block))
