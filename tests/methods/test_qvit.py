@@ -128,7 +128,7 @@ def test_the_hard_variant_keeps_the_budget(rate: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_other_families_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"reads the cls token; set model\.pooling to 'cls', not 'mean'"):
-        build_method({"name": name}, house(model("vit-nano", pooling="mean")))
+        build_method({"name": name}, context(model("vit-nano", pooling="mean")))
     with pytest.raises(ConfigError, match="for vision transformers, the model is a llama"):
         build_method({"name": name}, context(model("llama-nano")))
 

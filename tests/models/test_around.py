@@ -97,7 +97,9 @@ def test_labels_become_places_among_the_rows() -> None:
     spec = replace(SubmodelSpec.full(config), rows=(0, 4, 9))
     model = ElasticTransformer(config, spec)
     assert model.targets(torch.tensor([[9, 4, -100]])).tolist() == [[2, 1, -100]]
-    assert ElasticTransformer(CONFIGS["bert"], SubmodelSpec.full(CONFIGS["bert"])).targets(torch.tensor([2])).item() == 2
+    assert (
+        ElasticTransformer(CONFIGS["bert"], SubmodelSpec.full(CONFIGS["bert"])).targets(torch.tensor([2])).item() == 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p.costs.flops import exit_forward
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.hub import load_pretrained, save_pretrained
 from cos2p.models.layout import Weights, exit_parameters, init_weights, parameter_count
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.costs.flops import exit_forward
 from tests.models.checkpoints import BERT, change_config, change_tensors
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 

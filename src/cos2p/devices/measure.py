@@ -162,7 +162,7 @@ class _Task:
         peak = _Peak()
         held = self._load()
         started = time.perf_counter()
-        cache = self._features(self.workload.shard) if self.workload.caches(self.spec.frozen) else None
+        cache = self._features(self.workload.shard) if self.workload.caches(self.spec.has_prefix) else None
         prefix_seconds = time.perf_counter() - started
         peak.record("prefix")
         step = self._mask_step(held) if self.phase == "mask" else self._weight_step(held)

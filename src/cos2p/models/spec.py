@@ -72,7 +72,7 @@ class SubmodelSpec:
     rest: bool = False
     """Whether the segments of the window's blocks that do not train stay in them, frozen."""
     suffix: bool = False
-    """Whether the blocks above the window stay, frozen, at full width. The last exit is then that of the whole model."""
+    """Whether the blocks above the window stay, frozen, at full width; the last exit is then the whole model's."""
     rows: tuple[int, ...] | None = None
     """The rows of the token table (and of an untied output table) that the device has, ascending; None: all."""
     fixed_embeddings: bool = False
