@@ -14,14 +14,14 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.models.layout import Weights, layout
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, scatter
-from tests.submodel.strategies import random_weights, specs
+from tests.submodel.strategies import random_weights, specs_around
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
     key: str
     place: int | None
-    """Number of the head or unit; None for a shared tensor."""
+    """Number of the head, unit or row; None for a shared tensor."""
     masks: dict[str, Tensor]
     """True at the segment's scalars, for each tensor that has some."""
 
@@ -35,7 +35,9 @@ class Segment:
     def held_by(self, spec: SubmodelSpec, delta: Weights) -> bool:
         if self.place is None:
             return self.key in delta
-        kind, block = self.key.split(".")
+        kind, _, block = self.key.partition(".")
+        if kind == "rows":
+            return block in delta and (spec.rows is None or self.place in spec.rows)
         if not spec.frozen <= int(block) < spec.top:
             return False
         keep = spec.keep(int(block))
@@ -43,7 +45,7 @@ class Segment:
 
 
 def segments(config: ModelConfig) -> Iterator[Segment]:
-    """Every head, every unit, every shared tensor of the full model."""
+    """Every head, every unit, every row of a table, every shared tensor of the full model."""
     shapes = {name: p.shape for name, p in layout(config).items()}
     size, queries = config.head_dim, config.heads // config.kv_heads
     taken = set()
@@ -59,6 +61,12 @@ def segments(config: ModelConfig) -> Iterator[Segment]:
             masks = _masks(shapes, at, dict.fromkeys(("fc1", "gate", "fc2"), slice(unit, unit + 1)), columns=("fc2",))
             taken |= masks.keys()
             yield Segment(f"units.{block}", unit, masks)
+    for name in shapes.keys() & {"embed.tokens", "lm_head.weight"}:
+        taken.add(name)
+        for row in range(config.vocab):
+            mask = torch.zeros(shapes[name], dtype=torch.bool)
+            mask[row] = True
+            yield Segment(f"rows.{name}", row, {name: mask})
     for name in shapes.keys() - taken:
         yield Segment(name, None, {name: torch.ones(shapes[name], dtype=torch.bool)})
 
@@ -134,6 +142,6 @@ def rounds(draw: st.DrawFn, config: ModelConfig) -> tuple[Weights, list[Contribu
     items = []
     for seed in range(draw(st.integers(1, 4))):
         stale = draw(st.booleans())
-        spec = draw(specs(config))
+        spec = draw(specs_around(config))
         items.append(contribution(config, spec, older if stale else current, seed, int(stale), samples=seed + 1))
     return current, items

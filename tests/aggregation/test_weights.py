@@ -37,7 +37,7 @@ def test_gamma_is_the_papers_equation_segment_by_segment(data: st.DataObject, co
                 continue
             value = gamma[segment.key]
             if segment.place is not None:
-                places = segment_positions(item.spec, segment.key)
+                places = segment_positions(config, item.spec, segment.key)
                 assert places is not None
                 value = value[places.tolist().index(segment.place)]
             assert value.item() == pytest.approx(paper_gamma(segment, full, current, item.received), rel=1e-5)

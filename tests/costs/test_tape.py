@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, extract_prefix, init_weights, model
 from cos2p.costs.shape import Shape
 from cos2p.costs.tape import Moment, Op, pass_tape, walk
 from cos2p.costs.workload import Workload
@@ -16,6 +17,8 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.training.distillation import exits_loss
+from cos2p.training.prefix import PrefixFile, encode
+from cos2p.training.suffix import StreamedSuffix
 from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import specs
 
@@ -50,18 +53,27 @@ def real_peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload, train
     """Bytes that forward and backward hold beside weights and inputs, the window's features included."""
     rng = torch_rng(0, "tape")
     shapes = compact_shapes(config, spec)
+    rows = config.vocab if spec.rows is None else len(spec.rows)
     if config.task == "language-modeling":
-        shapes |= {"embed.tokens": (config.vocab, config.dim)}
+        shapes |= {"embed.tokens": (rows, config.dim)}
+    file = PrefixFile(encode(extract_prefix(init_weights(config, 0), config, spec), "float16"))
+    if spec.rest:
+        for block in range(spec.frozen, spec.top):
+            part = file.part(f"blocks.{block}.rest.")
+            shapes |= {f"blocks.{block}.rest.{name}": tuple(tensor.shape) for name, tensor in part.items()}
     weights = {name: torch.empty(shape).normal_(std=0.02, generator=rng) for name, shape in shapes.items()}
     held = ElasticTransformer(config, spec, rescale=workload.rescale).load(weights).train(train)
+    held.above = StreamedSuffix(config, spec, file)
     batch, tokens = workload.batch, workload.length(config)
     if config.family == "vit":
         inputs = torch.randn(batch, config.channels, config.image, config.image, generator=rng)
     else:
         inputs = torch.randint(1, config.vocab, (batch, tokens), generator=rng)
-    features = torch.randn(batch, tokens, config.dim, generator=rng) if spec.frozen else None
-    labels_shape = (batch, tokens) if config.task == "language-modeling" else (batch,)
-    labels = torch.randint(0, config.outputs, labels_shape, generator=rng)
+        inputs = inputs if spec.rows is None else torch.tensor(spec.rows)[inputs % rows]
+    features = torch.randn(batch, tokens, config.dim, generator=rng) if spec.has_prefix else None
+    language = config.task == "language-modeling"
+    labels_shape = (batch, tokens) if language else (batch,)
+    labels = torch.randint(0, rows if language else config.classes, labels_shape, generator=rng)
     gates = None
     if not train:
         held.requires_grad_(False)
@@ -103,6 +115,32 @@ def test_the_mask_phase_is_predicted_to_the_percent(name: str, frozen: int) -> N
     spec = full(config, frozen, 2)
     predicted = walk(pass_tape(config, Shape.of(config, spec), workload, train=False)).total
     assert real_peak(config, spec, workload, train=False) == pytest.approx(predicted, rel=0.01)
+
+
+def around(config: ModelConfig, frozen: int, blocks: int, share: int) -> SubmodelSpec:
+    """A window that trains one `share`-th of its blocks, with everything else kept."""
+    keep = BlockKeep(tuple(range(config.groups // share)), tuple(range(config.mlp // share)))
+    return SubmodelSpec(frozen, (keep,) * blocks, (config.depth,), rest=True, suffix=True)
+
+
+@pytest.mark.parametrize(("frozen", "blocks", "share"), [(0, 1, 1), (1, 1, 4), (1, 2, 2), (2, 2, 4)])
+@pytest.mark.parametrize("name", NANO)
+def test_what_stays_around_the_window_is_predicted_and_hardly_too_much(
+    name: str, frozen: int, blocks: int, share: int
+) -> None:
+    config, workload = NANO[name], Workload(batch=8, threads=1)
+    spec = around(config, frozen, blocks, share)
+    predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
+    real = real_peak(config, spec, workload, train=True)
+    assert 0.75 * predicted <= real <= 1.01 * predicted
+
+
+def test_rows_that_a_device_lacks_cost_nothing() -> None:
+    config, workload = model("bert-nano", pooling="mean", vocab=4000), Workload(batch=2, threads=1)
+    spec = replace(full(config, 0, 1), rows=tuple(range(0, 4000, 100)))
+    predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
+    assert real_peak(config, spec, workload, train=True) == pytest.approx(predicted, rel=0.02)
+    assert predicted < 0.6 * walk(pass_tape(config, Shape.of(config, full(config, 0, 1)), workload)).total
 
 
 @st.composite

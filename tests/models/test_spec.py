@@ -9,14 +9,14 @@ from hypothesis import given
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import SpecError
 from cos2p.models.spec import BlockKeep
-from tests.submodel.strategies import CONFIGS, submodels
+from tests.submodel.strategies import CONFIGS, submodels_around
 
 CONFIG = CONFIGS["vit"]  # 4 blocks of 4 heads and 10 units
 KEEP = BlockKeep((0, 2), (1, 5, 9))
 SPEC = SubmodelSpec(frozen=1, window=(KEEP, KEEP), exits=(2, 3))
 
 
-@given(submodels())
+@given(submodels_around())
 def test_json_round_trip(case: tuple[ModelConfig, SubmodelSpec, int]) -> None:
     config, spec, _ = case
     back = SubmodelSpec.from_json(spec.to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ def keeps(config: ModelConfig) -> st.SearchStrategy[BlockKeep]:
 
 @st.composite
 def specs(draw: st.DrawFn, config: ModelConfig, least_frozen: int = 0) -> SubmodelSpec:
+    """What does not train is below the window or removed."""
     frozen = draw(st.integers(least_frozen, config.depth - 1))
     top = draw(st.integers(frozen + 1, config.depth))
     window = tuple(draw(keeps(config)) for _ in range(frozen, top))
@@ -60,10 +62,37 @@ def specs(draw: st.DrawFn, config: ModelConfig, least_frozen: int = 0) -> Submod
 
 
 @st.composite
+def specs_around(draw: st.DrawFn, config: ModelConfig) -> SubmodelSpec:
+    """What does not train may stay inside and above the window, and of a token table some rows."""
+    plain = draw(specs(config))
+    exits, top, suffix = set(plain.exits), plain.top, draw(st.booleans())
+    if suffix:
+        exits |= {config.depth}
+        exits -= {top} if draw(st.booleans()) and top < config.depth else set()
+    rows = None
+    if config.vocab and draw(st.booleans()):  # the padding's row is always among them
+        rows = tuple(sorted({*draw(_subset(config.vocab)), config.pad_token}))
+    return replace(
+        plain,
+        exits=tuple(sorted(exits)),
+        rest=draw(st.booleans()),
+        suffix=suffix,
+        rows=rows,
+        fixed_embeddings=draw(st.booleans()),
+    ).check(config)
+
+
+@st.composite
 def submodels(draw: st.DrawFn, least_frozen: int = 0) -> tuple[ModelConfig, SubmodelSpec, int]:
     """A model, a part of it, and a seed for values."""
     config = draw(configs)
     return config, draw(specs(config, least_frozen)), draw(seeds)
+
+
+@st.composite
+def submodels_around(draw: st.DrawFn) -> tuple[ModelConfig, SubmodelSpec, int]:
+    config = draw(configs)
+    return config, draw(specs_around(config)), draw(seeds)
 
 
 def random_weights(config: ModelConfig, seed: int) -> Weights:
@@ -75,11 +104,13 @@ def random_weights(config: ModelConfig, seed: int) -> Weights:
     return weights
 
 
-def random_inputs(config: ModelConfig, seed: int, batch: int = 3) -> Tensor:
-    """Images, or token ids padded on the right to different lengths."""
+def random_inputs(config: ModelConfig, seed: int, batch: int = 3, rows: tuple[int, ...] | None = None) -> Tensor:
+    """Images, or token ids (among `rows`, if given) padded on the right to different lengths."""
     rng = torch_rng(seed, "test inputs")
     if config.family == "vit":
         return torch.randn(batch, config.channels, config.image, config.image, generator=rng)
     ids = torch.randint(1, config.vocab, (batch, config.max_tokens), generator=rng)
+    if rows is not None:
+        ids = torch.tensor(rows)[ids % len(rows)]
     lengths = torch.randint(1, config.max_tokens + 1, (batch, 1), generator=rng)
     return ids.masked_fill(torch.arange(config.max_tokens) >= lengths, config.pad_token)

@@ -41,7 +41,7 @@ def update_weights(
     sizes = segment_sizes(delta, config)
     if rule in ("uniform", "samples"):
         factor = 1.0 if rule == "uniform" else float(samples)
-        gamma = {key: torch.full(_shape(spec, key), factor) for key in sizes}
+        gamma = {key: torch.full(_shape(config, spec, key), factor) for key in sizes}
     else:
         norms = segment_norms(delta, config, scratch)
         drift = _drift(config, spec, delta, current, received, scratch)
@@ -63,9 +63,9 @@ def even_weight(weight: float) -> dict[str, float]:
     return {"heads": weight, "units": weight, "shared": weight}
 
 
-def _shape(spec: SubmodelSpec, key: str) -> tuple[int, ...]:
+def _shape(config: ModelConfig, spec: SubmodelSpec, key: str) -> tuple[int, ...]:
     """One number for each kept segment; a single one for a shared tensor."""
-    positions = segment_positions(spec, key)
+    positions = segment_positions(config, spec, key)
     return () if positions is None else (len(positions),)
 
 

@@ -7,6 +7,7 @@ its scores again instead of keeping them).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from cos2p.costs.shape import Shape
@@ -53,32 +54,48 @@ def exit_forward(config: ModelConfig, tokens: int) -> float:
 
 def prefix_forward(config: ModelConfig, shape: Shape, tokens: int) -> float:
     """One sample through everything below the window."""
-    if shape.frozen == 0:
+    if not shape.has_prefix:
         return 0.0
     return embedding_forward(config) + sum(block_forward(config, size, tokens) for size in shape.prefix)
 
 
+def _input_gradient(config: ModelConfig, size: BlockSize, tokens: int) -> float:
+    """Backward through segments that do not train."""
+    return 2.0 * tokens * sum(_linear(config, size)) + 5 * _product(config, size, tokens)
+
+
+def _streamed(config: ModelConfig, tokens: int) -> float:
+    """A whole block above the window: forward, forward once more, and the gradient through it."""
+    full = BlockSize.full(config)
+    return 2 * block_forward(config, full, tokens) + _input_gradient(config, full, tokens)
+
+
 def _weight_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
-    total = 0.0
-    if shape.frozen == 0:
+    total = shape.above * _streamed(config, tokens)
+    if not shape.has_prefix:
         total += 2 * embedding_forward(config)  # an image needs no gradient
     for size in shape.window:
         total += 3 * 2.0 * tokens * sum(_linear(config, size)) + 7 * _product(config, size, tokens)
-    if shape.frozen and not config.pre_norm:  # without a norm before it the first block's input needs no gradient
+    for size in shape.others(config):
+        total += block_forward(config, size, tokens) + _input_gradient(config, size, tokens)
+    if shape.has_prefix and not config.pre_norm:  # without a norm before it the first block's input needs no gradient
         total -= 2.0 * tokens * _linear(config, shape.window[0])[0]
     # A tied table above a frozen prefix is frozen too: no gradient of its own.
-    frozen_table = config.task == "language-modeling" and config.tied and shape.frozen > 0
+    frozen_table = config.task == "language-modeling" and config.tied and shape.has_prefix
     return total + (2 if frozen_table else 3) * len(shape.exits) * exit_forward(config, tokens)
 
 
 def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
     """Weights are frozen, so backward is for the gates alone: it ends at the first block's attention output."""
-    total = embedding_forward(config) if shape.frozen == 0 else 0.0
+    total = 0.0 if shape.has_prefix else embedding_forward(config)
+    total += shape.above * _streamed(config, tokens)
     for i, size in enumerate(shape.window):
         into_heads, out_of_heads, mlp = _linear(config, size)
         total += block_forward(config, size, tokens) + 2.0 * tokens * (out_of_heads + mlp)
         if i > 0:
             total += 2.0 * tokens * into_heads + 5 * _product(config, size, tokens)
+    for i, size in enumerate(shape.others(config)):
+        total += block_forward(config, size, tokens) + (_input_gradient(config, size, tokens) if i > 0 else 0.0)
     # Every exit of the spec runs; the deepest alone is trained through.
     return total + (len(shape.exits) + 1) * exit_forward(config, tokens)
 
@@ -86,7 +103,7 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
 def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
     tokens = workload.length(config)
     prefix = prefix_forward(config, shape, tokens)
-    cached = workload.caches(shape.frozen)
+    cached = workload.caches(shape.has_prefix)
     if phase == "prefix":
         return workload.shard * prefix if cached else 0.0
     step = _mask_step(config, shape, tokens) if phase == "mask" else _weight_step(config, shape, tokens)
@@ -114,7 +131,7 @@ def task_flops(
     total += workload.epochs * workload.shard * per_sample * flops(config, spec, workload, "weight")
     if workload.mask_epochs:
         shape = Shape.of(config, spec)
-        wide = Shape(shape.frozen, (BlockSize.full(config),) * len(shape.window), shape.exits, shape.prefix)
+        wide = replace(shape, window=(BlockSize.full(config),) * len(shape.window))
         if candidates is not None:
             wide = Shape.of(config, candidates)
         total += workload.mask_epochs * workload.shard * per_sample * shape_flops(config, wide, workload, "mask")

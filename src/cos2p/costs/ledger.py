@@ -19,8 +19,10 @@ from cos2p.costs.shape import (
     Shape,
     block_scalars,
     embedding_scalars,
+    frozen_scalars,
     frozen_table_scalars,
     prefix_scalars,
+    rest_scalars,
     trainable_scalars,
     trainable_tensors,
 )
@@ -87,11 +89,12 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
     state = STATE_BYTES[workload.optimizer]
     tensors = trainable_tensors(config, shape) * ((2 + state // FLOAT) if phase == "weight" else 1)
+    held = frozen_table_scalars(config, shape) + (0 if phase == "prefix" else rest_scalars(config, shape))
     copies = 2 if workload.keep_start and phase == "weight" else 1
     base = Ledger(
         phase,
         "load",
-        weights=FLOAT * (copies * trainable + frozen_table_scalars(config, shape) + 2 * gates),
+        weights=FLOAT * (copies * trainable + held + 2 * gates),
         optimizer=state * stepped,
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
@@ -104,9 +107,9 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     elif phase == "mask":
         kept = walk(pass_tape(config, shape, workload, train=False)).activations
         moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
-    elif workload.caches(shape.frozen):
+    elif workload.caches(shape.has_prefix):
         moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
-    if phase != "prefix" and shape.frozen and not workload.caches(shape.frozen):
+    if phase != "prefix" and shape.has_prefix and not workload.caches(shape.has_prefix):
         accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
         moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)
     return max(moments, key=lambda entry: entry.total)
@@ -116,7 +119,7 @@ def _weight_moments(
     config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
 ) -> list[Ledger]:
     worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
-    features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
+    features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.has_prefix else 0
     chunk = CHUNK_BYTES_PER_THREAD * workload.threads  # all that a step needs beside the optimiser's state
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
@@ -130,12 +133,13 @@ def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base:
     features = samples * tokens * config.dim * FLOAT
     sizes = set(shape.prefix)
     passing = max(
-        *(op.forward for op in embedding_ops(config, samples, tokens, workload.threads)),
+        *(op.forward for op in embedding_ops(config, samples, tokens, workload.threads, shape.rows)),
         *(features + BlockTape(config, size, samples * tokens).inference() for size in sizes),
+        0,
     )
     if workload.prefix == "held":
         return [replace(base, moment="prefix", activations=passing)]
-    part = FLOAT * max(embedding_scalars(config), *(block_scalars(config, size) for size in sizes))
+    part = FLOAT * max(embedding_scalars(config, shape.rows), *(block_scalars(config, size) for size in sizes), 0)
     return [
         replace(base, moment="prefix", activations=passing, prefix=base.prefix + part),
         replace(base, moment="load", prefix=base.prefix + part + part // 2),
@@ -151,7 +155,7 @@ def prefix_batch(config: ModelConfig, spec: SubmodelSpec, workload: Workload) ->
 
 
 def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    if workload.prefix_batch or not workload.caches(shape.frozen):
+    if workload.prefix_batch or not workload.caches(shape.has_prefix):
         return workload.prefix_batch or workload.micro
     allowed = shape_ledger(config, shape, workload, "weight").total
 
@@ -165,11 +169,11 @@ def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
 def _waiting(config: ModelConfig, shape: Shape, workload: Workload) -> int:
     """The prefix while the window trains: held, or waiting in memory for its pass, or on disk."""
     each = FLOAT if workload.prefix == "held" else workload.payload_bytes
-    return each * prefix_scalars(config, shape)
+    return each * (prefix_scalars if workload.prefix == "held" else frozen_scalars)(config, shape)
 
 
 def _cache(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    if not workload.caches(shape.frozen) or workload.features == "disk":
+    if not workload.caches(shape.has_prefix) or workload.features == "disk":
         return 0
     return workload.shard * workload.length(config) * config.dim * workload.feature_bytes
 

@@ -21,6 +21,18 @@ class Shape:
     window: tuple[BlockSize, ...]
     exits: tuple[int, ...]
     prefix: tuple[BlockSize, ...]
+    rest: bool = False
+    """Whether the segments of the window's blocks that do not train stay in them."""
+    above: int = 0
+    """Frozen blocks that stay above the window."""
+    rows: int | None = None
+    """Rows of the token table that the device has; None: all."""
+    fixed_embeddings: bool = False
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether something frozen runs before the window: blocks, or the embeddings alone."""
+        return self.frozen > 0 or self.fixed_embeddings
 
     @property
     def top(self) -> int:
@@ -34,7 +46,15 @@ class Shape:
             prefix = (BlockSize.full(config),) * spec.frozen
         else:
             prefix = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.prefix)
-        return cls(spec.frozen, window, spec.exits, prefix)
+        rows = None if spec.rows is None else len(spec.rows)
+        above = len(spec.above(config))
+        return cls(spec.frozen, window, spec.exits, prefix, spec.rest, above, rows, spec.fixed_embeddings)
+
+    def others(self, config: ModelConfig) -> tuple[BlockSize, ...]:
+        """Of each block in the window the segments that stay beside those that train; none if they are removed."""
+        if not self.rest:
+            return (BlockSize(0, 0),) * len(self.window)
+        return tuple(BlockSize(config.groups - size.heads, config.mlp - size.units) for size in self.window)
 
     @classmethod
     def at(
@@ -75,31 +95,32 @@ def plain_scalars(config: ModelConfig) -> int:
 
 
 def block_scalars(config: ModelConfig, size: BlockSize) -> int:
-    head, unit = segment_costs(config)
-    return plain_scalars(config) + size.heads * head + size.units * unit
+    return plain_scalars(config) + segment_scalars(config, size)
 
 
-def embedding_scalars(config: ModelConfig) -> int:
-    return sum(math.prod(p.shape) for p in embedding_parameters(config).values())
+def embedding_scalars(config: ModelConfig, rows: int | None = None) -> int:
+    """All tables, of the tokens' so many rows (None: all)."""
+    whole = sum(math.prod(p.shape) for p in embedding_parameters(config).values())
+    return whole if rows is None else whole - (config.vocab - rows) * config.dim
 
 
 def exit_scalars(config: ModelConfig) -> int:
     return sum(math.prod(p.shape) for p in exit_parameters(config).values())
 
 
-def table_scalars(config: ModelConfig) -> int:
+def table_scalars(config: ModelConfig, rows: int | None = None) -> int:
     """The output table of a language model, tied or not; 0 for classification."""
-    return config.vocab * config.dim if config.task == "language-modeling" else 0
+    return (config.vocab if rows is None else rows) * config.dim if config.task == "language-modeling" else 0
 
 
 def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
     """What a device trains and sends back."""
     count = sum(block_scalars(config, size) for size in shape.window)
     count += len(shape.exit_keys(config)) * exit_scalars(config)
-    if shape.frozen == 0:
-        count += embedding_scalars(config)
+    if not shape.has_prefix:
+        count += embedding_scalars(config, shape.rows)
     if not config.tied:
-        count += table_scalars(config)
+        count += table_scalars(config, shape.rows)
     return count
 
 
@@ -107,16 +128,33 @@ def trainable_tensors(config: ModelConfig, shape: Shape) -> int:
     """How many tensors those scalars are in."""
     count = len(shape.window) * len(block_parameters(config))
     count += len(shape.exit_keys(config)) * len(exit_parameters(config))
-    return count + (len(embedding_parameters(config)) if shape.frozen == 0 else 0)
+    return count + (0 if shape.has_prefix else len(embedding_parameters(config)))
 
 
 def frozen_table_scalars(config: ModelConfig, shape: Shape) -> int:
     """The tied output table beside a window that does not train it."""
-    return table_scalars(config) if config.tied and shape.frozen else 0
+    return table_scalars(config, shape.rows) if config.tied and shape.has_prefix else 0
+
+
+def segment_scalars(config: ModelConfig, size: BlockSize) -> int:
+    """Segments alone, without what a block shares."""
+    head, unit = segment_costs(config)
+    return size.heads * head + size.units * unit
+
+
+def rest_scalars(config: ModelConfig, shape: Shape) -> int:
+    """What stays frozen inside the window's blocks, in memory as long as they train."""
+    return sum(segment_scalars(config, size) for size in shape.others(config))
 
 
 def prefix_scalars(config: ModelConfig, shape: Shape) -> int:
-    """Embeddings and blocks below the window; none if the window is at the bottom."""
-    if shape.frozen == 0:
+    """Embeddings and blocks below the window; none if the window is at the bottom and trains them."""
+    if not shape.has_prefix:
         return 0
-    return embedding_scalars(config) + sum(block_scalars(config, size) for size in shape.prefix)
+    return embedding_scalars(config, shape.rows) + sum(block_scalars(config, size) for size in shape.prefix)
+
+
+def frozen_scalars(config: ModelConfig, shape: Shape) -> int:
+    """Everything a device is sent and does not train."""
+    above = shape.above * block_scalars(config, BlockSize.full(config))
+    return prefix_scalars(config, shape) + rest_scalars(config, shape) + above

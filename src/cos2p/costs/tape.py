@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from cos2p.costs.shape import Shape, embedding_scalars, exit_scalars, table_scalars
+from cos2p.costs.shape import Shape, block_scalars, embedding_scalars, exit_scalars, table_scalars
 from cos2p.costs.workload import Workload
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize
@@ -177,6 +178,34 @@ class BlockTape:
             return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
+    def beside(self) -> tuple[list[Op], list[Op]]:
+        """Attention and MLP of frozen segments that stand beside those which train; gradients pass through them.
+
+        A linear layer that does not train keeps nothing; attention and the activation keep what they need.
+        """
+        D, Q, K, F = self.D, self.Q, self.K, self.F
+        attention: list[Op] = []
+        if self.size.heads:
+            rotated = 3 * Q if self.config.family == "llama" else 0
+            attention = [
+                Op(self.attended, forward=2 * D + Q + 2 * K + rotated, backward=4 * D + 2 * Q + 2 * K + rotated),
+                Op(forward=3 * D + Q, backward=2 * D + Q),
+            ]
+        mlp: list[Op] = []
+        if self.size.units:
+            wide, kept = (2 * F, 3 * F) if self.config.gated else (F, F)
+            mlp = [
+                Op(forward=2 * D + wide, backward=4 * D + wide),
+                Op(kept, forward=2 * D + F, backward=2 * D + 3 * F),
+                Op(forward=3 * D + F, backward=2 * D + F),
+            ]
+        return attention, mlp
+
+    def through(self) -> list[Op]:
+        """The whole block, frozen, with the gradient of its input: two norms and what they feed."""
+        attention, mlp = self.beside()
+        return [self.norm(), *attention, self.norm(), *mlp]
+
     def ops(self, first: bool = False, held: bool = True) -> list[Op]:
         """In the order of the forward. The input of the `first` block may be `held` by whoever runs it."""
         ops = self._pre_norm(first) if self.config.pre_norm else self._post_norm(first)
@@ -208,10 +237,10 @@ class BlockTape:
         return max(attention, D + normed + max(wide, F + 2 * D))
 
 
-def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int) -> list[Op]:
+def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int, rows: int | None = None) -> list[Op]:
     """The embeddings below an unfrozen window. Their input is counted with the inputs."""
     D = samples * tokens * config.dim * FLOAT
-    tables = FLOAT * embedding_scalars(config)
+    tables = FLOAT * embedding_scalars(config, rows)
     if config.family == "vit":
         # Convolution, cls token and positions each make a new tensor; backward reorders the gradient for its kernel.
         return [Op(grown=tables, forward=3 * D, backward=2 * D + patch_scratch(config, threads))]
@@ -239,6 +268,7 @@ def exit_ops(
     deepest: bool,
     alone: bool,
     student: bool,
+    rows: int | None = None,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
 
@@ -261,22 +291,33 @@ def exit_ops(
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
         return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
-    logits = samples * tokens * config.vocab * FLOAT
+    logits = samples * tokens * (config.vocab if rows is None else rows) * FLOAT
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
-    table = FLOAT * table_scalars(config) if table_trains else 0
+    table = FLOAT * table_scalars(config, rows) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
     arriving = 2 * D + (0 if deepest else 2 * table)
     return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
 
 
-def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool) -> Op:
+def suffix_op(config: ModelConfig, shape: Shape, samples: int, tokens: int) -> Op:
+    """The blocks above the window: what went into each is kept, and one of them is in memory, decoded from 16 bits."""
+    full = BlockSize.full(config)
+    block = BlockTape(config, full, samples * tokens, train=False)
+    weights = FLOAT * block_scalars(config, full)
+    inner = walk(block.through()).activations
+    passing = max(block.inference() + weights, weights + weights // 2)
+    return Op(shape.above * block.D, forward=block.D + passing, backward=2 * block.D + inner + weights)
+
+
+def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool, rows: int | None = None) -> Op:
     """Temporaries of the loss over all exits, beside the tensor of each that `exit_ops` count.
 
     The outputs live until their log-probabilities are there, and language modelling copies the real tokens out of them.
     """
-    rows = samples if config.task == "classification" else samples * tokens
-    logits = rows * config.outputs * FLOAT
+    counted = samples if config.task == "classification" else samples * tokens
+    outputs = rows if config.task == "language-modeling" and rows is not None else config.outputs
+    logits = counted * outputs * FLOAT
     teaching = 2 if distill else 0
     return Op(forward=(2 * exits + teaching) * logits, backward=(2 + teaching) * logits)
 
@@ -289,21 +330,23 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     samples, tokens = workload.micro, workload.length(config)
     distill = train and workload.distill and len(shape.exits) > 1
     language = config.task == "language-modeling"
-    table_trains = train and language and (not config.tied or shape.frozen == 0)
+    table_trains = train and language and (not config.tied or not shape.has_prefix)
     rotary = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
     tape: list[Op] = rotary
-    if shape.frozen == 0:
-        ops = embedding_ops(config, samples, tokens, workload.threads)
+    if not shape.has_prefix:
+        ops = embedding_ops(config, samples, tokens, workload.threads, shape.rows)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
-    for i, size in enumerate(shape.window):
+    exits = partial(exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows)
+    for i, (size, other) in enumerate(zip(shape.window, shape.others(config), strict=True)):
         block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
-        tape += block.ops(first=i == 0, held=shape.frozen > 0)
+        tape += block.ops(first=i == 0, held=shape.has_prefix)
+        for ops in BlockTape(config, other, samples * tokens, train=False).beside():
+            tape += ops
         depth = shape.frozen + i + 1
         if depth in shape.exits:
-            deepest = depth == shape.top
-            alone = deepest or shape.window[i + 1].heads == 0
-            tape += exit_ops(
-                config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest, alone=alone,
-                student=distill and not deepest,
-            )  # fmt: skip
-    return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill)]
+            deepest = depth == shape.exits[-1]
+            alone = deepest or depth == shape.top or shape.window[i + 1].heads == 0
+            tape += exits(deepest=deepest, alone=alone, student=distill and not deepest)
+    if shape.above:
+        tape += [suffix_op(config, shape, samples, tokens), *exits(deepest=True, alone=True, student=False)]
+    return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill, shape.rows)]

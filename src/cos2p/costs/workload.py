@@ -89,9 +89,9 @@ class Workload:
         """Optimiser steps of one epoch."""
         return -(-self.shard // self.batch)
 
-    def caches(self, frozen: int) -> bool:
-        """Whether the features behind `frozen` blocks are computed once and kept."""
-        return frozen > 0 and self.prefix == "streamed" and self.features != "none"
+    def caches(self, has_prefix: bool) -> bool:
+        """Whether the features behind a frozen part are computed once and kept."""
+        return has_prefix and self.prefix == "streamed" and self.features != "none"
 
     def length(self, config: ModelConfig) -> int:
         """Tokens of one sample."""

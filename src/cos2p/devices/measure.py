@@ -36,7 +36,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.processes.child_env import CHILD_ENV
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shape, compact_shapes, prefix_slices, window_slices
+from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices, window_slices
 from cos2p.training.distillation import exits_loss
 from cos2p.training.prefix import Features, PrefixFile, Store, prefix_features
 
@@ -162,7 +162,7 @@ class _Task:
         peak = _Peak()
         held = self._load()
         started = time.perf_counter()
-        cache = self._features(self.workload.shard) if self.workload.caches(self.spec.frozen) else None
+        cache = self._features(self.workload.shard) if self.workload.caches(self.spec.has_prefix) else None
         prefix_seconds = time.perf_counter() - started
         peak.record("prefix")
         step = self._mask_step(held) if self.phase == "mask" else self._weight_step(held)
@@ -188,7 +188,7 @@ class _Task:
 
     def _part(self, start: str) -> Weights:
         """One part of the prefix: the embeddings or a block."""
-        slices = prefix_slices(self.config, self.spec)
+        slices = frozen_slices(self.config, self.spec)
         return {
             name.removeprefix(start): self._random(*compact_shape(self.config, name, cut))
             for name, cut in slices.items()

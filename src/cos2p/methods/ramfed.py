@@ -119,7 +119,7 @@ class MemoryMerge(Merge):
         visited = self._visited.setdefault(item.client, {})
         now = float(self._round + 1)
         for key, ones in held_segments(self.config, item.spec, item.delta).items():
-            positions, length = segment_positions(item.spec, key), full_length(self.config, key)
+            positions, length = segment_positions(self.config, item.spec, key), full_length(self.config, key)
             if positions is None or length is None:
                 visited[key] = ones * now
             else:

@@ -7,6 +7,7 @@ an MLP unit; residual width is never cut.
     blocks.i.q          rows    QUERY     blocks.i.o     columns  QUERY
     blocks.i.k, .v      rows    KEY       blocks.i.fc2   columns  UNIT
     blocks.i.fc1, .gate rows    UNIT      everything else is PLAIN: shared, never cut in width
+    embed.tokens, lm_head       rows    ROW: a token's row is a segment too
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Axis(Enum):
     """head_dim entries for each attention segment"""
     UNIT = "unit"
     """one entry for each MLP unit"""
+    ROW = "row"
+    """one entry for each token of the vocabulary"""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,17 @@ def segment_width(config: ModelConfig, axis: Axis) -> int:
         Axis.QUERY: config.queries_per_group * config.head_dim,
         Axis.KEY: config.head_dim,
         Axis.UNIT: 1,
+        Axis.ROW: 1,
         Axis.PLAIN: 1,
     }[axis]
 
 
 def _plain(*shape: int) -> Parameter:
     return Parameter(shape, (Axis.PLAIN,) * len(shape))
+
+
+def _rows(config: ModelConfig) -> Parameter:
+    return Parameter((config.vocab, config.dim), (Axis.ROW, Axis.PLAIN))
 
 
 def _norm(config: ModelConfig, name: str) -> dict[str, Parameter]:
@@ -108,7 +116,7 @@ def embedding_parameters(config: ModelConfig) -> dict[str, Parameter]:
             "cls": _plain(1, 1, d),
             "positions": _plain(1, config.tokens, d),
         }
-    table = {"tokens": _plain(config.vocab, d)}
+    table = {"tokens": _rows(config)}
     if config.family == "bert":
         table["positions"] = _plain(config.max_tokens, d)
         if config.token_types:
@@ -144,7 +152,7 @@ def layout(config: ModelConfig) -> Mapping[str, Parameter]:
     for key in dict.fromkeys(exit_key(config, depth) for depth in range(1, config.depth + 1)):
         table |= {f"{key}.{name}": p for name, p in exit_parameters(config).items()}
     if config.task == "language-modeling" and not config.tied:
-        table["lm_head.weight"] = _plain(config.vocab, config.dim)
+        table["lm_head.weight"] = _rows(config)
     return MappingProxyType(table)
 
 

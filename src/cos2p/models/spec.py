@@ -41,10 +41,21 @@ class BlockKeep:
     def full(cls, config: ModelConfig) -> BlockKeep:
         return cls(tuple(range(config.groups)), tuple(range(config.mlp)))
 
+    def others(self, config: ModelConfig) -> BlockKeep:
+        """All segments of the block that are not kept."""
+        heads, units = set(self.heads), set(self.units)
+        return BlockKeep(
+            tuple(h for h in range(config.groups) if h not in heads),
+            tuple(u for u in range(config.mlp) if u not in units),
+        )
+
 
 @dataclass(frozen=True)
 class SubmodelSpec:
-    """Blocks [0, frozen) only infer, blocks [frozen, frozen + len(window)) train, blocks above are removed.
+    """Blocks [0, frozen) only infer, blocks [frozen, frozen + len(window)) train.
+
+    What does not train inside and above the window is removed (`rest` and `suffix` false: a smaller model, for one that
+    learns from scratch) or stays as it is, frozen (true: for a pretrained model, whose parts rely on each other).
 
     >>> from cos2p import model
     >>> spec = SubmodelSpec.full(model("vit-nano"))
@@ -58,6 +69,14 @@ class SubmodelSpec:
     """Absolute depths (number of blocks below), ascending; the last is the submodel's top."""
     prefix: tuple[BlockKeep, ...] | None = None
     """How the frozen blocks are cut; None keeps their full width (the default: see docs/explanation)."""
+    rest: bool = False
+    """Whether the segments of the window's blocks that do not train stay in them, frozen."""
+    suffix: bool = False
+    """Whether the blocks above the window stay, frozen, at full width; the last exit is then the whole model's."""
+    rows: tuple[int, ...] | None = None
+    """The rows of the token table (and of an untied output table) that the device has, ascending; None: all."""
+    fixed_embeddings: bool = False
+    """Whether embeddings stay frozen even below an unfrozen window."""
 
     @property
     def top(self) -> int:
@@ -67,7 +86,16 @@ class SubmodelSpec:
     @property
     def trains_embeddings(self) -> bool:
         """Embeddings train only below an unfrozen window: otherwise backward would have to cross the prefix."""
-        return self.frozen == 0
+        return self.frozen == 0 and not self.fixed_embeddings
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether something frozen runs before the window: blocks, or the embeddings alone."""
+        return not self.trains_embeddings
+
+    def above(self, config: ModelConfig) -> range:
+        """The frozen blocks above the window."""
+        return range(self.top, config.depth) if self.suffix else range(0)
 
     def keep(self, block: int) -> BlockKeep:
         """What is kept of a trainable block, by its absolute index."""
@@ -95,22 +123,36 @@ class SubmodelSpec:
                 raise SpecError(f"the prefix lists {len(self.prefix)} blocks, but {self.frozen} are frozen")
             for block, keep in enumerate(self.prefix):
                 _check_keep(config, block, keep)
-        if not self.exits or list(self.exits) != sorted(set(self.exits)):
-            raise SpecError(f"exits {self.exits} must be ascending, without repetition, and at least one")
-        if self.exits[0] <= self.frozen or self.exits[-1] != self.top:
-            raise SpecError(
-                f"exits {self.exits} must lie behind trainable blocks (depths {self.frozen + 1} to {self.top}) "
-                f"and end at {self.top}"
-            )
+        self._check_exits(config)
+        if self.rows is not None:
+            if config.vocab == 0:
+                raise SpecError("the spec names rows of a token table, but the model reads images")
+            _check_ascending("rows", self.rows)
+            if self.rows and (self.rows[0] < 0 or self.rows[-1] >= config.vocab):
+                raise SpecError(f"rows {self.rows[0]} to {self.rows[-1]} are not all among 0 to {config.vocab - 1}")
         return self
 
+    def _check_exits(self, config: ModelConfig) -> None:
+        _check_ascending("exits", self.exits)
+        last = config.depth if self.suffix else self.top
+        inside = self.exits[:-1] if self.suffix and self.top < config.depth else self.exits
+        if not self.exits or self.exits[-1] != last or any(not self.frozen < depth <= self.top for depth in inside):
+            raise SpecError(
+                f"exits {self.exits} must lie behind trainable blocks (depths {self.frozen + 1} to {self.top}) "
+                f"and end at {last}"
+            )
+
     def to_dict(self) -> dict[str, Any]:
-        return {
+        values: dict[str, Any] = {
             "frozen": self.frozen,
             "window": [_pack(keep) for keep in self.window],
             "exits": list(self.exits),
             "prefix": None if self.prefix is None else [_pack(keep) for keep in self.prefix],
         }
+        values |= {flag: True for flag in _FLAGS if getattr(self, flag)}  # a plain spec stays as short as it was
+        if self.rows is not None:
+            values["rows"] = _to_bits(self.rows)
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> SubmodelSpec:
@@ -121,6 +163,8 @@ class SubmodelSpec:
                 window=tuple(_unpack(keep) for keep in values["window"]),
                 exits=tuple(int(e) for e in values["exits"]),
                 prefix=None if prefix is None else tuple(_unpack(keep) for keep in prefix),
+                rows=_from_bits(values["rows"]) if "rows" in values else None,
+                **{flag: bool(values.get(flag, False)) for flag in _FLAGS},
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"not a submodel spec: {error!r}") from None
@@ -137,6 +181,15 @@ class SubmodelSpec:
         if not isinstance(values, dict):
             raise SpecError(f"not a submodel spec: expected an object, got {type(values).__name__}")
         return cls.from_dict(values)
+
+
+_FLAGS = ("rest", "suffix", "fixed_embeddings")
+
+
+def _check_ascending(what: str, numbers: tuple[int, ...]) -> None:
+    if not numbers or list(numbers) != sorted(set(numbers)):
+        shown = numbers if len(numbers) < 9 else f"({numbers[0]}, {numbers[1]}, ... {numbers[-1]})"
+        raise SpecError(f"{what} {shown} must be ascending, without repetition, and at least one")
 
 
 def _check_keep(config: ModelConfig, block: int, keep: BlockKeep) -> None:

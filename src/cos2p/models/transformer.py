@@ -12,7 +12,7 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -75,8 +75,9 @@ class Block(nn.Module):
     then adds as much to the residual as the full model will (FedRolex's Scaler).
     """
 
-    def __init__(self, config: ModelConfig, keep: BlockKeep, rescale: bool = False) -> None:
+    def __init__(self, config: ModelConfig, keep: BlockKeep, rescale: bool = False, rest: bool = False) -> None:
         super().__init__()
+        self.rest = Rest(config, keep.others(config)) if rest else None
         d, bias = config.dim, config.biased
         self.config = config
         self.groups, self.units = len(keep.heads), len(keep.units)
@@ -137,10 +138,28 @@ class Block(nn.Module):
         self, x: Tensor, context: Context, head_gate: Tensor | None = None, unit_gate: Tensor | None = None
     ) -> Tensor:
         if self.config.pre_norm:
-            x = x + self.attention(self.norm1(x), context, head_gate)
-            return x + self.feed_forward(self.norm2(x), unit_gate)
-        x = self.norm1(x + self.attention(x, context, head_gate))
-        return self.norm2(x + self.feed_forward(x, unit_gate))  # type: ignore[no-any-return]
+            x = x + self._attended(self.norm1(x), context, head_gate)
+            return x + self._fed_forward(self.norm2(x), unit_gate)
+        x = self.norm1(x + self._attended(x, context, head_gate))
+        return self.norm2(x + self._fed_forward(x, unit_gate))  # type: ignore[no-any-return]
+
+    def _attended(self, x: Tensor, context: Context, gate: Tensor | None) -> Tensor:
+        own = self.attention(x, context, gate)
+        return own if self.rest is None or not self.rest.groups else own + self.rest.attention(x, context, None)
+
+    def _fed_forward(self, x: Tensor, gate: Tensor | None) -> Tensor:
+        own = self.feed_forward(x, gate)
+        return own if self.rest is None or not self.rest.units else own + self.rest.feed_forward(x, None)
+
+
+class Rest(Block):
+    """The segments of a block that stay frozen beside those that train. Both add to the same sums, so norms and the
+    biases behind the sums are the trained block's alone."""
+
+    def __init__(self, config: ModelConfig, keep: BlockKeep) -> None:
+        super().__init__(config, keep)
+        del self.norm1, self.norm2
+        self.o.bias = self.fc2.bias = None
 
 
 def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:
@@ -148,16 +167,19 @@ def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:
 
 
 class Embedding(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    """Patches or tokens to features. With `rows` the token table has these rows only; other ids must not come."""
+
+    def __init__(self, config: ModelConfig, rows: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.config = config
+        self.rows = None if rows is None else torch.tensor(rows, dtype=torch.int64)
         d = config.dim
         if config.family == "vit":
             self.patch = nn.Conv2d(config.channels, d, config.patch, config.patch, device="meta")
             self.cls = nn.Parameter(torch.empty(1, 1, d, device="meta"))
             self.positions = nn.Parameter(torch.empty(1, config.tokens, d, device="meta"))
         else:
-            self.tokens = nn.Parameter(torch.empty(config.vocab, d, device="meta"))
+            self.tokens = nn.Parameter(torch.empty(config.vocab if rows is None else len(rows), d, device="meta"))
         if config.family == "bert":
             self.positions = nn.Parameter(torch.empty(config.max_tokens, d, device="meta"))
             if config.token_types:
@@ -168,11 +190,20 @@ class Embedding(nn.Module):
         if self.config.family == "vit":
             x_BTD = self.patch(inputs).flatten(2).transpose(1, 2)
             return torch.cat((self.cls.expand(len(x_BTD), -1, -1), x_BTD), 1) + self.positions
-        x_BTD = F.embedding(inputs, self.tokens)
+        x_BTD = F.embedding(places(inputs, self.rows), self.tokens)
         if self.config.family == "bert":
             x_BTD = x_BTD + self.positions[: inputs.shape[1]]
             return self.norm(x_BTD + self.types[0] if self.config.token_types else x_BTD)  # type: ignore[no-any-return]
         return x_BTD
+
+
+def places(ids: Tensor, rows: Tensor | None) -> Tensor:
+    """Where token ids stand in a table of these rows; ids below 0 (labels that do not count) stay as they are.
+
+    >>> places(torch.tensor([7, 2, -100]), torch.tensor([2, 5, 7])).tolist()
+    [2, 0, -100]
+    """
+    return ids if rows is None else torch.where(ids < 0, ids, torch.searchsorted(rows, ids))
 
 
 class Exit(nn.Module):
@@ -212,7 +243,12 @@ class ElasticTransformer(nn.Module):
 
     forward(inputs) runs embeddings and every held block; forward(inputs, features) starts from the features that
     the frozen prefix gave. Both return the outputs of the exits, shallowest first.
+
+    Blocks that stay above the window are held too with `hold_prefix`; otherwise `above` has to be set to what brings
+    features from the window's top to the model's (`training.suffix`).
     """
+
+    above: Callable[[Tensor, Context], Tensor] | None = None
 
     def __init__(
         self, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False, hold_prefix: bool = False
@@ -220,31 +256,41 @@ class ElasticTransformer(nn.Module):
         super().__init__()
         spec.check(config)
         self.config, self.spec = config, spec
-        self.holds_prefix = hold_prefix or spec.frozen == 0
-        self.embed = Embedding(config) if self.holds_prefix else None
+        self.holds_prefix = hold_prefix or not spec.has_prefix
+        self.rows = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
+        self.embed = Embedding(config, spec.rows) if self.holds_prefix else None
         self.blocks = nn.ModuleDict()
         if hold_prefix:
             for i in range(spec.frozen):
                 keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
                 self.blocks[str(i)] = Block(config, keep)
         for i in range(spec.frozen, spec.top):
-            self.blocks[str(i)] = Block(config, spec.keep(i), rescale)
+            self.blocks[str(i)] = Block(config, spec.keep(i), rescale, spec.rest)
+        if hold_prefix:
+            for i in spec.above(config):
+                self.blocks[str(i)] = Block(config, BlockKeep.full(config))
         keys = dict.fromkeys(exit_key(config, depth).removeprefix("exits.") for depth in spec.exits)
         self.exits = nn.ModuleDict({key: Exit(config) for key in keys})
         if config.task == "language-modeling" and not config.tied:
-            self.lm_head = Linear(config.dim, config.vocab, bias=False)
+            self.lm_head = Linear(config.dim, config.vocab if spec.rows is None else len(spec.rows), bias=False)
         elif config.task == "language-modeling" and self.embed is None:
             # The tied table as output projection, held frozen: it is trained where the embeddings are.
-            self.output_table = nn.Parameter(torch.empty(config.vocab, config.dim, device="meta"), requires_grad=False)
+            rows = config.vocab if spec.rows is None else len(spec.rows)
+            self.output_table = nn.Parameter(torch.empty(rows, config.dim, device="meta"), requires_grad=False)
 
     def load(self, weights: Weights) -> ElasticTransformer:
         """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
         own = {name: weights["embed.tokens" if name == "output_table" else name] for name, _ in self.named_parameters()}
         self.load_state_dict(own, strict=True, assign=True)
-        if self.holds_prefix and self.spec.frozen:
+        if self.holds_prefix and self.spec.has_prefix:
             assert self.embed is not None
-            for module in (self.embed, *(self.blocks[str(i)] for i in range(self.spec.frozen))):
-                module.requires_grad_(False)
+            self.embed.requires_grad_(False)
+        for name, block in self.blocks.items():
+            assert isinstance(block, Block)
+            if not self.spec.frozen <= int(name) < self.spec.top:
+                block.requires_grad_(False)
+            elif block.rest is not None:
+                block.rest.requires_grad_(False)
         return self
 
     def weights(self) -> Weights:
@@ -274,16 +320,34 @@ class ElasticTransformer(nn.Module):
             head_gate, unit_gate = gates.get(i, (None, None)) if gates is not None else (None, None)
             x_BTD = self.blocks[str(i)](x_BTD, context, head_gate, unit_gate)
             if i + 1 in self.spec.exits:
-                module = self.exits[exit_key(self.config, i + 1).removeprefix("exits.")]
-                outputs.append(module(x_BTD, context, self.table))
+                outputs.append(self._exit(i + 1, x_BTD, context))
+        if self.spec.exits[-1] > self.spec.top:
+            outputs.append(self._exit(self.spec.exits[-1], self._to_the_top(x_BTD, context), context))
         return outputs
+
+    def _exit(self, depth: int, x_BTD: Tensor, context: Context) -> Tensor:
+        module = self.exits[exit_key(self.config, depth).removeprefix("exits.")]
+        return module(x_BTD, context, self.table)  # type: ignore[no-any-return]
+
+    def _to_the_top(self, x_BTD: Tensor, context: Context) -> Tensor:
+        if self.above is not None:
+            return self.above(x_BTD, context)
+        if str(self.spec.top) not in self.blocks:
+            raise ValueError("this submodel does not hold the blocks above its window: set `above`")
+        for i in self.spec.above(self.config):
+            x_BTD = self.blocks[str(i)](x_BTD, context)
+        return x_BTD
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """Labels as the outputs number them: a language model with a cut table has a class for each of its rows."""
+        return places(labels, self.rows) if self.config.task == "language-modeling" else labels
 
     def _start(self, inputs: Tensor, features: Tensor | None, context: Context) -> tuple[Tensor, int]:
         if features is not None:
             return features, self.spec.frozen
         if self.embed is None:
             raise ValueError("this submodel does not hold its frozen prefix: give the features behind it")
-        if self.spec.frozen == 0:
+        if not self.spec.has_prefix:
             return self.embed(inputs), 0
         with torch.no_grad():
             x_BTD = self.embed(inputs)

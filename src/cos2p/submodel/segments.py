@@ -18,7 +18,8 @@ from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums
 from cos2p.submodel.slicing import Slice
 
 SegmentValues = dict[str, Tensor]
-"""`heads.3` and `units.3`: a vector over the kept segments of block 3; any other name: a scalar for that tensor."""
+"""`heads.3` and `units.3`: a vector over the kept segments of block 3; `rows.embed.tokens`: over the rows a device has;
+any other name: a scalar for that tensor."""
 
 
 def segment_key(config: ModelConfig, name: str) -> str:
@@ -26,6 +27,8 @@ def segment_key(config: ModelConfig, name: str) -> str:
     cut = layout(config)[name].cut
     if cut is None:
         return name
+    if cut[1] is Axis.ROW:
+        return f"rows.{name}"
     block = name.split(".")[1]
     return f"units.{block}" if cut[1] is Axis.UNIT else f"heads.{block}"
 
@@ -101,12 +104,16 @@ def full_length(config: ModelConfig, key: str) -> int | None:
         return config.groups
     if key.startswith("units."):
         return config.mlp
+    if key.startswith("rows."):
+        return config.vocab
     return None
 
 
-def segment_positions(spec: SubmodelSpec, key: str) -> Tensor | None:
+def segment_positions(config: ModelConfig, spec: SubmodelSpec, key: str) -> Tensor | None:
     """Where a compact segment vector sits in the full one; None for a scalar."""
     kind, _, block = key.partition(".")
+    if kind == "rows":
+        return torch.arange(config.vocab) if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
     if kind not in ("heads", "units"):
         return None
     keep = spec.keep(int(block))
@@ -117,7 +124,7 @@ def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str])
     """A one for every segment of the tensors `names`, as far as the spec keeps it."""
     ones: SegmentValues = {}
     for key in dict.fromkeys(segment_key(config, name) for name in names):
-        positions = segment_positions(spec, key)
+        positions = segment_positions(config, spec, key)
         ones[key] = torch.ones(()) if positions is None else torch.ones(len(positions))
     return ones
 
@@ -125,7 +132,7 @@ def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str])
 def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelConfig, spec: SubmodelSpec) -> None:
     """Add a submodel's numbers to those of the full model, in place."""
     for key, value in values.items():
-        positions, length = segment_positions(spec, key), full_length(config, key)
+        positions, length = segment_positions(config, spec, key), full_length(config, key)
         if positions is None or length is None:
             into[key] = into[key] + value if key in into else value.clone()
         else:

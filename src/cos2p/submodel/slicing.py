@@ -54,25 +54,45 @@ def window_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice
     slices: dict[str, Slice | None] = {}
     table = layout(config)
     if spec.trains_embeddings:
-        slices |= {name: None for name in table if name.startswith("embed.")}
+        slices |= _embedding_slices(config, spec)
     for block in range(spec.frozen, spec.top):
         slices |= _block_slices(config, block, spec.keep(block))
     for key in dict.fromkeys(exit_key(config, depth) + "." for depth in spec.exits):
         slices |= {name: None for name in table if name.startswith(key)}
     if "lm_head.weight" in table:
-        slices["lm_head.weight"] = None
+        slices["lm_head.weight"] = _row_slice(spec)
     return MappingProxyType(slices)
 
 
-@lru_cache(maxsize=256)
-def prefix_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice | None]:
-    """For every tensor of the frozen part: embeddings and the blocks below the window."""
-    if spec.frozen == 0:
-        return MappingProxyType({})
+def _embedding_slices(config: ModelConfig, spec: SubmodelSpec) -> dict[str, Slice | None]:
     slices: dict[str, Slice | None] = {name: None for name in layout(config) if name.startswith("embed.")}
+    if "embed.tokens" in slices:
+        slices["embed.tokens"] = _row_slice(spec)
+    return slices
+
+
+def _row_slice(spec: SubmodelSpec) -> Slice | None:
+    return None if spec.rows is None else (0, torch.tensor(spec.rows, dtype=torch.int64))
+
+
+@lru_cache(maxsize=256)
+def frozen_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice | None]:
+    """For every frozen tensor a device is sent: embeddings and blocks below the window, and what stays around it.
+
+    Of a block in the window that is the segments which do not train; its norms and output biases train with it.
+    """
+    slices: dict[str, Slice | None] = {}
+    if spec.has_prefix:
+        slices |= _embedding_slices(config, spec)
     for block in range(spec.frozen):
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
         slices |= _block_slices(config, block, keep)
+    if spec.rest:
+        for block in range(spec.frozen, spec.top):
+            others = _block_slices(config, block, spec.keep(block).others(config))
+            slices |= {name: cut for name, cut in others.items() if layout(config)[name].cut is not None}
+    for block in spec.above(config):
+        slices |= _block_slices(config, block, BlockKeep.full(config))
     return MappingProxyType(slices)
 
 
@@ -101,8 +121,18 @@ def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSp
 
 
 def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
-    """The frozen part below the window (empty if the window is at the bottom)."""
-    return take(weights, prefix_slices(config, spec))
+    """The frozen part: what is below the window, and what stays inside and above it."""
+    taken = take(weights, frozen_slices(config, spec))
+    inside = tuple(f"blocks.{block}." for block in range(spec.frozen, spec.top))
+    return {_beside_trained(name, inside): tensor for name, tensor in taken.items()}
+
+
+def _beside_trained(name: str, inside: tuple[str, ...]) -> str:
+    """Of a block in the window the frozen rest has a name of its own: `blocks.3.rest.q.weight`."""
+    if not name.startswith(inside):
+        return name
+    block = ".".join(name.split(".")[:2])
+    return f"{block}.rest{name.removeprefix(block)}"
 
 
 def scatter(compact: Mapping[str, Tensor], into: Weights, config: ModelConfig, spec: SubmodelSpec) -> Weights:
@@ -139,8 +169,10 @@ def _refuse_unknown(names: Iterable[str], expected: Mapping[str, object]) -> Non
 
 def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpec, chosen: SubmodelSpec) -> Weights:
     """Cut an already compact submodel further: `chosen` keeps a part of what `wide` keeps, of the same window."""
-    if (wide.frozen, len(wide.window), wide.exits) != (chosen.frozen, len(chosen.window), chosen.exits):
-        raise SpecError("a submodel can be narrowed only inside the same window, with the same exits")
+    if (wide.frozen, len(wide.window), wide.exits, wide.rows) != (
+        chosen.frozen, len(chosen.window), chosen.exits, chosen.rows,
+    ):  # fmt: skip
+        raise SpecError("a submodel can be narrowed only inside the same window, with the same exits and rows")
     places: list[BlockKeep] = []
     for block, (outer, inner) in enumerate(zip(wide.window, chosen.window, strict=True), start=wide.frozen):
         if not (set(inner.heads) <= set(outer.heads) and set(inner.units) <= set(outer.units)):
@@ -152,7 +184,7 @@ def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpe
     narrowed: Weights = {}
     for name, tensor in weights.items():
         cut = table[name].cut
-        if cut is None:
+        if cut is None or cut[1] is Axis.ROW:
             narrowed[name] = tensor
         else:
             block = int(name.split(".")[1])

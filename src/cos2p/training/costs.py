@@ -33,7 +33,7 @@ def trained_shape(config: ModelConfig, order: Order) -> Shape:
     if order.quotas is None:
         return shape
     window = tuple(BlockSize(q.heads, q.units) for q in order.quotas)
-    return Shape(shape.frozen, window, shape.exits, shape.prefix)
+    return replace(shape, window=window)
 
 
 def update_bytes(config: ModelConfig, order: Order) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -104,7 +104,7 @@ def choose(
     for block, keep, quota in zip(range(spec.frozen, spec.top), spec.window, quotas, strict=True):
         heads, units = recall(memory, config, block, quota, rng)
         window.append(BlockKeep(pick(heads, keep.heads, quota.heads), pick(units, keep.units, quota.units)))
-    return SubmodelSpec(spec.frozen, tuple(window), spec.exits, spec.prefix)
+    return replace(spec, window=tuple(window))
 
 
 def sample(importance: Tensor, rng: torch.Generator) -> Tensor:

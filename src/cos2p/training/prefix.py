@@ -176,13 +176,13 @@ def prefix_features(
         features = Features(samples, tokens, config.dim, store, precision)
     else:
         features = TextFeatures(widths, config.dim, store, precision)
-    embed = _with(Embedding(config), prefix.part("embed."))
+    embed = loaded(Embedding(config, spec.rows), prefix.part("embed."))
     for rows in slices:
         features[rows] = embed(inputs(rows))
     del embed
     for i in range(spec.frozen):
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
-        block = _with(Block(config, keep), prefix.part(f"blocks.{i}."))
+        block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, inputs(rows))
             features[rows] = block(features[rows], context)
@@ -190,6 +190,7 @@ def prefix_features(
     return features
 
 
-def _with(module: M, weights: Weights) -> M:
+def loaded(module: M, weights: Weights) -> M:
+    """The module with these weights, frozen, by reference."""
     module.load_state_dict(weights, strict=True, assign=True)
     return module.eval().requires_grad_(False)

@@ -124,7 +124,7 @@ def scaled_slices(config: ModelConfig, part: ScaledCut, all_exits: bool = False)
             continue
         residual = _residual_axes(name, len(parameter.shape))
         slices[name] = tuple(
-            index[axis] if axis is not Axis.PLAIN or dim in residual else None
+            index.get(axis) if axis is not Axis.PLAIN or dim in residual else None  # of a token table all rows stay
             for dim, axis in enumerate(parameter.axes)
         )
     return MappingProxyType(slices)

@@ -91,7 +91,7 @@ class Sensitivity:
     def close_window(self) -> None:
         """The border of a window; nothing happens if no step was seen since the last one."""
         for key, total in self._sum.items():
-            positions = segment_positions(self.spec, key)
+            positions = segment_positions(self.config, self.spec, key)
             assert positions is not None
             now = total / self._steps
             mean, spread, count = (self._recall(what, key) for what in ("mean", "spread", "windows"))
@@ -114,7 +114,7 @@ class Sensitivity:
         for block in range(self.spec.frozen, self.spec.top):
             for kind in ("heads", "units"):
                 key = f"{kind}.{block}"
-                positions = segment_positions(self.spec, key)
+                positions = segment_positions(self.config, self.spec, key)
                 if positions is None or f"platon.mean.{key}" not in self.memory:
                     continue
                 mean, spread, count = (
