@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
@@ -31,6 +31,7 @@ from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
 
 MaskKind = Literal["trainable", "fixed", "random"]
+Suffix = Literal["removed", "streamed", "thin"]
 
 
 class MaskSettings(MaskTraining):
@@ -62,6 +63,20 @@ class WindowSettings(Settings):
     ratio: float = Field(
         default=1.0, ge=0, description="R_width / R_depth: 1 balanced; 4 half as deep and twice as wide; 0 only width."
     )
+    rest: Literal["removed", "kept"] = Field(
+        default="removed",
+        description="Heads and units of the window's blocks that do not train: removed (a smaller model), or `kept` in "
+        "their place, frozen (a pretrained model).",
+    )
+    suffix: Suffix = Field(
+        default="removed",
+        description="The blocks above the window: `removed`, with an exit in their place (the paper's form); "
+        "`streamed`: frozen, one in memory at a time, the loss at the true top; `thin`: a small share of their width, "
+        "trained along.",
+    )
+    thin_share: float = Field(
+        default=0.125, gt=0, le=1, description="Share of the width that the blocks of a `thin` suffix have."
+    )
 
 
 class PrefixSettings(FeatureCache):
@@ -89,6 +104,17 @@ class Cos2pSettings(Settings):
     prefix: PrefixSettings = PrefixSettings()
     weighting: WeightingSettings = WeightingSettings()
     rescale: bool = Field(default=False, description="Training-time 1/(kept share) on attention and MLP outputs.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Cos2pSettings:
+        if self.window.rest == "kept" and "trainable" in (self.masks.heads, self.masks.units):
+            raise ValueError(
+                "window.rest 'kept' leaves every head and unit in its place, so masks have nothing to remove; "
+                "set masks.heads and masks.units to 'fixed' or 'random': what they name is what trains"
+            )
+        if self.window.rest == "kept" and self.rescale:
+            raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")
+        return self
 
 
 class Cos2p(Method):
@@ -145,15 +171,37 @@ class Cos2p(Method):
         prefix = None
         if settings.prefix.width == "cut":
             prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
-        tiers = [c.blocks for c in self.cuts.values()] if settings.exits.kind == "tiers" else []
-        spec = SubmodelSpec(start, window, exit_depths(start, shape.blocks, tiers), prefix)
+        spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, shape.blocks), prefix))
         local = self._local(member)
         trains_masks = self._trains_masks(member, blocks, call.version)
         if trains_masks:
             spec, local = self._with_candidates(call, spec, local)
         return Assignment(
-            spec, local, quotas=quotas if trains_masks else None, prefix_precision=settings.prefix.precision
+            spec,
+            local,
+            quotas=_quotas(spec, quotas) if trains_masks else None,
+            prefix_precision=settings.prefix.precision,
         )
+
+    def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
+        if self.settings.window.suffix != "removed":  # an exit below pretrained blocks would tear them off their inputs
+            return (self.context.config.depth,)
+        tiers = [c.blocks for c in self.cuts.values()] if self.settings.exits.kind == "tiers" else []
+        return exit_depths(start, blocks, tiers)
+
+    def _with_suffix(self, call: Call, spec: SubmodelSpec) -> SubmodelSpec:
+        """What stands above the window, and what stays inside it."""
+        config, window = self.context.config, self.settings.window
+        rest = window.rest == "kept"
+        if window.suffix != "thin":
+            return replace(spec, rest=rest, suffix=window.suffix == "streamed")
+        thin = BlockSize(*(max(1, int(window.thin_share * size)) for size in (config.groups, config.mlp)))
+        above = tuple(self._thinned(call, block, thin) for block in range(spec.top, config.depth))
+        return replace(spec, rest=rest, window=spec.window + above)
+
+    def _thinned(self, call: Call, block: int, size: BlockSize) -> BlockKeep:
+        rng = torch_rng(self.context.seed, "thin block", call.member.name, block, call.attempt)
+        return random_keep(self.context.config, size, rng)
 
     def quota(self, member: Member, block: int) -> BlockSize:
         """Heads and units a client may keep of a block.
@@ -195,7 +243,8 @@ class Cos2p(Method):
         for block, keep, heads, units in zip(
             range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
         ):
-            if not self._undecided(member, block, call.version):
+            own = block < spec.frozen + self.cuts[member.name].blocks  # not of a thin suffix
+            if not own or not self._undecided(member, block, call.version):
                 window.append(keep)
                 continue
             rng = torch_rng(self.context.seed, "candidates", member.name, block, call.attempt)
@@ -236,8 +285,8 @@ class Cos2p(Method):
     def accepted(self, order: Order, update: Update) -> None:
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
-        for block in range(update.spec.frozen, update.spec.top):
-            self.masks[update.client][block] = update.spec.keep(block)
+        own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
+        self.masks[update.client] |= dict(enumerate(own, update.spec.frozen))
 
     def state(self) -> tuple[dict[str, Any], Weights]:
         masks = {
@@ -253,6 +302,12 @@ class Cos2p(Method):
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
+
+
+def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, ...]:
+    """What may be kept of each block: of a thin suffix all that is sent."""
+    thin = spec.window[len(own) :]
+    return own + tuple(BlockSize(len(keep.heads), len(keep.units)) for keep in thin)
 
 
 def _within(keep: BlockKeep, quota: BlockSize) -> bool:

@@ -77,7 +77,6 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, keep: BlockKeep, rescale: bool = False, rest: bool = False) -> None:
         super().__init__()
-        self.rest = Rest(config, keep.others(config)) if rest else None
         d, bias = config.dim, config.biased
         self.config = config
         self.groups, self.units = len(keep.heads), len(keep.units)
@@ -94,6 +93,7 @@ class Block(nn.Module):
         self.fc2 = Linear(self.units, d, bias)
         self.head_scale = config.groups / self.groups if rescale and self.groups else 1.0
         self.unit_scale = config.mlp / self.units if rescale and self.units else 1.0
+        self.rest = Rest(config, keep.others(config), self) if rest else None
 
     @torch.no_grad()
     def fold_rescale(self) -> None:
@@ -156,10 +156,13 @@ class Rest(Block):
     """The segments of a block that stay frozen beside those that train. Both add to the same sums, so norms and the
     biases behind the sums are the trained block's alone."""
 
-    def __init__(self, config: ModelConfig, keep: BlockKeep) -> None:
+    def __init__(self, config: ModelConfig, keep: BlockKeep, trained: Block) -> None:
         super().__init__(config, keep)
         del self.norm1, self.norm2
         self.o.bias = self.fc2.bias = None
+        if config.qk_norm:  # one norm for all heads: used here, owned there
+            del self.q_norm, self.k_norm
+            self.__dict__ |= {"q_norm": trained.q_norm, "k_norm": trained.k_norm}
 
 
 def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ from cos2p.training.masks import Remembered
 from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
 from cos2p.training.settings import ExtendedSettings, LocalSettings
 from cos2p.training.shard import Shard, shuffled, steps
+from cos2p.training.suffix import StreamedSuffix
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +205,7 @@ class Trainer:
 
     def shard_features(self, part: Examples) -> Features | None:
         """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""
-        if self.order.spec.frozen == 0 or len(part) == 0:
+        if not self.order.spec.has_prefix or len(part) == 0:
             return None
         if part.augments:
             return FreshFeatures(self._behind_prefix)
@@ -230,11 +231,21 @@ class Trainer:
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
-        """A submodel with these very tensors, and the table that a tied language model needs above a frozen prefix."""
-        held = dict(weights)
-        if self.config.task == "language-modeling" and self.config.tied and spec.frozen:
-            held["embed.tokens"] = PrefixFile(self.task.prefix).part("embed.")["tokens"]
-        return ElasticTransformer(self.config, spec, rescale=rescale).load(held)
+        """A submodel with these very tensors, and with the frozen ones it needs beside them.
+
+        These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
+        and the blocks above if they do: read one by one when they are needed.
+        """
+        held, file = dict(weights), PrefixFile(self.task.prefix)
+        if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
+            held["embed.tokens"] = file.part("embed.")["tokens"]
+        for block in range(spec.frozen, spec.top) if spec.rest else ():
+            start = f"blocks.{block}.rest."
+            held |= {start + name: tensor for name, tensor in file.part(start).items()}
+        model = ElasticTransformer(self.config, spec, rescale=rescale).load(held)
+        if spec.above(self.config):
+            model.above = StreamedSuffix(self.config, spec, file)
+        return model
 
     # ------------------------------------------------------------ to override
 
@@ -262,7 +273,8 @@ class Trainer:
     def loss(self, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
         """The loss that is reported."""
         local = self.local
-        return exits_loss(outputs, batch.labels, local.lambda2, local.temperature, local.direction)
+        labels = self.model.targets(batch.labels)
+        return exits_loss(outputs, labels, local.lambda2, local.temperature, local.direction)
 
     def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
         """What is minimised: the loss, and whatever a method adds to it."""

@@ -1,0 +1,96 @@
+"""Co-S²P for pretrained models: what does not train stays in its place, and the loss is at the true top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cos2p.errors import RecipeError
+from cos2p.messages import Order, Task, Update
+from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods.base import Assignment, Call
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.submodel.slicing import extract_prefix
+from cos2p.training.prefix import encode
+from tests.methods.test_cos2p import assign, method
+from tests.tiny import VIT, context, same
+
+FIXED = {"heads": "fixed", "units": "fixed"}
+
+
+def around(**window: Any) -> dict[str, Any]:
+    return {"masks": FIXED, "window": {"rest": "kept", "suffix": "streamed", **window}}
+
+
+def test_the_loss_is_at_the_true_top_wherever_the_window_is() -> None:
+    to = method(context(VIT, (0.25,)), **around())
+    for cycle in range(VIT.depth):
+        spec = assign(to, cycle=cycle).spec.check(VIT)
+        assert spec.exits == (VIT.depth,)
+        assert spec.rest
+        assert spec.suffix
+
+
+def test_a_thin_suffix_reaches_the_top_and_trains_a_small_share() -> None:
+    to = method(context(VIT, (0.0625,)), window={"suffix": "thin", "thin_share": 0.25})
+    assignment = assign(to, cycle=0)
+    spec = assignment.spec.check(VIT)
+    own = to.cuts["pi-0"].blocks
+    assert spec.top == VIT.depth
+    assert spec.exits == (VIT.depth,)
+    assert all(len(keep.units) == VIT.mlp // 4 for keep in spec.window[own:])
+    assert assignment.quotas is not None
+    assert len(assignment.quotas) == len(spec.window)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"window": {"rest": "kept"}}, "masks have nothing to remove"),
+        ({"masks": FIXED, "window": {"rest": "kept"}, "rescale": True}, "makes up for what is removed"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], said: str) -> None:
+    values = Recipe.load("quickstart").model_dump(mode="json")
+    with pytest.raises(RecipeError, match=said):
+        Recipe.parse({**values, "method": {"name": "cos2p", **settings}})
+
+
+def world_of(settings: dict[str, Any]) -> World:
+    recipe = Recipe.load("quickstart", ["data.train_samples=200", "data.test_samples=50", "training.epochs=1"])
+    return build_world(recipe.model_copy(update={"method": {"name": "cos2p", **settings}}))
+
+
+def done(settings: dict[str, Any]) -> tuple[World, Task, Update]:
+    """A real task of the weakest device, as it would do it."""
+    world = world_of(settings)
+    to = build_method(world.recipe.method, world.context)
+    weights, member = first_weights(world.recipe, world.config), next(iter(world.context.members.values()))
+    assignment: Assignment = to.assign(Call(member, 0, 2, 2, weights))
+    order = Order(
+        member.name, "t", 0, 2, 2, 0, assignment.trainer.name, assignment.settings.model_dump(mode="json"), 1e-3,
+        assignment.spec, assignment.quotas,
+    )  # fmt: skip
+    task = Task(
+        order,
+        weights=make_trainer(world.config, order).sent(weights),
+        prefix=encode(extract_prefix(weights, world.config, order.spec), "float32"),
+    )
+    update, _ = run_task(world.config, Task.from_bytes(task.to_bytes()), world.shards[member.name], {})
+    return world, task, update
+
+
+@pytest.mark.parametrize("suffix", ["removed", "streamed", "thin"])
+@pytest.mark.parametrize("rest", ["removed", "kept"])
+def test_a_device_trains_its_part_and_nothing_else(rest: str, suffix: str) -> None:
+    world, task, update = done({"masks": FIXED, "window": {"rest": rest, "suffix": suffix}})
+    again = done({"masks": FIXED, "window": {"rest": rest, "suffix": suffix}})[2]
+    assert update.delta.keys() == task.weights.keys()
+    assert same(update.delta, again.delta)
+    assert any(bool(delta.abs().max() > 0) for name, delta in update.delta.items() if "blocks." in name)
+    assert all(bool(torch.isfinite(delta).all()) for delta in update.delta.values())
+    member = world.context.members[update.client]
+    assert make_trainer(world.config, task.order).memory(member.samples).total > 0
