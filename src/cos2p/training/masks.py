@@ -214,10 +214,3 @@ def random_keep(config: ModelConfig, quota: BlockSize, rng: torch.Generator) -> 
     heads = torch.randperm(config.groups, generator=rng)[: quota.heads]
     units = torch.randperm(config.mlp, generator=rng)[: quota.units]
     return BlockKeep.of(heads.tolist(), units.tolist())
-
-
-def agreement(masks: Mapping[str, BlockKeep], config: ModelConfig) -> float:
-    """Mean overlap (Jaccard index of the units) between clients' masks of one block; 1.0 for fewer than two."""
-    sets = [set(keep.units) for keep in masks.values()]
-    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :] if a or b]
-    return sum(len(a & b) / len(a | b) for a, b in pairs) / len(pairs) if pairs else 1.0
