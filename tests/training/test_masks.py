@@ -22,7 +22,6 @@ from cos2p.training.masks import (
     MicroBatch,
     Remembered,
     Trained,
-    agreement,
     choose,
     fresh_importance,
     random_keep,
@@ -313,13 +312,6 @@ def test_random_masks_have_the_quotas_size(heads: int, units: int, seed: int) ->
     keep = random_keep(VIT, BlockSize(heads, units), torch_rng(seed, "test"))
     assert (len(keep.heads), len(keep.units)) == (heads, units)
     SubmodelSpec(0, (keep,), (1,)).check(VIT)
-
-
-def test_agreement_by_hand() -> None:
-    """{0,1} and {1,2} share one of three; {0,1} and {0,1} all; {1,2} and {0,1} one of three."""
-    masks = {"a": BlockKeep((), (0, 1)), "b": BlockKeep((), (1, 2)), "c": BlockKeep((), (0, 1))}
-    assert agreement(masks, VIT) == pytest.approx((1 / 3 + 1 + 1 / 3) / 3)
-    assert agreement({"a": BlockKeep((), (0, 1))}, VIT) == 1.0
 
 
 @given(st.integers(0, 10), st.integers(0, 999))

@@ -216,13 +216,6 @@ def random_keep(config: ModelConfig, quota: BlockSize, rng: torch.Generator) -> 
     return BlockKeep.of(heads.tolist(), units.tolist())
 
 
-def agreement(masks: Mapping[str, BlockKeep], config: ModelConfig) -> float:
-    """Mean overlap (Jaccard index of the units) between clients' masks of one block; 1.0 for fewer than two."""
-    sets = [set(keep.units) for keep in masks.values()]
-    pairs = [(a, b) for i, a in enumerate(sets) for b in sets[i + 1 :] if a or b]
-    return sum(len(a & b) / len(a | b) for a, b in pairs) / len(pairs) if pairs else 1.0
-
-
 def _targets(labels: Tensor) -> int:
     """How many predictions count; mixed labels are shares of classes, a row for each."""
     return len(labels) if labels.is_floating_point() else int((labels != IGNORE).sum())
