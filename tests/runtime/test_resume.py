@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cos2p.errors import RunError
 from cos2p.runtime.results import WALL_CLOCK_FIELDS, recipe_toml
 from cos2p.runtime.run import run
 from cos2p.runtime.simulation import Simulation
@@ -128,3 +129,18 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = run(small(schedule={"rounds": 1}), out)
     assert run(small(schedule={"rounds": 1}), out, resume=True) == first
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("cos2p.tracking.checkpoint.FORMAT", 1)
+        Checkpoint({"log": 0}).write(tmp_path / "checkpoint")
+    with pytest.raises(RunError, match=r"was written by an older version of cos2p \(format 1.*--overwrite"):
+        Checkpoint.read(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_of_a_fleet_is_not_a_simulations(tmp_path: Path) -> None:
+    (tmp_path / ".cos2p-run").touch()
+    Checkpoint({"kind": "fleet", "session": {}, "log": 0}).write(tmp_path / "checkpoint.safetensors")
+    with pytest.raises(RunError, match="holds the checkpoint of a fleet, not of a simulation"):
+        run(small(schedule={"rounds": 1}), tmp_path, resume=True)
