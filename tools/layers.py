@@ -67,7 +67,7 @@ def room_of(module: str) -> str:
 
 
 def imports() -> Iterator[Import]:
-    """Every import of one room from another; the package's own `__init__` and `__main__` are the front door, no room."""
+    """Every import of one room from another. The package's own `__init__` and `__main__` are the front door."""
     for file in sorted(SOURCE.rglob("*.py")):
         parts = file.relative_to(SOURCE).with_suffix("").parts
         if parts in (("__init__",), ("__main__",)):
