@@ -14,9 +14,10 @@ def test_versions_are_kept_as_long_as_they_are_needed() -> None:
     assert (versions.current, versions.held) == (2, (0, 1, 2))
     assert versions.weights["a"].item() == 2.0
     assert versions[0]["b"] is versions[2]["b"]
-    versions.keep_only([0])
+    versions.forget(1)
+    versions.forget(2)  # the current one stays
     assert versions.held == (0, 2)
-    versions.keep_only([])
+    versions.forget(0)
     assert versions.held == (2,)
     with pytest.raises(KeyError):
         versions[0]

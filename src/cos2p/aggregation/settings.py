@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.rules import Choice, Redispatch
 from cos2p.settings import Settings
 
 
@@ -20,6 +20,18 @@ class ScheduleSettings(Settings):
     t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")
     redispatch: Redispatch = Field(
         default="at-once", description="When a device that reported gets its next task (semi-asynchronous methods)."
+    )
+    clients_per_round: float | None = Field(
+        default=None,
+        gt=0,
+        description="How many devices take part in a round: a whole number, or below 1 a share of those present. With "
+        "`at-once` and asynchronous methods: how many are at work at any time. Empty: all. μ is then a share of these.",
+    )
+    max_in_flight: int | None = Field(default=None, ge=1, description="Most tasks that may be out at once. Empty: any.")
+    choose: Choice = Field(
+        default="uniform",
+        description="Who takes part where not all do: anyone (`uniform`); of a few drawn ones whose blocks are trained "
+        "least (`coverage`), or who is quickest (`speed`).",
     )
     task_timeout: float | None = Field(
         default=None, gt=0, description="Seconds after which a device is not waited for."

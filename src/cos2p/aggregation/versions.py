@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cos2p.models.layout import Weights
 
 
@@ -33,7 +31,7 @@ class Versions:
         """Put back an older version (from a checkpoint)."""
         self._held[version] = weights
 
-    def keep_only(self, needed: Iterable[int]) -> None:
-        """Forget every version but the current and those needed."""
-        wanted = {self.current, *needed}
-        self._held = {version: weights for version, weights in self._held.items() if version in wanted}
+    def forget(self, version: int) -> None:
+        """Nobody will ask for this one any more, unless it is the current."""
+        if version != self.current:
+            self._held.pop(version, None)

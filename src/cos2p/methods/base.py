@@ -123,6 +123,10 @@ class Method:
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
 
+    def next_blocks(self, member: Member, cycle: int) -> range:
+        """Which blocks the client's next task would train; by default all of them."""
+        return range(self.context.config.depth)
+
     def merge(self) -> Merge:
         raise NotImplementedError
 

@@ -159,11 +159,8 @@ class Cos2p(Method):
 
     def assign(self, call: Call) -> Assignment:
         member, settings = call.member, self.settings
-        shape = self.cuts[member.name]
-        start = window_start(
-            settings.window.schedule, self.dispatched, shape.blocks, call.cycle, self.offsets[member.name]
-        )
-        blocks = range(start, start + shape.blocks)
+        blocks = self.next_blocks(member, call.cycle)
+        start = blocks.start
         for block in blocks:
             self.dispatched[block] += 1
         quotas = tuple(self.quota(member, block) for block in blocks)
@@ -171,7 +168,7 @@ class Cos2p(Method):
         prefix = None
         if settings.prefix.width == "cut":
             prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
-        spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, shape.blocks), prefix))
+        spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, len(blocks)), prefix))
         local = self._local(member)
         trains_masks = self._trains_masks(member, blocks, call.version)
         if trains_masks:
@@ -182,6 +179,12 @@ class Cos2p(Method):
             quotas=_quotas(spec, quotas) if trains_masks else None,
             prefix_precision=settings.prefix.precision,
         )
+
+    def next_blocks(self, member: Member, cycle: int) -> range:
+        blocks = self.cuts[member.name].blocks
+        schedule, offset = self.settings.window.schedule, self.offsets[member.name]
+        start = window_start(schedule, self.dispatched, blocks, cycle, offset)
+        return range(start, start + blocks)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
         if self.settings.window.suffix != "removed":  # an exit below pretrained blocks would tear them off their inputs

@@ -114,6 +114,10 @@ class Coordinator:
         """What the client was given and has not answered."""
         return self._open.get(client)
 
+    def cycle_of(self, client: str) -> int:
+        """Updates accepted from this client so far."""
+        return self._clients[client].cycle if client in self._clients else 0
+
     def in_flight(self) -> Mapping[str, Ticket]:
         """Every open task by its client, those of absent and overdue clients included. Not to be changed."""
         return self._open

@@ -75,13 +75,17 @@ Effect = Send | Timer | Event | NewVersion | Done
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         self.context, self.method = context, method
-        self.coordinator = Coordinator(self._rules())
+        self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self.extras: dict[str, Weights] = {}
         """Their extra tensors, where a method sends any."""
+        self._task_of: dict[str, str] = {}
+        """The unanswered task of each client that has one."""
+        self.trained = [0] * context.config.depth
+        """How many updates held each block."""
 
     @property
     def weights(self) -> Weights:
@@ -100,7 +104,9 @@ class Server:
 
     def handle(self, news: News) -> list[Effect]:
         """Something happened that is not an update."""
-        return self._carry_out(self.coordinator.handle(news))
+        effects = self._carry_out(self.coordinator.handle(news))
+        self._forget(getattr(news, "client", ""))
+        return effects
 
     def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
@@ -128,7 +134,9 @@ class Server:
             reason = str(refusal)
             told = Refused(client=sender, task=ticket.task, reason=reason)
             return [told, *self.handle(UpdateRejected(sender, ticket.task, reason))]
-        return self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), update, size)
+        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), update, size)
+        self._forget(sender)
+        return effects
 
     def welcome(self, member: Member) -> None:
         """A client that was not known beforehand, or whose figures changed: its next task is cut to them.
@@ -156,7 +164,19 @@ class Server:
             task_timeout=schedule.task_timeout,
             max_staleness=schedule.max_staleness,
             max_failures=schedule.max_failures,
+            clients_per_round=schedule.clients_per_round,
+            max_in_flight=schedule.max_in_flight,
+            choose=schedule.choose,
+            seed=self.context.seed,
         )
+
+    def _worth(self, client: str) -> float:
+        """How much a client's next task would be worth, where the schedule chooses by that."""
+        member = self.context.members[client]
+        if self.context.schedule.choose == "speed":
+            return member.device.flops / max(1, member.samples)
+        blocks = self.method.next_blocks(member, self.coordinator.cycle_of(client))
+        return -min(self.trained[block] for block in blocks)
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
@@ -188,7 +208,6 @@ class Server:
                 effects.append(Benched(client=action.client, task="", reason=action.reason))
             elif isinstance(action, Finish):
                 effects.append(Done(action.reason))
-        self._forget()
         return effects
 
     def _dispatch(self, action: Dispatch) -> Send:
@@ -215,7 +234,8 @@ class Server:
             label_skew=training.label_skew,
         )
         self._check_memory(order)
-        self.orders[order.task] = order
+        self._drop_order(order.client)
+        self.orders[order.task], self._task_of[order.client] = order, order.task
         if assignment.extras:
             self.extras[order.task] = assignment.extras
         return Send(order)
@@ -275,6 +295,8 @@ class Server:
             self.weights,
         )
         self.method.accepted(order, update)
+        for block in range(update.spec.frozen, update.spec.top):
+            self.trained[block] += 1
         return Merged(
             client=action.client,
             task=action.task,
@@ -299,7 +321,9 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
+        previous = self.versions.current
         self.versions.advance(self.merge.apply(self.weights))
+        self._forget_version(previous)
         return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
@@ -315,12 +339,23 @@ class Server:
             least = min(least, *heads[-1], units[-1][0])
         return {"n_star": int(least), "heads": heads, "units": units}
 
-    def _forget(self) -> None:
-        """Drop what no open task needs any more."""
-        open_tasks = {ticket.task for ticket in self.coordinator.in_flight().values()}
-        self.orders = {task: order for task, order in self.orders.items() if task in open_tasks}
-        self.extras = {task: tensors for task, tensors in self.extras.items() if task in open_tasks}
-        self.versions.keep_only(self.coordinator.in_flight_versions())
+    def _forget(self, client: str) -> None:
+        """Drop what no open task needs any more. Only the client that the news was about can have closed one."""
+        if self.coordinator.finished is not None:
+            for other in list(self._task_of):
+                self._drop_order(other)
+        elif client in self._task_of and self.coordinator.ticket(client, self._task_of[client]) is None:
+            self._drop_order(client)
+
+    def _drop_order(self, client: str) -> None:
+        task = self._task_of.pop(client, None)
+        if task is not None:
+            self.extras.pop(task, None)
+            self._forget_version(self.orders.pop(task).version)
+
+    def _forget_version(self, version: int) -> None:
+        if version not in self.coordinator.in_flight_versions():
+            self.versions.forget(version)
 
     # ------------------------------------------------------------ checkpoint
 
@@ -336,10 +371,11 @@ class Server:
             "current": self.versions.current,
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
+            "trained": self.trained,
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
-        self.coordinator = Coordinator.from_dict(values["coordinator"])
+        self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules()
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current)
@@ -349,5 +385,7 @@ class Server:
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
+        self._task_of = {order.client: order.task for order in self.orders.values()}
+        self.trained = list(values.get("trained", self.trained))
         self.extras = {n.removeprefix("extras."): g for n, g in groups.items() if n.startswith("extras.")}
         self.method.load_state(values["method"], groups.get("method", {}))
