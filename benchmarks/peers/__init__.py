@@ -1,0 +1,1 @@
+"""FedAvg on the same shards with other simulators, in an environment of their own. See `benchmarks.simulator`."""

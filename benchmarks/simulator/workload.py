@@ -1,0 +1,79 @@
+"""The work: FedAvg of vit-nano on handwritten digits, two steps of SGD on each device's dozen of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.peers.work import BATCH, RATE
+from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.models.spec import SubmodelSpec
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import build_world, first_weights
+from cos2p.submodel.slicing import extract
+
+NO_PARTICIPATION = "schedule.clients_per_round does not exist: every device takes part in every round"
+
+
+@dataclass(frozen=True)
+class Workload:
+    devices: int
+    per_round: int
+    """How many of them take part in a round."""
+
+    def __str__(self) -> str:
+        return f"{self.devices:,} devices, {self.per_round} a round"
+
+    def why_not(self) -> str | None:
+        """Why cos2p cannot do it; None if it can."""
+        if self.per_round == self.devices or "clients_per_round" in ScheduleSettings.model_fields:
+            return None
+        return NO_PARTICIPATION
+
+    def recipe(self, rounds: int, workers: int, folder: Path) -> Recipe:
+        """Nobody is evaluated before the end, so that rounds are training; a device tests itself on one image."""
+        schedule: dict[str, Any] = {"rounds": rounds, "evaluate_every": rounds + 1}
+        if self.per_round < self.devices and self.why_not() is None:
+            schedule["clients_per_round"] = self.per_round
+        return Recipe.parse(
+            {
+                "name": "simulator",
+                "seed": 0,
+                "model": {"size": "vit-nano"},
+                "data": self._data(folder),
+                "partition": {"kind": "iid", "local_test": 0.05},
+                "fleet": {"devices": [{"preset": "laptop", "count": self.devices, "rate": 1.0, "batch": BATCH}]},
+                "training": {"epochs": 1, "optimizer": "sgd", "lr": RATE, "lr_schedule": "constant"},
+                "schedule": schedule,
+                "method": {"name": "fedavg"},
+                "run": {"workers": workers},
+            }
+        )
+
+    def _data(self, folder: Path) -> dict[str, Any]:
+        """The digits; for more than a hundred devices as many times over as gives each the same dozen."""
+        split = {"validation_fraction": 0.1, "test_fraction": 0.2}
+        copies = -(-self.devices // 100)
+        if copies == 1:
+            return {"source": "digits", **split}
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+        file = folder / f"digits-{copies}.npz"
+        np.savez(file, image=np.tile(pixels, (copies, 1, 1)), label=np.tile(digits.target, copies))
+        return {"source": "npz", "path": str(folder), "train": file.name, **split}
+
+    def export(self, folder: Path) -> Path:
+        """Shards and first weights in a file, for who does the same work without cos2p's runtime."""
+        recipe = self.recipe(1, 1, folder)
+        world = build_world(recipe)
+        shards = [shard.train.batch(torch.arange(len(shard.train)), shard.normalize) for shard in world.shards.values()]
+        weights = extract(first_weights(recipe, world.config), world.config, SubmodelSpec.full(world.config))
+        path = folder / f"work-{self.devices}.pt"
+        torch.save({"shards": shards, "weights": weights, "names": list(world.shards)}, path)
+        return path
