@@ -112,10 +112,13 @@ class BlockTape:
         weight = D if self.train else 0
         return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
 
-    def head_norms(self) -> Op:
-        """As RMSNorm of the residual, once as wide as the queries and once as the keys; v waits."""
+    def head_norms(self, borrowed: bool = False) -> Op:
+        """As RMSNorm of the residual, once as wide as the queries and once as the keys; v waits.
+
+        `borrowed`: the norms of a trained block that these frozen heads stand beside, trained through them too.
+        """
         Q, K = self.Q, self.K
-        weight = Q + K if self.train else 0
+        weight = Q + K if self.train or borrowed else 0
         sums = self.sums + self.sums // self.config.queries_per_group
         grown = self._gradient(2 * self.config.head_dim)
         return Op(Q + K + sums + weight, grown, forward=2 * Q + 2 * K, backward=self.D + 5 * Q + 2 * K - weight)
@@ -178,7 +181,7 @@ class BlockTape:
             return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
-    def beside(self) -> tuple[list[Op], list[Op]]:
+    def beside(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
         """Attention and MLP of frozen segments that stand beside those which train; gradients pass through them.
 
         A linear layer that does not train keeps nothing; attention and the activation keep what they need.
@@ -187,7 +190,9 @@ class BlockTape:
         attention: list[Op] = []
         if self.size.heads:
             rotated = 3 * Q if self.config.family == "llama" else 0
+            norms = [self.head_norms(borrowed)] if self.config.qk_norm else []
             attention = [
+                *norms,
                 Op(self.attended, forward=2 * D + Q + 2 * K + rotated, backward=4 * D + 2 * Q + 2 * K + rotated),
                 Op(forward=3 * D + Q, backward=2 * D + Q),
             ]
@@ -203,7 +208,7 @@ class BlockTape:
 
     def through(self) -> list[Op]:
         """The whole block, frozen, with the gradient of its input: two norms and what they feed."""
-        attention, mlp = self.beside()
+        attention, mlp = self.beside(borrowed=False)
         return [self.norm(), *attention, self.norm(), *mlp]
 
     def ops(self, first: bool = False, held: bool = True) -> list[Op]:

@@ -76,8 +76,9 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
 
 def simulate(recipe: Mapping[str, Any], folder: Path, tell: Callable[[Status], None]) -> None:
     """The work of a real cell."""
+    # Only here, in the cell's own process: the study itself stays small and starts at once.
     from cos2p.recipe import Recipe
-    from cos2p.runtime.run import run
+    from cos2p.runtime.run import run  # likewise
 
     run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(tell))
 
@@ -86,7 +87,7 @@ class Reporter:
     """Listens to the run and tells the study how far it is, not too often."""
 
     def __init__(self, tell: Callable[[Status], None]) -> None:
-        from cos2p.report.progress import Progress
+        from cos2p.report.progress import Progress  # in the cell's own process, as above
 
         self._tell, self._progress = tell, Progress()
         self._told = float("-inf")

@@ -235,8 +235,9 @@ def _parameters(config: dict[str, Any]) -> int | None:
     """Null for a model that this version does not know."""
     import math
 
+    # Only here: the layout brings torch along, which a page without masks does not need.
     from cos2p.models.config import ModelConfig
-    from cos2p.models.layout import layout
+    from cos2p.models.layout import layout  # likewise
 
     try:
         return sum(math.prod(entry.shape) for entry in layout(ModelConfig.from_dict(config)).values())
