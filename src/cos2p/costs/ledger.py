@@ -22,6 +22,7 @@ from cos2p.costs.shape import (
     frozen_table_scalars,
     prefix_scalars,
     trainable_scalars,
+    trainable_sizes,
     trainable_tensors,
 )
 from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
@@ -29,7 +30,7 @@ from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
-from cos2p.numerics.optimizers import CHUNK_BYTES_PER_THREAD, STATE_BYTES
+from cos2p.numerics.optimizers import STATE_BYTES, state_bytes, state_tensors, step_temporary_bytes
 
 SLACK_BYTES = 3 * 2**20
 """Small tensors in the heap, Python's own objects, pages of code that were not touched before."""
@@ -85,14 +86,13 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     trainable = trainable_scalars(config, shape)
     gates = sum(size.heads + size.units for size in shape.window) if phase == "mask" else 0
     stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
-    state = STATE_BYTES[workload.optimizer]
-    tensors = trainable_tensors(config, shape) * ((2 + state // FLOAT) if phase == "weight" else 1)
+    tensors = trainable_tensors(config, shape) * ((2 + state_tensors(workload.optimizer)) if phase == "weight" else 1)
     copies = 2 if workload.keep_start and phase == "weight" else 1
     base = Ledger(
         phase,
         "load",
         weights=FLOAT * (copies * trainable + frozen_table_scalars(config, shape) + 2 * gates),
-        optimizer=state * stepped,
+        optimizer=_optimizer_bytes(config, shape, workload, phase, gates),
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
@@ -112,12 +112,19 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     return max(moments, key=lambda entry: entry.total)
 
 
+def _optimizer_bytes(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase, gates: int) -> int:
+    if phase == "weight":
+        return state_bytes(workload.optimizer, trainable_sizes(config, shape))
+    # Gates are trained block by block in small tensors, which have no codes.
+    return STATE_BYTES[workload.optimizer] * gates
+
+
 def _weight_moments(
     config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
 ) -> list[Ledger]:
     worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
     features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
-    chunk = CHUNK_BYTES_PER_THREAD * workload.threads  # all that a step needs beside the optimiser's state
+    chunk = step_temporary_bytes(workload.optimizer, workload.threads)
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
         replace(base, moment="step", activations=features + chunk, gradients=gradients),
