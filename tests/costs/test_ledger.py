@@ -122,6 +122,15 @@ def test_micro_batches_trade_activations_for_held_gradients() -> None:
     assert quarter.total < whole.total
 
 
+def test_a_step_in_backward_holds_one_matrix_of_gradients() -> None:
+    small = model("vit-tiny", image=32)
+    spec = make_spec(small, 1.0)
+    plain, inside = (ledger(small, spec, Workload(batch=1, step_in_backward=there)) for there in (False, True))
+    assert plain.gradients == plain.weights
+    assert inside.gradients == 4 * (512 * 2048 + 512)  # fc2 of the top block, beside all activations
+    assert inside.total < plain.total - 0.9 * plain.gradients
+
+
 def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
     spec = SubmodelSpec.full(TINY)
     mask, weight = (ledger(TINY, spec, Workload(batch=1), phase) for phase in ("mask", "weight"))
@@ -173,6 +182,7 @@ def test_an_unknown_phase_is_refused() -> None:
         ({"batch": 0}, "batch is 0; it must be at least 1"),
         ({"samples": -1}, "samples is -1; it cannot be negative"),
         ({"micro_batch": 9}, "micro_batch 9 is larger than the batch 8"),
+        ({"micro_batch": 2, "step_in_backward": True}, "micro_batch 2 is smaller than the batch 8, whose gradients"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
         ({"prefix": "cut"}, "prefix is 'cut'; known: streamed, held"),
         ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),

@@ -37,7 +37,13 @@ def test_walk_finds_the_worst_moment_of_forward_and_backward() -> None:
 
 def test_walk_over_micro_batches_holds_all_gradients_and_the_one_that_arrives() -> None:
     # forward: 4 kept + 1, all 9 gradients held; backward: 4 kept + 2 + the arriving 9
-    assert walk([Op(kept=4, grown=9, forward=1, backward=2)], accumulated=True) == Moment(activations=15, gradients=9)
+    assert walk([Op(kept=4, grown=9, forward=1, backward=2)], "accumulated") == Moment(activations=15, gradients=9)
+
+
+def test_walk_with_steps_in_backward_holds_the_gradient_of_one_op() -> None:
+    first, second = Op(kept=4, grown=9, backward=2), Op(kept=2, grown=3, backward=1)
+    # backward: 4+2+1 kept and 3 grown, gone with it; then 4+2 kept and 9 grown
+    assert walk([first, second], "stepped") == Moment(activations=6, gradients=9)
 
 
 def real_peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload, train: bool) -> int:

@@ -122,9 +122,13 @@ def _optimizer_bytes(config: ModelConfig, shape: Shape, workload: Workload, phas
 def _weight_moments(
     config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
 ) -> list[Ledger]:
-    worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
     features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.frozen else 0
     chunk = step_temporary_bytes(workload.optimizer, workload.threads)
+    tape = pass_tape(config, shape, workload)
+    if workload.step_in_backward:
+        worst = walk(tape, "stepped")
+        return [replace(base, moment="pass", activations=worst.activations + chunk, gradients=worst.gradients)]
+    worst = walk(tape, "accumulated" if workload.micro < workload.batch else "kept")
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
         replace(base, moment="step", activations=features + chunk, gradients=gradients),

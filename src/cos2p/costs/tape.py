@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from cos2p.costs.shape import Shape, embedding_scalars, exit_scalars, table_scalars
 from cos2p.costs.workload import Workload
@@ -52,23 +53,27 @@ def worst(moments: Iterable[Moment]) -> Moment:
     return max(moments, key=lambda moment: moment.total)
 
 
-def walk(tape: list[Op], accumulated: bool = False) -> Moment:
-    """The worst moment of forward and backward.
+Gradients = Literal["kept", "accumulated", "stepped"]
+"""What becomes of them in a pass.
 
-    `accumulated`: a step has several micro-batches, so all gradients are there from the first one on, and each new one
-    is a temporary until it has been added.
-    """
-    everything = sum(op.grown for op in tape)
+`kept`: they appear one after the other and stay. `accumulated`: a step has several micro-batches, so all are there from
+the first one on, and each new one is a temporary until it has been added. `stepped`: each goes with its op.
+"""
+
+
+def walk(tape: list[Op], gradients: Gradients = "kept") -> Moment:
+    """The worst moment of forward and backward."""
+    everything = sum(op.grown for op in tape) if gradients == "accumulated" else 0
     moments, kept, grown = [], 0, 0
     for op in tape:
         kept += op.kept
-        moments.append(Moment(kept + op.forward, everything if accumulated else 0))
+        moments.append(Moment(kept + op.forward, everything))
     for op in reversed(tape):
         grown += op.grown
-        if accumulated:
+        if gradients == "accumulated":
             moments.append(Moment(kept + op.backward + op.grown, everything))
         else:
-            moments.append(Moment(kept + op.backward, grown))
+            moments.append(Moment(kept + op.backward, grown if gradients == "kept" else op.grown))
         kept -= op.kept
     return worst(moments)
 

@@ -33,6 +33,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.processes.child_env import CHILD_ENV
 from cos2p.seeding import torch_rng
@@ -243,6 +244,12 @@ class _Task:
 
         def step(batches: _Batches) -> None:
             optimizer.zero_grad()
+            if self.workload.step_in_backward:
+                for inputs, features, labels in batches:
+                    loss = exits_loss(held(inputs, features), labels, lambda2)
+                    with stepping_in_backward(optimizer):
+                        loss.backward()
+                return
             for inputs, features, labels in batches:
                 exits_loss(held(inputs, features), labels, lambda2).backward()
             for parameter, mask in zeros.items():
