@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec, model
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, ledger, peak, prefix_batch
+from cos2p.costs.ledger import (
+    BF16_KERNEL_BYTES,
+    BF16_SCRATCH_BYTES,
+    PAGE_BYTES,
+    SLACK_BYTES,
+    Ledger,
+    ledger,
+    peak,
+    prefix_batch,
+)
 from cos2p.costs.shape import Shape, prefix_scalars, trainable_scalars, trainable_sizes, trainable_tensors
 from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
@@ -131,6 +140,29 @@ def test_a_step_in_backward_holds_one_matrix_of_gradients() -> None:
     assert inside.total < plain.total - 0.9 * plain.gradients
 
 
+def test_recomputed_blocks_keep_their_input_and_one_of_them_its_inside() -> None:
+    entry = ledger(TINY, SubmodelSpec.full(TINY), Workload(batch=8, recompute=True))
+    # The worst moment is in the bottom block, when all others have left their gradients: its 16 and 1 + 4 for a moment.
+    assert entry.activations / U == pytest.approx(16 + 1 + 4, rel=0.01)
+    assert entry.gradients > 0.8 * entry.weights
+    # Stepped with, these are gone; then it is in the top block, when the inputs of all others are still there.
+    both = ledger(TINY, SubmodelSpec.full(TINY), Workload(batch=8, recompute=True, step_in_backward=True))
+    assert both.activations / U == pytest.approx(8 + 15 + 1 + 4, rel=0.05)
+    assert both.gradients == 4 * (2048 * 512 + 512)
+
+
+def test_activations_in_bf16_take_half_and_a_copy_of_the_weights() -> None:
+    spec = SubmodelSpec.full(TINY)
+    plain, narrow = (ledger(TINY, spec, Workload(batch=8, activation_bytes=each)) for each in (4, 2))
+    blocks = 8 * (4 * 512**2 + 2 * 512 * 2048)
+    assert narrow.activations == pytest.approx(plain.activations / 2 + 2 * blocks, rel=0.02)
+    assert narrow.weights == plain.weights
+    # Four sizes of layers and the exit, scratch for two threads; a short last batch has sizes of its own.
+    assert narrow.overhead - plain.overhead == 5 * BF16_KERNEL_BYTES + 2 * BF16_SCRATCH_BYTES
+    short = ledger(TINY, spec, Workload(batch=8, samples=20, activation_bytes=2))
+    assert short.overhead - narrow.overhead == 5 * BF16_KERNEL_BYTES
+
+
 def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
     spec = SubmodelSpec.full(TINY)
     mask, weight = (ledger(TINY, spec, Workload(batch=1), phase) for phase in ("mask", "weight"))
@@ -186,6 +218,7 @@ def test_an_unknown_phase_is_refused() -> None:
         ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
         ({"prefix": "cut"}, "prefix is 'cut'; known: streamed, held"),
         ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),
+        ({"activation_bytes": 1}, "activation_bytes is 1; known: 2, 4"),
         ({"feature_bytes": 3}, "feature_bytes is 3; known: 2, 4"),
     ],
 )

@@ -58,8 +58,8 @@ def prefix_forward(config: ModelConfig, shape: Shape, tokens: int) -> float:
     return embedding_forward(config) + sum(block_forward(config, size, tokens) for size in shape.prefix)
 
 
-def _weight_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
-    total = 0.0
+def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool) -> float:
+    total = sum(block_forward(config, size, tokens) for size in shape.window) if recompute else 0.0
     if shape.frozen == 0:
         total += 2 * embedding_forward(config)  # an image needs no gradient
     for size in shape.window:
@@ -89,7 +89,10 @@ def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Ph
     cached = workload.caches(shape.frozen)
     if phase == "prefix":
         return workload.shard * prefix if cached else 0.0
-    step = _mask_step(config, shape, tokens) if phase == "mask" else _weight_step(config, shape, tokens)
+    if phase == "mask":
+        step = _mask_step(config, shape, tokens)
+    else:
+        step = _weight_step(config, shape, tokens, workload.recompute)
     return workload.batch * (step if cached else step + prefix)
 
 

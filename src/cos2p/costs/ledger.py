@@ -25,7 +25,8 @@ from cos2p.costs.shape import (
     trainable_sizes,
     trainable_tensors,
 )
-from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
+from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape
+from cos2p.costs.walk import walk
 from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
@@ -37,6 +38,15 @@ SLACK_BYTES = 3 * 2**20
 
 PAGE_BYTES = 4096
 """A large tensor is a mapping of its own, and its header takes one page more."""
+
+BF16_SCRATCH_BYTES = 3 * 2**19
+"""A product in bf16 packs its operands, for each thread: at most 1.4 MB for any of vit-base's."""
+
+BF16_KERNEL_BYTES = 2_500_000
+"""For every size of a linear layer code is made and kept for its three products in bf16.
+
+1.8 to 1.95 MB were measured for products alone, up to 2.4 MB in the step of a thin submodel.
+"""
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,7 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
-        overhead=SLACK_BYTES + PAGE_BYTES * tensors,
+        overhead=SLACK_BYTES + PAGE_BYTES * tensors + _bf16_overhead(config, shape, workload, phase),
     )
     moments = [base]
     if phase == "weight":
@@ -110,6 +120,16 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
         moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)
     return max(moments, key=lambda entry: entry.total)
+
+
+def _bf16_overhead(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> int:
+    if phase != "weight" or workload.activation_bytes == FLOAT:
+        return 0
+    grouped = config.queries_per_group > 1  # then keys have another width than queries
+    heads, units = ({getattr(size, kind) for size in shape.window} - {0} for kind in ("heads", "units"))
+    layers = len(heads) * (3 if grouped else 2) + len(units) * 2 + 1  # and the exit
+    lengths = 2 if workload.shard % workload.batch else 1  # the last batch of an epoch may be a short one
+    return BF16_SCRATCH_BYTES * workload.threads + BF16_KERNEL_BYTES * layers * lengths
 
 
 def _optimizer_bytes(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase, gates: int) -> int:

@@ -11,11 +11,10 @@ of the kept heads, their keys, and the kept units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from cos2p.costs.shape import Shape, embedding_scalars, exit_scalars, table_scalars
+from cos2p.costs.walk import Op, Recomputed, Step
 from cos2p.costs.workload import Workload
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize
@@ -23,77 +22,31 @@ from cos2p.models.spec import BlockSize
 FLOAT = 4
 
 
-@dataclass(frozen=True)
-class Op:
-    """One differentiable step."""
-
-    kept: int = 0
-    """Held from its forward until its backward is done."""
-    grown: int = 0
-    """Gradients of parameters that its backward leaves behind."""
-    forward: int = 0
-    """Temporaries at the worst moment of its forward, beside what it keeps."""
-    backward: int = 0
-    """Temporaries at the worst moment of its backward, beside what it keeps: gradients that come in and go out."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a pass holds at one moment."""
-
-    activations: int = 0
-    gradients: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.activations + self.gradients
-
-
-def worst(moments: Iterable[Moment]) -> Moment:
-    return max(moments, key=lambda moment: moment.total)
-
-
-Gradients = Literal["kept", "accumulated", "stepped"]
-"""What becomes of them in a pass.
-
-`kept`: they appear one after the other and stay. `accumulated`: a step has several micro-batches, so all are there from
-the first one on, and each new one is a temporary until it has been added. `stepped`: each goes with its op.
-"""
-
-
-def walk(tape: list[Op], gradients: Gradients = "kept") -> Moment:
-    """The worst moment of forward and backward."""
-    everything = sum(op.grown for op in tape) if gradients == "accumulated" else 0
-    moments, kept, grown = [], 0, 0
-    for op in tape:
-        kept += op.kept
-        moments.append(Moment(kept + op.forward, everything))
-    for op in reversed(tape):
-        grown += op.grown
-        if gradients == "accumulated":
-            moments.append(Moment(kept + op.backward + op.grown, everything))
-        else:
-            moments.append(Moment(kept + op.backward, grown if gradients == "kept" else op.grown))
-        kept -= op.kept
-    return worst(moments)
-
-
 class BlockTape:
     """The ops of one block, and what it needs when it only infers.
 
     `train`: its weights get gradients (weight phase); otherwise its heads and units have gates that do (mask phase).
+    `each`: bytes of a scalar of the features, 4 or 2; with 2, every linear layer keeps its weights in 2 bytes as well.
     """
 
     def __init__(
-        self, config: ModelConfig, size: BlockSize, rows: int, *, train: bool = True, rescale: bool = False
+        self,
+        config: ModelConfig,
+        size: BlockSize,
+        rows: int,
+        *,
+        train: bool = True,
+        rescale: bool = False,
+        each: int = FLOAT,
     ) -> None:
-        self.config, self.size, self.train, self.rescale = config, size, train, rescale
+        self.config, self.size, self.train, self.rescale, self.each = config, size, train, rescale, each
         key = size.heads * config.head_dim
         query = key * config.queries_per_group
-        self.row = rows * FLOAT  # one scalar a token
+        self.row = rows * each  # one scalar a token
+        self.statistic = rows * FLOAT
         self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
         # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
-        self.sums = self.row * size.heads * config.queries_per_group
+        self.sums = self.statistic * size.heads * config.queries_per_group
         self.attended = 2 * self.Q + 2 * self.K + self.sums
         self.attended += self.row if config.family == "bert" else 0
         bias = 1 if config.biased else 0
@@ -105,6 +58,11 @@ class BlockTape:
     def _gradient(self, scalars: int) -> int:
         return FLOAT * scalars if self.train else 0
 
+    def linear(self, kept: int, grown: int, forward: int, backward: int, layers: int = 1) -> Op:
+        """An op with `layers` linear layers. In 2 bytes it keeps copies of their weights; so their gradients pass."""
+        copy = grown // 2 if self.each < FLOAT else 0
+        return Op(kept + copy, grown, forward, backward + copy // layers)
+
     def scales(self, kept: int, whole: int) -> bool:
         return self.rescale and self.train and kept < whole
 
@@ -112,7 +70,9 @@ class BlockTape:
         """Keeps its input and statistics; RMSNorm, made of several ops, the normalised input too, for its weight."""
         D = self.D
         if self.config.biased:
-            return Op(D + 2 * self.row, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
+            return Op(D + 2 * self.statistic, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
+        if self.each < FLOAT:  # it calculates in 4 bytes, and keeps that
+            return Op(4 * D + self.row, self._gradient(self.config.dim), forward=4 * D, backward=8 * D)
         weight = D if self.train else 0
         return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
 
@@ -130,12 +90,12 @@ class BlockTape:
             return self._gated_attention(first)
         # The three gradients of the common input are summed one after the other.
         summing = max(Q + 2 * K + D, Q + K + 2 * D, Q + 3 * D)
-        ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
+        ops = [self.linear(D, self.into_heads, Q + 2 * K, D + summing, layers=3)]
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
         ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
         scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
-        ops.append(Op(scaled, self.out_of_heads, forward=2 * D, backward=D + Q))
+        ops.append(self.linear(scaled, self.out_of_heads, 2 * D, D + Q))
         return ops
 
     def _gated_attention(self, first: bool) -> list[Op]:
@@ -157,18 +117,18 @@ class BlockTape:
         kept = D - loose
         if self.config.gated:
             ops = [
-                Op(kept, self.into_units, forward=loose + 2 * F, backward=4 * D + F),
+                self.linear(kept, self.into_units, loose + 2 * F, 4 * D + F, layers=2),
                 Op(F, forward=loose + F, backward=2 * D + 2 * F),
                 Op(2 * F, forward=loose, backward=D + 3 * F),
             ]
         else:
             ops = [
-                Op(kept, self.into_units, forward=loose + F, backward=2 * D + F),
+                self.linear(kept, self.into_units, loose + F, 2 * D + F),
                 Op(F, forward=loose + F, backward=D + 2 * F),
             ]
         if self.train:
             scaled = F if self.scales(self.size.units, self.config.mlp) else 0
-            return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
+            return [*ops, self.linear(F, self.out_of_units, 2 * D + scaled, D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
     def ops(self, first: bool = False, held: bool = True) -> list[Op]:
@@ -181,6 +141,16 @@ class BlockTape:
             return [Op(self.D), *ops]
         # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
         return [replace(op, forward=op.forward + self.D) for op in ops]
+
+    def recomputed(self, first: bool = False) -> Recomputed:
+        """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it."""
+        shares = self.size.heads > 0 and (self.config.biased or self.each == FLOAT)
+        if first and self.each < FLOAT:
+            shares = False
+        below, *above = self.ops()
+        below = replace(below, kept=below.kept - (self.D if shares else 0))
+        kept = self.D * FLOAT // self.each if first else self.D
+        return Recomputed((below, *above), kept, self.inference(), arriving=self.D)
 
     def _pre_norm(self, first: bool) -> list[Op]:
         passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
@@ -199,7 +169,10 @@ class BlockTape:
         rotated = 3 * Q if self.config.family == "llama" else 0
         attention = normed + Q + 2 * K + max(rotated, Q + 2 * D)
         wide = 3 * F if self.config.gated else 2 * F
-        return max(attention, D + normed + max(wide, F + 2 * D))
+        if self.scales(self.size.units, self.config.mlp):
+            wide, attention = wide + F, attention + Q
+        copy = max(self.into_units, self.into_heads) // 2 if self.each < FLOAT else 0
+        return copy + max(attention, D + normed + max(wide, F + 2 * D))
 
 
 def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int) -> list[Op]:
@@ -233,6 +206,7 @@ def exit_ops(
     deepest: bool,
     alone: bool,
     student: bool,
+    each: int = FLOAT,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
 
@@ -240,24 +214,29 @@ def exit_ops(
     `alone`: no block above keeps the exit's input. `student`: it also learns from the deepest exit, which keeps three
     tensors more.
     """
-    each = samples * config.dim * FLOAT
-    D = each * tokens
+    token = samples * config.dim * FLOAT
+    D = samples * config.dim * tokens * each
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
-        kept = 3 * each + (4 if student else 1) * logits
+        kept = 3 * token + (4 if student else 1) * logits
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
         grown = FLOAT * exit_scalars(config) if train else 0
-        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
+        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + token, backward=2 * token)]
     logits = samples * tokens * config.vocab * FLOAT
-    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train, each=each).norm()
     shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
     arriving = 2 * D + (0 if deepest else 2 * table)
-    return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
+    # In 2 bytes: the table's copy, and the logits before they are fp32 again.
+    copy, narrow = (2 * table_scalars(config), logits // 2) if each < FLOAT else (0, 0)
+    return [
+        shared,
+        Op(kept + copy, table if deepest else 0, forward=D + narrow, backward=arriving + narrow + copy),
+    ]
 
 
 def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool) -> Op:
@@ -271,7 +250,7 @@ def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill:
     return Op(forward=(2 * exits + teaching) * logits, backward=(2 + teaching) * logits)
 
 
-def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Op]:
+def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Step]:
     """Everything one micro-batch goes through, from the window's input to the loss.
 
     `train`: the weights (weight phase); otherwise gates of heads and units, with the deepest exit alone (mask phase).
@@ -280,20 +259,23 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     distill = train and workload.distill and len(shape.exits) > 1
     language = config.task == "language-modeling"
     table_trains = train and language and (not config.tied or shape.frozen == 0)
-    rotary = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
-    tape: list[Op] = rotary
+    # Masks are trained as they always are: only the weight phase has less to keep.
+    each, recompute = (workload.activation_bytes, workload.recompute) if train else (FLOAT, False)
+    tape: list[Step] = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
     if shape.frozen == 0:
         ops = embedding_ops(config, samples, tokens, workload.threads)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
+    elif each < FLOAT and not recompute:
+        tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, beside their bf16
     for i, size in enumerate(shape.window):
-        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
-        tape += block.ops(first=i == 0, held=shape.frozen > 0)
-        depth = shape.frozen + i + 1
+        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale, each=each)
+        first, depth = i == 0, shape.frozen + i + 1
+        tape += [block.recomputed(first)] if recompute else block.ops(first, held=shape.frozen > 0)
         if depth in shape.exits:
             deepest = depth == shape.top
-            alone = deepest or shape.window[i + 1].heads == 0
+            alone = deepest or (shape.window[i + 1].heads == 0 and not recompute)
             tape += exit_ops(
                 config, samples, tokens, train=train, table_trains=table_trains, deepest=deepest, alone=alone,
-                student=distill and not deepest,
+                student=distill and not deepest, each=each,
             )  # fmt: skip
     return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill)]

@@ -55,6 +55,10 @@ class Workload:
     """Training-time 1/(kept share), which keeps one more tensor a block."""
     step_in_backward: bool = False
     """Whether each gradient is stepped with and dropped as soon as it is there (`numerics.backward_step`)."""
+    recompute: bool = False
+    """Whether a block keeps its input alone and runs again in the backward (`numerics.activations`)."""
+    activation_bytes: int = 4
+    """Bytes of a scalar of the features in the weight phase: 4, or 2 for bf16 (`numerics.activations`)."""
     threads: int = 2
     """Threads of the device's kernels; some need scratch memory for each."""
 
@@ -78,6 +82,7 @@ class Workload:
             ("prefix", self.prefix, get_args(Prefix)),
             ("features", self.features, get_args(Store)),
             ("feature_bytes", self.feature_bytes, (2, 4)),
+            ("activation_bytes", self.activation_bytes, (2, 4)),
         ):
             if value not in known:
                 raise ConfigError(f"workload {name} is {value!r}; known: {', '.join(map(str, known))}")
