@@ -127,7 +127,7 @@ def _bf16_overhead(config: ModelConfig, shape: Shape, workload: Workload, phase:
         return 0
     grouped = config.queries_per_group > 1  # then keys have another width than queries
     heads, units = ({getattr(size, kind) for size in shape.window} - {0} for kind in ("heads", "units"))
-    layers = len(heads) * (3 if grouped else 2) + len(units) * 2 + 1  # and the exit
+    layers = len(heads) * (3 if grouped else 2) + len(units) * 2 + 2  # the exit; attention, norms, activation
     lengths = 2 if workload.shard % workload.batch else 1  # the last batch of an epoch may be a short one
     return BF16_SCRATCH_BYTES * workload.threads + BF16_KERNEL_BYTES * layers * lengths
 
