@@ -116,10 +116,11 @@ def print_what_fits(memory: str, batch: int, threads: int) -> None:
         rate = largest_rate(config, memory, workload)
         spec = make_spec(config, rate)
         predicted, measured = peak(config, spec, workload).total, measure(config, spec, workload, steps=3)
+        seconds = measured.cpu_seconds
         useful = flops(config, spec, plain) / 1e12  # what is computed twice counts once
         print(
             f"| {name} | {rate:.3f} | {len(spec.window)} | {predicted / 1e6:.1f} | {measured.peak_bytes / 1e6:.1f} "
-            f"| {measured.peak_bytes / predicted:.3f} | {measured.cpu_seconds:.2f} | {measured.cpu_seconds / useful:.2f} |",
+            f"| {measured.peak_bytes / predicted:.3f} | {seconds:.2f} | {seconds / useful:.2f} |",
             flush=True,
         )
 

@@ -112,10 +112,10 @@ def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
 
 def trainable_sizes(config: ModelConfig, shape: Shape) -> list[int]:
     """Scalars of each of those tensors."""
-    sizes = []
+    sizes, parameters = [], block_parameters(config).values()
     for size in shape.window:
         kept = {Axis.QUERY: size.heads, Axis.KEY: size.heads, Axis.UNIT: size.units}
-        for parameter in block_parameters(config).values():
+        for parameter in parameters:
             scalars = math.prod(parameter.shape)
             if parameter.cut is not None:
                 dim, axis = parameter.cut
