@@ -1,10 +1,14 @@
-"""Adan's step against torch's AdamW, in time and in memory, on the parameters of vit-base.
+"""Adan's step against torch's AdamW, in time and in memory, on the parameters of vit-base; and what fits a device.
 
     python -m benchmarks.optimizers [--blocks 12] [--repeats 9] [--threads 1]
+    python -m benchmarks.optimizers --fit 600MB [--batch 8]
 
 The optimisers take turns within one run, so that a noisy machine treats them alike; times are medians, CPU
 time is that of all threads. Memory is the growth of the resident set's peak during a step, each optimiser in
 a process of its own, with the allocator told to give freed blocks back at once.
+
+`--fit` asks what part of vit-base a device of so much memory can train, plainly and with one saving more at a time: the
+largest rate that the ledger promises at every window position, and its real training at the bottom, in its own process.
 """
 
 from __future__ import annotations
@@ -20,6 +24,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cos2p import model
+from cos2p.costs.budget import Workload, flops, largest_rate, peak
+from cos2p.costs.cheapest import savings
+from cos2p.costs.fitting import make_spec
+from cos2p.devices.measure import measure
 from cos2p.numerics.optimizers import TEMPORARY_BYTES, make_optimizer
 from cos2p.seeding import torch_rng
 
@@ -27,8 +36,10 @@ MIB = 1024 * 1024
 RIVAL = "AdamW foreach"
 ENTRIES = {
     "Adan": ("adan", {"weight_decay": 0.02}),
+    "Adan, 8-bit states": ("adan-8bit", {"weight_decay": 0.02}),
     RIVAL: ("adamw", {"weight_decay": 0.02, "foreach": True}),
     "AdamW (ours: fused)": ("adamw", {"weight_decay": 0.02}),
+    "AdamW, 8-bit states": ("adamw-8bit", {"weight_decay": 0.02}),
     "SGD momentum (ours: fused)": ("sgd", {"momentum": 0.9}),
 }
 
@@ -93,14 +104,40 @@ def step_peak_in_own_process(entry: str, blocks: int, threads: int) -> int:
     return int(done.stdout)
 
 
+def print_what_fits(memory: str, batch: int, threads: int) -> None:
+    """The largest part of vit-base that trains in `memory`, with one saving more in every line."""
+    config, plain = model("vit-base"), Workload(batch=batch, threads=threads)
+    print(
+        f"vit-base, batch {batch}, {memory}, {threads} thread(s), torch {torch.__version__}; each line adds to the last"
+    )
+    print("| saving | R | blocks | predicted MB | measured MB | meas/pred | CPU s a step | CPU s / TFLOP |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, workload in savings(plain):
+        rate = largest_rate(config, memory, workload)
+        spec = make_spec(config, rate)
+        predicted, measured = peak(config, spec, workload).total, measure(config, spec, workload, steps=3)
+        seconds = measured.cpu_seconds
+        useful = flops(config, spec, plain) / 1e12  # what is computed twice counts once
+        print(
+            f"| {name} | {rate:.3f} | {len(spec.window)} | {predicted / 1e6:.1f} | {measured.peak_bytes / 1e6:.1f} "
+            f"| {measured.peak_bytes / predicted:.3f} | {seconds:.2f} | {seconds / useful:.2f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--blocks", type=int, default=12, help="transformer blocks of width 768 (12: vit-base)")
     parser.add_argument("--repeats", type=int, default=9, help="steps of each optimiser")
     parser.add_argument("--threads", type=int, default=1, help="1 is least disturbed by others on the machine")
+    parser.add_argument("--fit", metavar="MEMORY", help="what part of vit-base trains in so much, such as 600MB")
+    parser.add_argument("--batch", type=int, default=8, help="samples of a step, with --fit")
     parser.add_argument("--peak", choices=list(ENTRIES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.fit:
+        print_what_fits(arguments.fit, arguments.batch, arguments.threads)
+        return
     if arguments.peak:
         print(step_peak(arguments.peak, arguments.blocks))
         return

@@ -7,9 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cos2p import ModelConfig, SubmodelSpec, model
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.flops import flops, task_flops
+from cos2p.costs.flops import block_forward, flops, task_flops
 from cos2p.costs.workload import Workload
-from cos2p.models.spec import BlockKeep
+from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract, extract_prefix
@@ -29,6 +29,14 @@ SPECS = {
     "above a prefix": SubmodelSpec(1, (BlockKeep((1, 2), (5, 6, 7)), BlockKeep((0,), (9,))), (3,)),
 }
 BATCH = 2
+
+
+def test_recomputation_is_one_forward_more_of_the_windows_blocks() -> None:
+    config = model("vit-tiny")
+    spec, plain = SubmodelSpec.full(config), Workload(batch=8)
+    more = flops(config, spec, plain.with_(recompute=True)) - flops(config, spec, plain)
+    assert more == 8 * 8 * block_forward(config, BlockSize.full(config), config.tokens)
+    assert more / flops(config, spec, plain) == pytest.approx(1 / 3, abs=0.02)
 
 
 def counted(config: ModelConfig, spec: SubmodelSpec, mask: bool) -> int:

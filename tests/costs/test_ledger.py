@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec, model
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, ledger, peak, prefix_batch
-from cos2p.costs.shape import Shape, frozen_scalars, trainable_scalars, trainable_tensors
+from cos2p.costs.ledger import (
+    BF16_KERNEL_BYTES,
+    BF16_SCRATCH_BYTES,
+    PAGE_BYTES,
+    SLACK_BYTES,
+    Ledger,
+    ledger,
+    peak,
+    prefix_batch,
+)
+from cos2p.costs.shape import Shape, frozen_scalars, trainable_scalars, trainable_sizes, trainable_tensors
 from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
@@ -27,6 +36,7 @@ def test_scalars_are_those_of_the_tensors(case: tuple[ModelConfig, SubmodelSpec,
     shape = Shape.of(config, spec)
     tensors = compact_shapes(config, spec)
     assert trainable_scalars(config, shape) == sum(math.prod(s) for s in tensors.values())
+    assert sorted(trainable_sizes(config, shape)) == sorted(math.prod(s) for s in tensors.values())
     assert trainable_tensors(config, shape) in (len(tensors), len(tensors) - 1)  # an untied table is not counted
     prefix = (compact_shape(config, name, cut) for name, cut in frozen_slices(config, spec).items())
     assert frozen_scalars(config, shape) == sum(math.prod(s) for s in prefix)
@@ -52,10 +62,20 @@ def test_the_total_is_the_sum_of_the_parts() -> None:
     assert entry.total == 87_654_321
 
 
-@pytest.mark.parametrize(("optimizer", "each"), STATE_BYTES.items())
+@pytest.mark.parametrize(("optimizer", "each"), [item for item in STATE_BYTES.items() if "8bit" not in item[0]])
 def test_the_optimizer_costs_its_state(optimizer: str, each: int) -> None:
     spec = SubmodelSpec.full(TINY)
     assert ledger(TINY, spec, Workload(optimizer=optimizer)).optimizer == each * parameter_count(TINY)
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("adan-8bit", 4), ("adamw-8bit", 2)])
+def test_states_in_8_bits_cost_a_quarter_where_there_are_codes(optimizer: str, states: int) -> None:
+    spec = SubmodelSpec.full(TINY)
+    # In each block 4·512² + 2·512·2048 scalars have codes; of the rest the patches, the positions and the exit's table.
+    coded = 8 * (4 * 512**2 + 2 * 512 * 2048) + 512 * 3 * 16 * 16 + 197 * 512 + 512 * 200
+    floats = parameter_count(TINY) - coded
+    expected = states * (coded + 4 * (coded // 256) + 4 * floats)
+    assert ledger(TINY, spec, Workload(optimizer=optimizer)).optimizer == expected
 
 
 def test_with_few_tokens_the_optimizer_step_is_the_worst_moment() -> None:
@@ -111,6 +131,38 @@ def test_micro_batches_trade_activations_for_held_gradients() -> None:
     assert quarter.total < whole.total
 
 
+def test_a_step_in_backward_holds_one_matrix_of_gradients() -> None:
+    small = model("vit-tiny", image=32)
+    spec = make_spec(small, 1.0)
+    plain, inside = (ledger(small, spec, Workload(batch=1, step_in_backward=there)) for there in (False, True))
+    assert plain.gradients == plain.weights
+    assert inside.gradients == 4 * (512 * 2048 + 512)  # fc2 of the top block, beside all activations
+    assert inside.total < plain.total - 0.9 * plain.gradients
+
+
+def test_recomputed_blocks_keep_their_input_and_one_of_them_its_inside() -> None:
+    entry = ledger(TINY, SubmodelSpec.full(TINY), Workload(batch=8, recompute=True))
+    # The worst moment is in the bottom block, when all others have left their gradients: its 16 and 1 + 4 for a moment.
+    assert entry.activations / U == pytest.approx(16 + 1 + 4, rel=0.01)
+    assert entry.gradients > 0.8 * entry.weights
+    # Stepped with, these are gone; then it is in the top block, when the inputs of all others are still there.
+    both = ledger(TINY, SubmodelSpec.full(TINY), Workload(batch=8, recompute=True, step_in_backward=True))
+    assert both.activations / U == pytest.approx(8 + 15 + 1 + 4, rel=0.05)
+    assert both.gradients == 4 * (2048 * 512 + 512)
+
+
+def test_activations_in_bf16_take_half_and_a_copy_of_the_weights() -> None:
+    spec = SubmodelSpec.full(TINY)
+    plain, narrow = (ledger(TINY, spec, Workload(batch=8, activation_bytes=each)) for each in (4, 2))
+    blocks = 8 * (4 * 512**2 + 2 * 512 * 2048)
+    assert narrow.activations == pytest.approx(plain.activations / 2 + 2 * blocks, rel=0.02)
+    assert narrow.weights == plain.weights
+    # Four sizes of layers, the exit and the rest; scratch for two threads; a short last batch has sizes of its own.
+    assert narrow.overhead - plain.overhead == 6 * BF16_KERNEL_BYTES + 2 * BF16_SCRATCH_BYTES
+    short = ledger(TINY, spec, Workload(batch=8, samples=20, activation_bytes=2))
+    assert short.overhead - narrow.overhead == 6 * BF16_KERNEL_BYTES
+
+
 def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
     spec = SubmodelSpec.full(TINY)
     mask, weight = (ledger(TINY, spec, Workload(batch=1), phase) for phase in ("mask", "weight"))
@@ -162,9 +214,11 @@ def test_an_unknown_phase_is_refused() -> None:
         ({"batch": 0}, "batch is 0; it must be at least 1"),
         ({"samples": -1}, "samples is -1; it cannot be negative"),
         ({"micro_batch": 9}, "micro_batch 9 is larger than the batch 8"),
+        ({"micro_batch": 2, "step_in_backward": True}, "micro_batch 2 is smaller than the batch 8, whose gradients"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
         ({"prefix": "cut"}, "prefix is 'cut'; known: streamed, held"),
         ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),
+        ({"activation_bytes": 1}, "activation_bytes is 1; known: 2, 4"),
         ({"feature_bytes": 3}, "feature_bytes is 3; known: 2, 4"),
     ],
 )

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec, extract_prefix, init_weights, model
 from cos2p.costs.shape import Shape
-from cos2p.costs.tape import Moment, Op, pass_tape, walk
+from cos2p.costs.tape import pass_tape
+from cos2p.costs.walk import walk
 from cos2p.costs.workload import Workload
 from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.activations import lighten
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.training.distillation import exits_loss
@@ -40,18 +42,6 @@ SWITCHED = {
 NANO = PLAIN | SWITCHED
 
 
-def test_walk_finds_the_worst_moment_of_forward_and_backward() -> None:
-    first, second = Op(kept=4, grown=1, forward=1, backward=2), Op(kept=2, grown=3, forward=5, backward=1)
-    # forward: 4+1, then 4+2+5 = 11; backward: 4+2+1 kept and 3 grown, then 4+2 kept and 3+1 grown
-    assert walk([first, second]) == Moment(activations=11, gradients=0)
-    assert walk([first, Op(kept=2, grown=9)]) == Moment(activations=6, gradients=10)
-
-
-def test_walk_over_micro_batches_holds_all_gradients_and_the_one_that_arrives() -> None:
-    # forward: 4 kept + 1, all 9 gradients held; backward: 4 kept + 2 + the arriving 9
-    assert walk([Op(kept=4, grown=9, forward=1, backward=2)], accumulated=True) == Moment(activations=15, gradients=9)
-
-
 def real_peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload, train: bool) -> int:
     """Bytes that forward and backward hold beside weights and inputs, the window's features included."""
     rng = torch_rng(0, "tape")
@@ -67,6 +57,9 @@ def real_peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload, train
     weights = {name: torch.empty(shape).normal_(std=0.02, generator=rng) for name, shape in shapes.items()}
     held = ElasticTransformer(config, spec, rescale=workload.rescale).load(weights).train(train)
     held.above = StreamedSuffix(config, spec, file)
+    if train:
+        bf16 = workload.activation_bytes == 2
+        lighten(held.blocks.values(), held.exits.values(), recompute=workload.recompute, bf16=bf16)
     batch, tokens = workload.batch, workload.length(config)
     if config.family == "vit":
         inputs = torch.randn(batch, config.channels, config.image, config.image, generator=rng)
@@ -144,6 +137,27 @@ def test_rows_that_a_device_lacks_cost_nothing() -> None:
     predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
     assert real_peak(config, spec, workload, train=True) == pytest.approx(predicted, rel=0.02)
     assert predicted < 0.6 * walk(pass_tape(config, Shape.of(config, full(config, 0, 1)), workload)).total
+
+
+LIGHTER: list[dict[str, Any]] = [
+    {"recompute": True},
+    {"activation_bytes": 2},
+    {"recompute": True, "activation_bytes": 2},
+]
+
+
+@pytest.mark.parametrize("lighter", LIGHTER)
+@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize("name", NANO)
+def test_lighter_activations_need_at_most_what_the_tape_says_and_hardly_less(
+    name: str, frozen: int, lighter: dict[str, Any]
+) -> None:
+    config = NANO[name]
+    workload, spec = Workload(batch=8, threads=1, **lighter), full(config, frozen, 3)
+    predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
+    real = real_peak(config, spec, workload, train=True)
+    # A product in bf16 has scratch, which in so small a model is seen; the ledger has a line for it.
+    assert 0.9 * predicted <= real <= (1.01 if workload.activation_bytes == 4 else 1.05) * predicted
 
 
 @st.composite

@@ -35,6 +35,7 @@ def test_what_goes_wrong_in_the_child_is_told() -> None:
         measure(model("vit-nano"), foreign, WORKLOAD)
 
 
+LIGHT = {"recompute": True, "activation_bytes": 2}
 CELLS: list[tuple[str, float, str, dict[str, Any]]] = [
     ("vit-tiny", 1.0, "bottom", {}),
     ("vit-tiny", 0.25, "bottom", {"threads": 2}),
@@ -44,6 +45,10 @@ CELLS: list[tuple[str, float, str, dict[str, Any]]] = [
     ("vit-tiny", 0.0156, "bottom", {}),
     ("vit-tiny", 0.0156, "top", {}),
     ("vit-base", 0.0156, "top", {"prefix": "held"}),
+    ("vit-tiny", 0.25, "bottom", {"step_in_backward": True, "optimizer": "adan-8bit"}),
+    ("vit-tiny", 0.25, "middle", {"step_in_backward": True, "recompute": True}),
+    ("vit-tiny", 0.0156, "top", {"activation_bytes": 2}),
+    ("vit-tiny", 0.25, "bottom", {"step_in_backward": True, "optimizer": "adan-8bit", **LIGHT}),
 ]
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import math
-import weakref
 from typing import Any
 
 import pytest
@@ -10,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from cos2p.errors import ConfigError, TrainingError
-from cos2p.numerics import optimizers
+from cos2p.numerics import adan
 from cos2p.numerics.optimizers import STATE_BYTES, TEMPORARY_BYTES, Adan, learning_rate, make_optimizer
 from cos2p.seeding import torch_rng
+from tests.numerics.temporaries import TemporaryBytes
 
 
 def parameter(values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -120,7 +118,7 @@ class TestAdan:
 
         whole = run()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(optimizers, "TEMPORARY_BYTES", chunk * 8)
+            patch.setattr(adan, "TEMPORARY_BYTES", chunk * 8)
             cut = run()
         for expected, got in zip(whole, cut, strict=True):
             assert torch.equal(got, expected)
@@ -252,28 +250,6 @@ class TestAdan:
             Adan([parameter([1.0])], **options)
 
 
-class TemporaryBytes(TorchDispatchMode):
-    """Counts the bytes of new storages that operations hand out, while they live."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        inputs = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in inputs:
-                size = tensor.untyped_storage().nbytes()
-                self.alive += size
-                weakref.finalize(tensor, self._freed, size)
-        self.peak = max(self.peak, self.alive)
-        return result
-
-    def _freed(self, size: int) -> None:
-        self.alive -= size
-
-
 class TestMakeOptimizer:
     @pytest.mark.parametrize(("name", "kind"), [("adan", Adan), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)])
     def test_known_names(self, name: str, kind: type) -> None:
@@ -301,7 +277,7 @@ class TestMakeOptimizer:
         per_parameter = [v for v in optimizer.state[theta].values() if isinstance(v, Tensor) and v.dim() > 0]
         assert sum(t.nbytes for t in per_parameter) == STATE_BYTES[entry] * 100
 
-    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd"])
+    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd", "adan-8bit", "adamw-8bit"])
     def test_needs_few_temporaries(self, name: str) -> None:
         theta = parameter(torch.ones(TEMPORARY_BYTES // 2), torch.float32)  # twice the bound
         optimizer = make_optimizer(name, [theta], lr=0.1)
@@ -310,7 +286,7 @@ class TestMakeOptimizer:
             optimizer.step()
         assert temporaries.peak <= TEMPORARY_BYTES
 
-    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd"])
+    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd", "adan-8bit", "adamw-8bit"])
     def test_groups_and_generators(self, name: str) -> None:
         first, second = parameter([1.0]), parameter([1.0])
         groups = [{"params": (t for t in [first]), "lr": 0.0}, {"params": [second]}]
@@ -320,13 +296,13 @@ class TestMakeOptimizer:
         assert first.item() == 1.0
         assert second.item() == pytest.approx(0.9)
 
-    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd"])
+    @pytest.mark.parametrize("name", ["adan", "adamw", "sgd", "adan-8bit", "adamw-8bit"])
     def test_empty_tensors_are_legal(self, name: str) -> None:
         empty = parameter(torch.zeros(0, 6))
         step(make_optimizer(name, [empty], lr=0.1), empty, torch.zeros(0, 6))
 
     def test_unknown_name_lists_the_known(self) -> None:
-        with pytest.raises(ConfigError, match="'adam' is unknown; known are adamw, adan, sgd"):
+        with pytest.raises(ConfigError, match="'adam' is unknown; known are adamw, adamw-8bit, adan, adan-8bit, sgd"):
             make_optimizer("adam", [parameter([1.0])], lr=0.1)
 
     def test_unknown_option_lists_the_known(self) -> None:

@@ -70,8 +70,9 @@ def _streamed(config: ModelConfig, tokens: int) -> float:
     return 2 * block_forward(config, full, tokens) + _input_gradient(config, full, tokens)
 
 
-def _weight_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
-    total = shape.above * _streamed(config, tokens)
+def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool) -> float:
+    total = sum(block_forward(config, size, tokens) for size in shape.window) if recompute else 0.0
+    total += shape.above * _streamed(config, tokens)
     if not shape.has_prefix:
         total += 2 * embedding_forward(config)  # an image needs no gradient
     for size in shape.window:
@@ -106,7 +107,10 @@ def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Ph
     cached = workload.caches(shape.has_prefix)
     if phase == "prefix":
         return workload.shard * prefix if cached else 0.0
-    step = _mask_step(config, shape, tokens) if phase == "mask" else _weight_step(config, shape, tokens)
+    if phase == "mask":
+        step = _mask_step(config, shape, tokens)
+    else:
+        step = _weight_step(config, shape, tokens, workload.recompute)
     return workload.batch * (step if cached else step + prefix)
 
 

@@ -24,20 +24,31 @@ from cos2p.costs.shape import (
     prefix_scalars,
     rest_scalars,
     trainable_scalars,
+    trainable_sizes,
     trainable_tensors,
 )
-from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
+from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape
+from cos2p.costs.walk import walk
 from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
-from cos2p.numerics.optimizers import CHUNK_BYTES_PER_THREAD, STATE_BYTES
+from cos2p.numerics.optimizers import STATE_BYTES, state_bytes, state_tensors, step_temporary_bytes
 
 SLACK_BYTES = 3 * 2**20
 """Small tensors in the heap, Python's own objects, pages of code that were not touched before."""
 
 PAGE_BYTES = 4096
 """A large tensor is a mapping of its own, and its header takes one page more."""
+
+BF16_SCRATCH_BYTES = 3 * 2**19
+"""A product in bf16 packs its operands, for each thread: at most 1.4 MB for any of vit-base's."""
+
+BF16_KERNEL_BYTES = 2_500_000
+"""For every size of a linear layer code is made and kept for its three products in bf16.
+
+1.8 to 1.95 MB were measured for products alone, up to 2.4 MB in the step of a thin submodel.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,19 +98,18 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     trainable = trainable_scalars(config, shape)
     gates = sum(size.heads + size.units for size in shape.window) if phase == "mask" else 0
     stepped = {"prefix": 0, "mask": gates, "weight": trainable}[phase]
-    state = STATE_BYTES[workload.optimizer]
-    tensors = trainable_tensors(config, shape) * ((2 + state // FLOAT) if phase == "weight" else 1)
+    tensors = trainable_tensors(config, shape) * ((2 + state_tensors(workload.optimizer)) if phase == "weight" else 1)
     held = frozen_table_scalars(config, shape) + (0 if phase == "prefix" else rest_scalars(config, shape))
     copies = 2 if workload.keep_start and phase == "weight" else 1
     base = Ledger(
         phase,
         "load",
         weights=FLOAT * (copies * trainable + held + 2 * gates),
-        optimizer=state * stepped,
+        optimizer=_optimizer_bytes(config, shape, workload, phase, gates),
         prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
-        overhead=SLACK_BYTES + PAGE_BYTES * tensors,
+        overhead=SLACK_BYTES + PAGE_BYTES * tensors + _bf16_overhead(config, shape, workload, phase),
     )
     moments = [base]
     if phase == "weight":
@@ -115,12 +125,33 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     return max(moments, key=lambda entry: entry.total)
 
 
+def _bf16_overhead(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> int:
+    if phase != "weight" or workload.activation_bytes == FLOAT:
+        return 0
+    grouped = config.queries_per_group > 1  # then keys have another width than queries
+    heads, units = ({getattr(size, kind) for size in shape.window} - {0} for kind in ("heads", "units"))
+    layers = len(heads) * (3 if grouped else 2) + len(units) * 2 + 2  # the exit; attention, norms, activation
+    lengths = 2 if workload.shard % workload.batch else 1  # the last batch of an epoch may be a short one
+    return BF16_SCRATCH_BYTES * workload.threads + BF16_KERNEL_BYTES * layers * lengths
+
+
+def _optimizer_bytes(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase, gates: int) -> int:
+    if phase == "weight":
+        return state_bytes(workload.optimizer, trainable_sizes(config, shape))
+    # Gates are trained block by block in small tensors, which have no codes.
+    return STATE_BYTES[workload.optimizer] * gates
+
+
 def _weight_moments(
     config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, gradients: int
 ) -> list[Ledger]:
-    worst = walk(pass_tape(config, shape, workload), accumulated=workload.micro < workload.batch)
     features = workload.micro * workload.length(config) * config.dim * FLOAT if shape.has_prefix else 0
-    chunk = CHUNK_BYTES_PER_THREAD * workload.threads  # all that a step needs beside the optimiser's state
+    chunk = step_temporary_bytes(workload.optimizer, workload.threads)
+    tape = pass_tape(config, shape, workload)
+    if workload.step_in_backward:
+        worst = walk(tape, "stepped")
+        return [replace(base, moment="pass", activations=worst.activations + chunk, gradients=worst.gradients)]
+    worst = walk(tape, "accumulated" if workload.micro < workload.batch else "kept")
     return [
         replace(base, moment="pass", activations=worst.activations, gradients=worst.gradients),
         replace(base, moment="step", activations=features + chunk, gradients=gradients),

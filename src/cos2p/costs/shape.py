@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cos2p.models.config import ModelConfig
-from cos2p.models.layout import block_parameters, embedding_parameters, exit_key, exit_parameters
+from cos2p.models.layout import (
+    Axis,
+    block_parameters,
+    embedding_parameters,
+    exit_key,
+    exit_parameters,
+    segment_width,
+)
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.submodel.rates import cut, segment_costs, spread
 from cos2p.submodel.window import exit_depths
@@ -122,6 +129,25 @@ def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
     if not config.tied:
         count += table_scalars(config, shape.rows)
     return count
+
+
+def trainable_sizes(config: ModelConfig, shape: Shape) -> list[int]:
+    """Scalars of each of those tensors."""
+    sizes, parameters = [], block_parameters(config).values()
+    for size in shape.window:
+        kept = {Axis.QUERY: size.heads, Axis.KEY: size.heads, Axis.UNIT: size.units}
+        for parameter in parameters:
+            scalars = math.prod(parameter.shape)
+            if parameter.cut is not None:
+                dim, axis = parameter.cut
+                scalars = scalars // parameter.shape[dim] * kept[axis] * segment_width(config, axis)
+            sizes.append(scalars)
+    sizes += [math.prod(p.shape) for p in exit_parameters(config).values()] * len(shape.exit_keys(config))
+    if shape.frozen == 0:
+        sizes += [math.prod(p.shape) for p in embedding_parameters(config).values()]
+    if not config.tied and table_scalars(config):
+        sizes.append(table_scalars(config))
+    return sizes
 
 
 def trainable_tensors(config: ModelConfig, shape: Shape) -> int:

@@ -11,85 +11,44 @@ of the kept heads, their keys, and the kept units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from cos2p.costs.shape import Shape, block_scalars, embedding_scalars, exit_scalars, table_scalars
+from cos2p.costs.walk import Op, Recomputed, Step, walk
 from cos2p.costs.workload import Workload
+from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize
 
 FLOAT = 4
 
 
-@dataclass(frozen=True)
-class Op:
-    """One differentiable step."""
-
-    kept: int = 0
-    """Held from its forward until its backward is done."""
-    grown: int = 0
-    """Gradients of parameters that its backward leaves behind."""
-    forward: int = 0
-    """Temporaries at the worst moment of its forward, beside what it keeps."""
-    backward: int = 0
-    """Temporaries at the worst moment of its backward, beside what it keeps: gradients that come in and go out."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a pass holds at one moment."""
-
-    activations: int = 0
-    gradients: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.activations + self.gradients
-
-
-def worst(moments: Iterable[Moment]) -> Moment:
-    return max(moments, key=lambda moment: moment.total)
-
-
-def walk(tape: list[Op], accumulated: bool = False) -> Moment:
-    """The worst moment of forward and backward.
-
-    `accumulated`: a step has several micro-batches, so all gradients are there from the first one on, and each new one
-    is a temporary until it has been added.
-    """
-    everything = sum(op.grown for op in tape)
-    moments, kept, grown = [], 0, 0
-    for op in tape:
-        kept += op.kept
-        moments.append(Moment(kept + op.forward, everything if accumulated else 0))
-    for op in reversed(tape):
-        grown += op.grown
-        if accumulated:
-            moments.append(Moment(kept + op.backward + op.grown, everything))
-        else:
-            moments.append(Moment(kept + op.backward, grown))
-        kept -= op.kept
-    return worst(moments)
-
-
 class BlockTape:
     """The ops of one block, and what it needs when it only infers.
 
     `train`: its weights get gradients (weight phase); otherwise its heads and units have gates that do (mask phase).
+    `each`: bytes of a scalar of the features, 4 or 2; with 2, every linear layer keeps its weights in 2 bytes as well.
     """
 
     def __init__(
-        self, config: ModelConfig, size: BlockSize, rows: int, *, train: bool = True, rescale: bool = False
+        self,
+        config: ModelConfig,
+        size: BlockSize,
+        rows: int,
+        *,
+        train: bool = True,
+        rescale: bool = False,
+        each: int = FLOAT,
     ) -> None:
-        self.config, self.size, self.train, self.rescale = config, size, train, rescale
+        self.config, self.size, self.train, self.rescale, self.each = config, size, train, rescale, each
         key = size.heads * config.head_dim
         query = key * config.queries_per_group
-        self.row = rows * FLOAT  # one scalar a token
+        self.row = rows * each  # one scalar a token
+        self.statistic = rows * FLOAT
         self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
         # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
-        self.sums = self.row * size.heads * config.queries_per_group
+        self.sums = self.statistic * size.heads * config.queries_per_group
         self.attended = 2 * self.Q + 2 * self.K + self.sums
         self.attended += self.row if config.family == "bert" else 0
         bias, into, out = config.biased, config.attention_bias != "none", config.attention_bias == "all"
@@ -101,6 +60,11 @@ class BlockTape:
     def _gradient(self, scalars: int) -> int:
         return FLOAT * scalars if self.train else 0
 
+    def linear(self, kept: int, grown: int, forward: int, backward: int, layers: int = 1) -> Op:
+        """An op with `layers` linear layers. In 2 bytes it keeps copies of their weights; so their gradients pass."""
+        copy = grown // 2 if self.each < FLOAT else 0
+        return Op(kept + copy, grown, forward, backward + copy // layers)
+
     def scales(self, kept: int, whole: int) -> bool:
         return self.rescale and self.train and kept < whole
 
@@ -108,7 +72,9 @@ class BlockTape:
         """Keeps its input and statistics; RMSNorm, made of several ops, the normalised input too, for its weight."""
         D = self.D
         if self.config.biased:
-            return Op(D + 2 * self.row, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
+            return Op(D + 2 * self.statistic, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
+        if self.each < FLOAT:  # it calculates in 4 bytes, and keeps that
+            return Op(4 * D + self.row, self._gradient(self.config.dim), forward=4 * D, backward=8 * D)
         weight = D if self.train else 0
         return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
 
@@ -137,14 +103,14 @@ class BlockTape:
             return self._gated_attention(first)
         # The three gradients of the common input are summed one after the other.
         summing = max(Q + 2 * K + D, Q + K + 2 * D, Q + 3 * D)
-        ops = [Op(D, self.into_heads, forward=Q + 2 * K, backward=D + summing)]
+        ops = [self.linear(D, self.into_heads, Q + 2 * K, D + summing, layers=3)]
         if self.config.qk_norm:
             ops.append(self.head_norms())
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
         ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
         scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
-        ops.append(Op(scaled, self.out_of_heads, forward=2 * D, backward=D + Q))
+        ops.append(self.linear(scaled, self.out_of_heads, 2 * D, D + Q))
         return ops
 
     def _gated_attention(self, first: bool) -> list[Op]:
@@ -167,18 +133,18 @@ class BlockTape:
         kept = D - loose
         if self.config.gated:
             ops = [
-                Op(kept, self.into_units, forward=loose + 2 * F, backward=4 * D + F),
+                self.linear(kept, self.into_units, loose + 2 * F, 4 * D + F, layers=2),
                 Op(F, forward=loose + F, backward=2 * D + 2 * F),
                 Op(2 * F, forward=loose, backward=D + 3 * F),
             ]
         else:
             ops = [
-                Op(kept, self.into_units, forward=loose + F, backward=2 * D + F),
+                self.linear(kept, self.into_units, loose + F, 2 * D + F),
                 Op(F, forward=loose + F, backward=D + 2 * F),
             ]
         if self.train:
             scaled = F if self.scales(self.size.units, self.config.mlp) else 0
-            return [*ops, Op(F, self.out_of_units, forward=2 * D + scaled, backward=D + F)]
+            return [*ops, self.linear(F, self.out_of_units, 2 * D + scaled, D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
     def beside(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
@@ -222,6 +188,16 @@ class BlockTape:
         # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
         return [replace(op, forward=op.forward + self.D) for op in ops]
 
+    def recomputed(self, first: bool = False) -> Recomputed:
+        """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it."""
+        shares = self.size.heads > 0 and (self.config.biased or self.each == FLOAT)
+        if first and self.each < FLOAT:
+            shares = False
+        below, *above = self.ops()
+        below = replace(below, kept=below.kept - (self.D if shares else 0))
+        kept = self.D * FLOAT // self.each if first else self.D
+        return Recomputed((below, *above), kept, self.inference(), arriving=self.D)
+
     def _pre_norm(self, first: bool) -> list[Op]:
         passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
         norms = self.size.heads > 0 and (self.train or not first)
@@ -239,7 +215,10 @@ class BlockTape:
         rotated = 3 * Q if self.config.family == "llama" else 0
         attention = normed + Q + 2 * K + max(rotated, Q + 2 * D)
         wide = 3 * F if self.config.gated else 2 * F
-        return max(attention, D + normed + max(wide, F + 2 * D))
+        if self.scales(self.size.units, self.config.mlp):
+            wide, attention = wide + F, attention + Q
+        copy = max(self.into_units, self.into_heads) // 2 if self.each < FLOAT else 0
+        return copy + max(attention, D + normed + max(wide, F + 2 * D))
 
 
 def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int, rows: int | None = None) -> list[Op]:
@@ -274,6 +253,7 @@ def exit_ops(
     alone: bool,
     student: bool,
     rows: int | None = None,
+    each: int = FLOAT,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
 
@@ -281,28 +261,33 @@ def exit_ops(
     `alone`: no block above keeps the exit's input. `student`: it also learns from the deepest exit, which keeps three
     tensors more.
     """
-    each = samples * config.dim * FLOAT
-    D = each * tokens
-    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
+    token = samples * config.dim * FLOAT
+    D = samples * config.dim * tokens * each
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train, each=each).norm()
     shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
-        kept = 3 * each + (4 if student else 1) * logits
+        kept = 3 * token + (4 if student else 1) * logits
         grown = FLOAT * exit_scalars(config) if train else 0
         if config.pooling == "mean":
             # Every token has a gradient of its own; what is normed first (not BERT's) is kept by its norm.
             below = Op(backward=D if deepest else 2 * D) if config.family == "bert" else shared
-            return [below, Op(kept - 2 * each, grown - below.grown, forward=D + each, backward=2 * D + each)]
+            return [below, Op(kept - 2 * token, grown - below.grown, forward=D + token, backward=2 * D + token)]
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
-        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + each, backward=2 * each)]
+        return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + token, backward=2 * token)]
     logits = samples * tokens * (config.vocab if rows is None else rows) * FLOAT
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config, rows) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
     arriving = 2 * D + (0 if deepest else 2 * table)
-    return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
+    # In 2 bytes: the table's copy, and the logits before they are fp32 again.
+    copy, narrow = (2 * table_scalars(config), logits // 2) if each < FLOAT else (0, 0)
+    return [
+        shared,
+        Op(kept + copy, table if deepest else 0, forward=D + narrow, backward=arriving + narrow + copy),
+    ]
 
 
 def suffix_op(config: ModelConfig, shape: Shape, samples: int, tokens: int) -> Op:
@@ -327,7 +312,7 @@ def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill:
     return Op(forward=(2 * exits + teaching) * logits, backward=(2 + teaching) * logits)
 
 
-def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Op]:
+def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: bool = True) -> list[Step]:
     """Everything one micro-batch goes through, from the window's input to the loss.
 
     `train`: the weights (weight phase); otherwise gates of heads and units, with the deepest exit alone (mask phase).
@@ -336,21 +321,28 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     distill = train and workload.distill and len(shape.exits) > 1
     language = config.task == "language-modeling"
     table_trains = train and language and (not config.tied or not shape.has_prefix)
-    rotary = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
-    tape: list[Op] = rotary
+    # Masks are trained as they always are: only the weight phase has less to keep.
+    each, recompute = (workload.activation_bytes, workload.recompute) if train else (FLOAT, False)
+    if (each < FLOAT or recompute) and (shape.rest or shape.above):
+        raise ConfigError("recomputation and bf16 are for submodels whose surroundings are removed, not kept")
+    tape: list[Step] = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
     if not shape.has_prefix:
         ops = embedding_ops(config, samples, tokens, workload.threads, shape.rows)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
-    exits = partial(exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows)
+    elif each < FLOAT and not recompute:
+        tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, beside their bf16
+    exits = partial(
+        exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows, each=each
+    )
     for i, (size, other) in enumerate(zip(shape.window, shape.others(config), strict=True)):
-        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
-        tape += block.ops(first=i == 0, held=shape.has_prefix)
+        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale, each=each)
+        first, depth = i == 0, shape.frozen + i + 1
+        tape += [block.recomputed(first)] if recompute else block.ops(first, held=shape.has_prefix)
         for ops in BlockTape(config, other, samples * tokens, train=False).beside():
             tape += ops
-        depth = shape.frozen + i + 1
         if depth in shape.exits:
             deepest = depth == shape.exits[-1]
-            alone = deepest or depth == shape.top or shape.window[i + 1].heads == 0
+            alone = deepest or depth == shape.top or (shape.window[i + 1].heads == 0 and not recompute)
             tape += exits(deepest=deepest, alone=alone, student=distill and not deepest)
     if shape.above:
         tape += [suffix_op(config, shape, samples, tokens), *exits(deepest=True, alone=True, student=False)]

@@ -30,7 +30,7 @@ class Workload:
     mask_epochs: int = 0
     """Passes over the shard in the mask phase (Ê); 0 is no mask phase."""
     optimizer: str = "adan"
-    """A key of `training.optimizers.STATE_BYTES`."""
+    """A key of `numerics.optimizers.STATE_BYTES`."""
     micro_batch: int = 0
     """Samples of one forward and backward; 0 means the whole batch. Smaller saves activations, not weights."""
     prefix_batch: int = 0
@@ -53,6 +53,12 @@ class Workload:
     """Whether shallow exits learn from the deepest one: their logits are held several times."""
     rescale: bool = False
     """Training-time 1/(kept share), which keeps one more tensor a block."""
+    step_in_backward: bool = False
+    """Whether each gradient is stepped with and dropped as soon as it is there (`numerics.backward_step`)."""
+    recompute: bool = False
+    """Whether a block keeps its input alone and runs again in the backward (`numerics.activations`)."""
+    activation_bytes: int = 4
+    """Bytes of a scalar of the features in the weight phase: 4, or 2 for bf16 (`numerics.activations`)."""
     threads: int = 2
     """Threads of the device's kernels; some need scratch memory for each."""
 
@@ -66,11 +72,17 @@ class Workload:
                 raise ConfigError(f"workload {name} is {getattr(self, name)}; it cannot be negative")
         if self.micro_batch > self.batch:
             raise ConfigError(f"micro_batch {self.micro_batch} is larger than the batch {self.batch}")
+        if self.step_in_backward and self.micro < self.batch:
+            raise ConfigError(
+                f"micro_batch {self.micro_batch} is smaller than the batch {self.batch}, whose gradients then add up; "
+                "step_in_backward uses each at once: set one of the two"
+            )
         for name, value, known in (
             ("optimizer", self.optimizer, tuple(STATE_BYTES)),
             ("prefix", self.prefix, get_args(Prefix)),
             ("features", self.features, get_args(Store)),
             ("feature_bytes", self.feature_bytes, (2, 4)),
+            ("activation_bytes", self.activation_bytes, (2, 4)),
         ):
             if value not in known:
                 raise ConfigError(f"workload {name} is {value!r}; known: {', '.join(map(str, known))}")

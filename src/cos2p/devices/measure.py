@@ -33,6 +33,8 @@ from cos2p.models.layout import Weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.activations import lighten
+from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.processes.child_env import CHILD_ENV
 from cos2p.seeding import torch_rng
@@ -102,19 +104,21 @@ def main() -> None:
     request = json.load(sys.stdin)
     config = ModelConfig.from_dict(request["config"])
     spec = SubmodelSpec.from_dict(request["spec"]).check(config)
-    _warm_up(config)
-    task = _Task(config, spec, Workload(**request["workload"]), request["phase"], request["form"])
+    workload = Workload(**request["workload"])
+    _warm_up(config, workload)
+    task = _Task(config, spec, workload, request["phase"], request["form"])
     print(json.dumps(asdict(task.run(request["steps"]))))
 
 
-def _warm_up(config: ModelConfig) -> None:
+def _warm_up(config: ModelConfig, workload: Workload) -> None:
     """One-time costs, so that they are in the idle state: thread pool, code of the kernels, and the buffers they keep.
 
     A step of a single wide block, a step of the smallest model of the family, and a product as large as that of logits.
     """
+    light = Workload(batch=2, recompute=workload.recompute, activation_bytes=workload.activation_bytes)
     wide, family = model("vit-base", depth=1), model(f"{config.family}-nano", task=config.task)
     for warming in (wide, family):
-        _Task(warming, SubmodelSpec.full(warming), Workload(batch=2), "weight", "cut").run(1)
+        _Task(warming, SubmodelSpec.full(warming), light, "weight", "cut").run(1)
     features, table = torch.ones(512, 1024, requires_grad=True), torch.ones(8192, 1024, requires_grad=True)
     (features @ table.T).sum().backward()
 
@@ -203,7 +207,14 @@ class _Task:
         if self.config.task == "language-modeling" and "embed.tokens" not in weights:
             weights["embed.tokens"] = self._random(self.config.vocab, self.config.dim)
         model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale, hold_prefix=hold)
+        if self.phase == "weight":
+            self._lighten(model)
         return model.load(weights).train(self.phase == "weight")
+
+    def _lighten(self, model: ElasticTransformer) -> None:
+        window = [model.blocks[str(i)] for i in range(self.spec.frozen, self.spec.top)]
+        bf16 = self.workload.activation_bytes == 2
+        lighten(window, model.exits.values(), recompute=self.workload.recompute, bf16=bf16)
 
     def _inputs(self, samples: int) -> Tensor:
         if self.config.family == "vit":
@@ -243,6 +254,12 @@ class _Task:
 
         def step(batches: _Batches) -> None:
             optimizer.zero_grad()
+            if self.workload.step_in_backward:
+                for inputs, features, labels in batches:
+                    loss = exits_loss(held(inputs, features), labels, lambda2)
+                    with stepping_in_backward(optimizer):
+                        loss.backward()
+                return
             for inputs, features, labels in batches:
                 exits_loss(held(inputs, features), labels, lambda2).backward()
             for parameter, mask in zeros.items():

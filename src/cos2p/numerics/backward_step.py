@@ -1,0 +1,84 @@
+"""The optimiser's step inside the backward pass: a gradient is used as soon as it is there, and dropped.
+
+So the gradients of all parameters are never in memory together. Parameters end up with the same bits as by an ordinary
+step, because the optimisers here treat each parameter alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cos2p.errors import ConfigError, TrainingError
+
+
+@contextmanager
+def stepping_in_backward(
+    optimizer: torch.optim.Optimizer, *, micro_batches: int = 1, clip_norm: float = 0.0
+) -> Iterator[None]:
+    """Inside, one `loss.backward()` is also the step; `optimizer.step()` is not called any more.
+
+        with stepping_in_backward(optimizer):
+            loss.backward()
+
+    The loss should be looked at before: there is no way back. `micro_batches` and `clip_norm` say what the caller
+    does in a step; more than one micro-batch, or a norm over all gradients, needs them together and is refused.
+    """
+    _refuse(optimizer, micro_batches, clip_norm)
+    done: set[Tensor] = set()
+    handles = [
+        parameter.register_post_accumulate_grad_hook(_step_of(optimizer, group, done))
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _refuse(optimizer: torch.optim.Optimizer, micro_batches: int, clip_norm: float) -> None:
+    if micro_batches != 1:
+        raise ConfigError(
+            f"micro_batches={micro_batches}: a step inside backward uses each gradient at once and cannot add them up; "
+            "take the whole batch at a time or the ordinary step"
+        )
+    if clip_norm:
+        raise ConfigError(
+            f"clip_norm={clip_norm}: the norm over all gradients is known only when all are there, and a step inside "
+            "backward drops each at once; do without one of the two"
+        )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                raise TrainingError(
+                    f"a parameter of shape {tuple(parameter.shape)} has a gradient already; a step inside backward "
+                    "does not accumulate, call optimizer.zero_grad(set_to_none=True) before"
+                )
+
+
+def _step_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], done: set[Tensor]) -> Callable[[Tensor], None]:
+    """A hook that steps its parameter alone, with the options of its group."""
+
+    def step(parameter: Tensor) -> None:
+        if parameter in done:
+            raise TrainingError(
+                f"a second backward reached a parameter of shape {tuple(parameter.shape)} in one step inside backward; "
+                "add the losses up and call backward once"
+            )
+        done.add(parameter)
+        every = optimizer.param_groups
+        optimizer.param_groups = [{**group, "params": [parameter]}]
+        try:
+            optimizer.step()
+        finally:
+            optimizer.param_groups = every
+        parameter.grad = None
+
+    return step

@@ -1,0 +1,169 @@
+"""Adan and AdamW whose states between steps are 8-bit codes: 4.06 and 2.03 bytes a scalar instead of 16 and 8.
+
+A step takes a chunk of a tensor at a time: codes become floats, the ordinary update is done, floats become codes. So
+the update itself is exact, and no temporary is as large as a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from cos2p.errors import ConfigError, TrainingError
+from cos2p.numerics.adan import Adan, require_not_negative, update_chunk
+from cos2p.numerics.blockwise import BLOCK, blocks_of, dequantize, is_small, quantize_, turns
+
+CHUNK_SCALARS = 64 * 1024
+"""Scalars that are floats at a time. Smaller chunks would take longer to call than to compute."""
+
+EIGHT_BIT_TEMPORARY_BYTES = 8 * 4 * CHUNK_SCALARS
+"""No step holds more temporaries than this: states as floats, scratch, what is rounded up, the update's own."""
+
+
+class EightBitOptimizer(torch.optim.Optimizer):
+    """What the two have in common. A tensor that is small, not fp32 or not contiguous keeps float states.
+
+    State per parameter: `step`, and for every name in `codes` the codes with their scales (`name.scales`), or floats.
+    """
+
+    codes: ClassVar[Mapping[str, torch.dtype]]
+    """The states and what they are written in: int8 has a sign, uint8 is for second moments."""
+    from_gradient: ClassVar[tuple[str, ...]] = ()
+    """States that are the gradient itself at a parameter's first step; the others are 0."""
+
+    def _update(self, theta: Tensor, g: Tensor, states: list[Tensor], step: int, group: dict[str, Any]) -> None:
+        """One step of a piece, in place, with at most one temporary of its size."""
+        raise NotImplementedError
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; return the closure's loss if there is a closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.numel():
+                    self._step_parameter(parameter, parameter.grad, group)
+        return loss
+
+    def _step_parameter(self, theta: Tensor, g: Tensor, group: dict[str, Any]) -> None:
+        if g.is_sparse:
+            raise TrainingError(
+                f"{type(self).__name__} got a sparse gradient for a parameter of shape {tuple(theta.shape)}; "
+                "build its layer with sparse=False"
+            )
+        state = self.state[theta]
+        if not state:
+            self._start(state, theta, g)
+        state["step"] += 1
+        if _has_codes(theta):
+            self._step_codes(theta.view(-1), g.reshape(-1), state, group)
+        else:
+            self._update(theta, g, [state[name] for name in self.codes], state["step"], group)
+
+    def _start(self, state: dict[str, Any], theta: Tensor, g: Tensor) -> None:
+        state["step"] = 0
+        for name, dtype in self.codes.items():
+            if _has_codes(theta):
+                state[name] = torch.zeros(theta.numel(), dtype=dtype, device=theta.device)
+                state[f"{name}.scales"] = torch.zeros(blocks_of(theta.numel()), device=theta.device)
+            else:
+                state[name] = g.clone() if name in self.from_gradient else torch.zeros_like(theta)
+
+    def _step_codes(self, theta: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        step, names = state["step"], list(self.codes)
+        space = torch.empty(len(names) + 1, min(CHUNK_SCALARS, blocks_of(theta.numel()) * BLOCK), device=theta.device)
+        added = turns(step, space.shape[1]).to(theta.device)
+        for begin in range(0, theta.numel(), CHUNK_SCALARS):
+            count = min(CHUNK_SCALARS, theta.numel() - begin)
+            whole, first = blocks_of(count) * BLOCK, begin // BLOCK
+            piece, blocks = slice(begin, begin + count), slice(first, first + blocks_of(count))
+            *values, scratch = space[:, :whole]
+            for name, floats in zip(names, values, strict=True):
+                dequantize(state[name][piece], state[f"{name}.scales"][blocks], floats, scratch)
+                if step == 1 and name in self.from_gradient:
+                    floats[:count].copy_(g[piece])
+            self._update(theta[piece], g[piece], [floats[:count] for floats in values], step, group)
+            for name, floats in zip(names, values, strict=True):
+                quantize_(floats, scratch, added[:whole], state[name][piece], state[f"{name}.scales"][blocks])
+
+    def restart(self) -> None:
+        """Forget everything: the next step is the first step of a fresh optimiser."""
+        self.state.clear()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch does, which makes every state as wide as its parameter; codes become codes again."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name, dtype in self.codes.items():
+                if f"{name}.scales" in state:
+                    state[name] = state[name].to(dtype)
+
+
+def _has_codes(theta: Tensor) -> bool:
+    return theta.dtype == torch.float32 and theta.is_contiguous() and not is_small(theta.numel())
+
+
+class Adan8bit(EightBitOptimizer):
+    """`Adan` with 8-bit states; the same options."""
+
+    codes = {"m": torch.int8, "u": torch.int8, "n": torch.uint8, "previous": torch.int8}  # noqa: RUF012
+    from_gradient = ("previous",)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        no_prox: bool = False,
+    ) -> None:
+        super().__init__(params, Adan.check(lr, betas, eps, weight_decay, no_prox))
+
+    def _update(self, theta: Tensor, g: Tensor, states: list[Tensor], step: int, group: dict[str, Any]) -> None:
+        m, u, n, previous = ([state] for state in states)
+        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "no_prox")}
+        update_chunk(([theta], [g], m, u, n, previous), step, **options)
+
+
+class AdamW8bit(EightBitOptimizer):
+    """`torch.optim.AdamW` (decoupled decay, no AMSGrad) with 8-bit states."""
+
+    codes = {"m": torch.int8, "n": torch.uint8}  # noqa: RUF012
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        require_not_negative(lr=lr, weight_decay=weight_decay)
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ConfigError(f"betas={betas}: AdamW needs two values in [0, 1), such as (0.9, 0.999)")
+        if not 0.0 < eps < math.inf:
+            raise ConfigError(f"eps={eps}: must be above 0, such as 1e-8")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def _update(self, theta: Tensor, g: Tensor, states: list[Tensor], step: int, group: dict[str, Any]) -> None:
+        (m, n), (beta1, beta2), lr = states, group["betas"], group["lr"]
+        m.lerp_(g, 1.0 - beta1)
+        n.mul_(beta2).addcmul_(g, g, value=1.0 - beta2)
+        s = math.sqrt(1.0 - beta2**step)
+        theta.mul_(1.0 - lr * group["weight_decay"])
+        theta.addcdiv_(m, n.sqrt().add_(group["eps"] * s), value=-lr * s / (1.0 - beta1**step))
