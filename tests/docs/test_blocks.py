@@ -19,7 +19,9 @@ import pytest
 from typer.main import get_command
 
 from cos2p.cli.app import app
+from cos2p.tracking.events import event_line
 from tests.docs.blocks import REPOSITORY, Block, blocks, commands, is_record, pages
+from tests.events import event
 
 RUNNABLE = ("sh", "python")
 SHOWN = [b for p in pages() for b in blocks(p) if b.language == "console" or (is_record(p) and b.language == "sh")]
@@ -51,8 +53,8 @@ def prepare(page: Path, folder: Path) -> None:
     """What a page takes for granted."""
     if name(page) == "docs/reference/events.md":
         (folder / "runs" / "first").mkdir(parents=True)
-        line = '{"kind":"merged","staleness":1,"t":1.0}\n'
-        (folder / "runs" / "first" / "events.jsonl").write_text(line, encoding="ascii")
+        line = event_line(event("merged", 1.0, staleness=1))
+        (folder / "runs" / "first" / "events.jsonl").write_text(line + "\n", encoding="ascii")
 
 
 def shell(block: Block) -> None:

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Event, Finished, Resumed, Started
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figures import RunFigures, deepest, number
+from cos2p.tracking.figure_parts import deepest, number
+from cos2p.tracking.figures import RunFigures
 
 STOPPED = 130
 """Exit code of a run that the user stopped and that can be resumed."""

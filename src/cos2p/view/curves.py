@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Finished, Merged
-from cos2p.tracking.figures import SCORES, RoundFigures, RunFigures, deepest, number
+from cos2p.tracking.figure_parts import SCORES, RoundFigures, deepest, number
+from cos2p.tracking.figures import RunFigures
 from cos2p.view import model
 
 Part = Literal["validation", "test", ""]

@@ -30,7 +30,7 @@ from cos2p.runtime.run_folder import RunFolder, begin_folder
 from cos2p.runtime.world import model_config
 from cos2p.tracking.event_kinds import Event, Stopped
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figures import DeviceFigures
+from cos2p.tracking.figure_parts import DeviceFigures
 
 FETCHABLE = ("result.json", "weights.safetensors")
 PAGE_BYTES = 128 * 2**10

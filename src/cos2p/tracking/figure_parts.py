@@ -1,0 +1,94 @@
+"""What `RunFigures` is made of: one device, one closed round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cos2p.tracking.event_kinds import Aggregated
+
+SCORES = ("top1", "top5", "f1")
+
+
+def number(value: Any) -> float | None:
+    """A number of a sane size; None for anything else, because what a client reports can be anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        return None
+    return value
+
+
+def deepest(by_exit: Mapping[str, Mapping[str, float]] | None) -> Mapping[str, float]:
+    """Scores at the deepest exit."""
+    return by_exit[max(by_exit, key=int)] if by_exit else {}
+
+
+@dataclass
+class DeviceFigures:
+    """One device: what it is, what it did."""
+
+    rate: float | None = None
+    samples: int | None = None
+    batch: int | None = None
+    memory: int | None = None
+    flops: float | None = None
+
+    tasks: int = 0
+    updates: int = 0
+    """Merged."""
+    refused: int = 0
+    failed: int = 0
+    lost: int = 0
+    """Tasks it had in hand when it restarted, left or died."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    staleness: int = 0
+    """τ of its merged updates, added up."""
+    predicted: int | None = None
+    """Bytes of its largest task, by the ledger."""
+    measured: int | None = None
+    """Largest peak measured on the device."""
+
+    here: bool = False
+    given: float | None = None
+    """When it got its last task, done or not; None if it is gone."""
+    task: str | None = None
+    """In hand."""
+    version: int = 0
+    """That it was cut from."""
+    since: float = 0.0
+    """When the task in hand was given, or the round began."""
+    spells: list[float] = field(default_factory=list)
+    """Seconds at work in this round, task by task."""
+    busy: float = 0.0
+    """Seconds at work until the end of the last round."""
+
+    def rest(self, now: float) -> None:
+        """Its task is over, whichever way."""
+        if self.task is not None:
+            self.spells.append(max(0.0, now - self.since))
+            self.task = None
+
+    def worked(self, now: float) -> float:
+        """Seconds at work in this round."""
+        going_on = [max(0.0, now - self.since)] if self.task is not None else []
+        return math.fsum(self.spells + going_on)
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """A round that is closed."""
+
+    event: Aggregated
+    ru: float | None
+    """Busy seconds of those present, against as many as the busiest had; None if nobody was busy."""
+    loss: float | None
+    """Mean over its updates, as the devices reported it."""
+    mask_loss: float | None
+    staleness: float | None
+    """Mean τ of its updates."""
+    client_top1: float | None
+    """Mean of the clients' own submodels as known then."""
+    reports: Mapping[str, Mapping[str, Any]]
+    """By client; its last one if it reported twice."""
