@@ -143,10 +143,13 @@ def trainable_sizes(config: ModelConfig, shape: Shape) -> list[int]:
                 scalars = scalars // parameter.shape[dim] * kept[axis] * segment_width(config, axis)
             sizes.append(scalars)
     sizes += [math.prod(p.shape) for p in exit_parameters(config).values()] * len(shape.exit_keys(config))
-    if shape.frozen == 0:
-        sizes += [math.prod(p.shape) for p in embedding_parameters(config).values()]
+    if not shape.has_prefix:
+        tables = {name: math.prod(p.shape) for name, p in embedding_parameters(config).items()}
+        if shape.rows is not None:
+            tables["tokens"] = shape.rows * config.dim
+        sizes += tables.values()
     if not config.tied and table_scalars(config):
-        sizes.append(table_scalars(config))
+        sizes.append(table_scalars(config, shape.rows))
     return sizes
 
 

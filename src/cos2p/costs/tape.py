@@ -84,6 +84,9 @@ class BlockTape:
         `borrowed`: the norms of a trained block that these frozen heads stand beside, trained through them too.
         """
         Q, K = self.Q, self.K
+        if self.each < FLOAT:  # as the norm of the residual does
+            sums, grown = 2 * self.sums, self._gradient(2 * self.config.head_dim)
+            return Op(4 * (Q + K) + sums, grown, forward=4 * (Q + K), backward=self.D + 8 * Q + 4 * K)
         weight = Q + K if self.train or borrowed else 0
         sums = self.sums + self.sums // self.config.queries_per_group
         grown = self._gradient(2 * self.config.head_dim)
