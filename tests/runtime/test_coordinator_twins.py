@@ -91,20 +91,6 @@ def test_every_decision_is_the_plain_ones(rules: Rules, data: st.DataObject) -> 
             quick = Coordinator.from_dict(stored, roster=NAMES[:4])
 
 
-@settings(max_examples=30, deadline=None)
-@given(rules=RULES, data=st.data())
-def test_a_checkpoint_of_the_plain_form_is_understood(rules: Rules, data: st.DataObject) -> None:
-    plain, history = PlainCoordinator(rules), History(data)
-    for _ in range(data.draw(st.integers(1, 30))):
-        history.take(list(plain.handle(history.event())))
-    quick = Coordinator.from_dict(json.loads(json.dumps(plain.to_dict())))
-    for _ in range(10):
-        event = history.event()
-        actions = quick.handle(event)
-        assert actions == plain.handle(event)
-        history.take(list(actions))
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     redispatch=st.sampled_from(["at-once", "at-aggregation"]),

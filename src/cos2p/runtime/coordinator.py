@@ -27,7 +27,7 @@ from dataclasses import asdict
 from typing import Any, assert_never
 
 from cos2p.aggregation.rules import Rules
-from cos2p.runtime.census import BUSY, HOPEFUL, NEW, PRESENT, READY, STORED, WAITED, Census, ClientRecord
+from cos2p.runtime.census import BUSY, HOPEFUL, NEW, PRESENT, READY, WAITED, Census, ClientRecord
 from cos2p.runtime.decisions import (
     Action,
     Aggregate,
@@ -388,9 +388,7 @@ class Coordinator:
         coordinator._reported = Counter(dict(state["reported"]))
         coordinator._updates = coordinator._reported.total()
         coordinator._listening = state["listening"]
-        coordinator._draw.drawn = state.get("drawn", 0)
-        if "roster" not in state:
-            state = _as_rows(state)
+        coordinator._draw.drawn = state["drawn"]
         for name in decode_roster(state["roster"], roster):
             coordinator._enrol(name)
         for number in state["away"]:
@@ -411,16 +409,6 @@ class Coordinator:
         self._versions[record.ticket.version] += 1
         if self.rules.task_timeout is not None:
             self._deadlines[_deadline(record.ticket.task)] = record
-
-
-def _as_rows(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint of version 0.1, which lists every client by name, in order."""
-    rows = []
-    for number, entry in enumerate(state["clients"]):
-        ticket = entry["ticket"]
-        opened = None if ticket is None else [ticket[field] for field in ("task", "version", "cycle", "attempt")]
-        rows.append([number, *(int(entry[field]) for field in STORED), opened])
-    return {**state, "clients": rows, "roster": [entry["name"] for entry in state["clients"]], "away": []}
 
 
 def _task_name(client: str, attempt: int) -> str:

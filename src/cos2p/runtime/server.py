@@ -386,6 +386,6 @@ class Server:
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
-        self.trained = list(values.get("trained", self.trained))
+        self.trained = list(values["trained"])
         self.extras = {n.removeprefix("extras."): g for n, g in groups.items() if n.startswith("extras.")}
         self.method.load_state(values["method"], groups.get("method", {}))
