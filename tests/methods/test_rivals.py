@@ -20,6 +20,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
+from cos2p.tracking.event_kinds import Merged
 from cos2p.training.evaluation import evaluate_exits
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
@@ -127,10 +128,10 @@ def test_a_whole_run_on_digits(name: str) -> None:
     fleet = Fleet(digits_house(updates=9), {"name": name, **RIVALS[name]}).run()
     assert fleet.done == "max_updates"
     assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
-    merged = [note.fields for note in fleet.notes if note.kind == "merged"]
+    merged = [note for note in fleet.notes if isinstance(note, Merged)]
     assert len(merged) == 9
-    assert all(math.isfinite(fields["report"]["loss"]) for fields in merged)
-    assert all(0 <= fields["report"]["local_top1"] <= 100 for fields in merged)
+    assert all(math.isfinite(note.report["loss"]) for note in merged)
+    assert all(0 <= note.report["local_top1"] <= 100 for note in merged)
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
     assert not same(fleet.server.weights, fleet.start)
     world, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)

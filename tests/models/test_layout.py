@@ -22,7 +22,7 @@ def test_cut_axes_are_whole_numbers_of_segments() -> None:
         for parameter in layout(config).values():
             if parameter.cut is not None:
                 dim, axis = parameter.cut
-                segments = config.mlp if axis is Axis.UNIT else config.groups
+                segments = {Axis.UNIT: config.mlp, Axis.ROW: config.vocab}.get(axis, config.groups)
                 assert parameter.shape[dim] == segments * segment_width(config, axis)
 
 

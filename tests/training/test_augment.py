@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cos2p.training.trainers import run_task
 
 from cos2p.data.augment import AugmentConfig
+from cos2p.methods import run_task
 from cos2p.models.spec import BlockSize
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, order, same, shard, task, window

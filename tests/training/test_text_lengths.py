@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from cos2p.training.trainers import run_task, shard_features
 
 from cos2p import ModelConfig
 from cos2p.data.examples import Examples, Normalize
 from cos2p.data.ragged import from_flat
+from cos2p.messages import Task
+from cos2p.methods import make_trainer, run_task
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
-from cos2p.training.prefix import TextFeatures
-from cos2p.training.settings import LocalSettings
+from cos2p.training.prefix import Features, TextFeatures
 from cos2p.training.shard import Shard
 from tests.submodel.strategies import random_weights
 from tests.tiny import order, task, window
@@ -80,15 +80,18 @@ def test_a_whole_task_behind_a_frozen_prefix_is_the_padded_one(config: ModelConf
         torch.testing.assert_close(found.delta[name], tensor, atol=1e-6, rtol=1e-4)
 
 
+def features_of(config: ModelConfig, work: Task, shard: Shard) -> Features | None:
+    trainer = make_trainer(config, work.order)
+    trainer.task, trainer.shard = work, shard
+    return trainer.shard_features(shard.train)
+
+
 @families
 def test_features_are_kept_at_the_texts_own_width(config: ModelConfig) -> None:
     real, padded = shards(config)
     spec = window(config, 2)
-    given = order(spec)
-    work = task(config, random_weights(config, 1), given)
-    settings = LocalSettings(batch=4)
-    found = shard_features(config, work, real, real.train, settings)
-    whole = shard_features(config, work, padded, padded.train, settings)
+    work = task(config, random_weights(config, 1), order(spec))
+    found, whole = (features_of(config, work, shard) for shard in (real, padded))
     assert isinstance(found, TextFeatures)
     assert whole is not None
     widths = real.train.widths

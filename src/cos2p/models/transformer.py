@@ -236,7 +236,11 @@ class Exit(nn.Module):
         """(B, D). A mean is taken over normed tokens; of one token the others need no norm."""
         if self.config.pooling == "mean":
             x_BTD = x_BTD if self.config.family == "bert" else self.norm(x_BTD)
-            return x_BTD[:, 1:].mean(1) if context.shares is None else torch.bmm(context.shares, x_BTD).squeeze(1)
+            return (
+                x_BTD[:, 1:].mean(1)
+                if context.shares is None
+                else torch.bmm(context.shares.to(x_BTD.dtype), x_BTD).squeeze(1)
+            )
         x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(len(x_BTD)), context.last]
         return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
