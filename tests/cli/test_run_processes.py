@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 PROGRAM = [sys.executable, "-c", "from cos2p.cli import main; main()"]
 PROMISED_FILES = (
@@ -36,7 +35,6 @@ def cos2p(*arguments: str | Path, timeout: float = 600) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
-@pytest.mark.slow
 def test_quickstart_writes_the_run_folder(tmp_path: Path) -> None:
     out = tmp_path / "run"
     ended = cos2p("run", "quickstart", "--out", out, "--set", "schedule.rounds=2", "--set", "run.checkpoint_seconds=0")

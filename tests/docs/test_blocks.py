@@ -32,8 +32,13 @@ def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", RUN, ids=name)
+FRONT = ("README.md", "docs/howto/add-a-method.md", "docs/tutorial/first-run.md")
+"""Pages that are tried with every `make test`; the others are slow together."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=() if name(p) in FRONT else pytest.mark.slow, id=name(p)) for p in RUN]
+)
 def test_what_a_page_says_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
