@@ -81,17 +81,15 @@ class Task:
     weights: Weights
     """The trainable part, compact, float32."""
     prefix: Weights = field(default_factory=dict)
-    """The frozen part below the window, as encoded by `training.prefix.encode`."""
-    extras: Weights = field(default_factory=dict)
-    """Further tensors of a method (scores, statistics)."""
+    """The frozen part, as encoded by `training.prefix.encode`."""
 
     def to_bytes(self) -> bytes:
-        return _pack(self.order.to_dict(), w=self.weights, p=self.prefix, x=self.extras)
+        return _pack(self.order.to_dict(), w=self.weights, p=self.prefix)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
-        meta, parts = _unpack(data, "w", "p", "x")
-        return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"], extras=parts["x"])
+        meta, parts = _unpack(data, "w", "p")
+        return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,22 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import BudgetError
 from cos2p.messages import Task, Update
-from cos2p.methods import build_method
-from cos2p.methods.base import Assignment, Call
 from cos2p.methods.cos2p import Cos2p
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
 from cos2p.runtime.server import Done, Effect, NewVersion, Server, Timer
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.checkpoint import Checkpoint
 from tests.runtime.played import answer, join_all, notes, restored, sent, server, snapshot
-from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, context, same
 
 
@@ -174,26 +170,6 @@ def test_a_task_made_again_after_a_restart_is_the_same_bit_for_bit(tmp_path: Any
     shared = {name for name in zero if played.versions[0][name] is played.versions[1][name]}
     assert shared
     assert {name for name in zero if zero[name] is one[name]} == shared
-
-
-class Telling(Cos2p):
-    """Sends a tensor along with every task."""
-
-    def assign(self, call: Call) -> Assignment:
-        return replace(super().assign(call), extras={"attempt": torch.tensor([call.attempt])})
-
-
-def test_extras_stay_with_their_task_over_a_restart() -> None:
-    def telling() -> Server:
-        given = context(mu=0.5)
-        return Server(given, Telling(build_method({"name": "cos2p"}, given).settings, given), random_weights(VIT, 0))
-
-    played = telling()
-    join_all(played)
-    receive(played, "pi-0")
-    again = restored(played, fresh=telling())
-    assert again.extras.keys() == {"pi-0#1", "pi-1#0", "pi-2#0"}
-    assert again.task(again.orders["pi-0#1"]).extras["attempt"].item() == 1
 
 
 # ---------------------------------------------------------------- what a task is made of

@@ -14,7 +14,7 @@ composes named parts and answers a few questions; it has no loop and does no I/O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cos2p.aggregation.merge import Merge
@@ -92,7 +92,6 @@ class Assignment:
     """One of the method's `trainers`."""
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
-    extras: Weights = field(default_factory=dict)
     lr_factor: float = 1.0
 
 

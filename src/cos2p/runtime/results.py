@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ import tomli_w
 import torch
 
 import cos2p
-from cos2p.errors import RunError
+from cos2p.data.paths import find
+from cos2p.data.tokenizers import resolved
+from cos2p.errors import DataError, RunError
 from cos2p.methods import method_class
 from cos2p.methods.base import RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.server import Server
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
@@ -52,7 +55,7 @@ def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
 
 
 def write_results(
-    recipe: Recipe, server: Server, figures: RunFigures, finished: str, folder: Path, wall: float
+    recipe: Recipe, server: Server, figures: RunFigures, classes: Classes, finished: str, folder: Path, wall: float
 ) -> dict[str, Any]:
     """Write the figures and the model into the run folder; returns the figures."""
     result = {
@@ -61,6 +64,7 @@ def write_results(
         "title": method_class(recipe.method["name"]).title,
         "finished": finished,
         **figures.result(),
+        **classes.figures(),
         "wall_seconds": round(wall, 3),
         "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
@@ -68,16 +72,36 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    save_model(folder, recipe.method["name"], server.context.config, weights)
+    save_model(folder, recipe, server.context.config, weights, classes.names)
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
 
 
-def save_model(folder: Path, method: str, config: ModelConfig, weights: Weights) -> None:
-    """As a Hugging Face folder; a smaller model whose heads do not fill its width has no form there and is left out."""
-    fitted = method_class(method).evaluation_config(config, weights)
+def save_model(folder: Path, recipe: Recipe, config: ModelConfig, weights: Weights, class_names: Sequence[str]) -> None:
+    """As a Hugging Face folder, with the names of the classes and how images or texts are prepared.
+
+    A smaller model whose heads do not fill its width has no form there and is left out.
+    """
+    fitted = method_class(recipe.method["name"]).evaluation_config(config, weights)
     if fitted == config or fitted.heads * fitted.head_dim == fitted.dim:
-        save_pretrained(folder / "model", fitted, weights)
+        images = config.family == "vit"
+        save_pretrained(
+            folder / "model",
+            fitted,
+            weights,
+            labels=class_names or None,
+            normalize=recipe.data.normalize if images else None,
+            tokenizer=None if images else _tokenizer_file(recipe),
+        )
+
+
+def _tokenizer_file(recipe: Recipe) -> Path | None:
+    """Where texts become ids by a file: none for bytes, nor where the run's files are not at hand (a fleet's admin)."""
+    try:
+        named = resolved(recipe.data, recipe.model.pretrained).tokenizer
+        return None if named == "bytes" else find(named)
+    except DataError:
+        return None
 
 
 def recipe_toml(recipe: Recipe) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.session import Session
 from cos2p.tracking.checkpoint import Checkpoint
@@ -92,7 +93,8 @@ class RunFolder:
         self._version, self._saved = session.server.versions.current, time.monotonic()
         self._saving = self._saved - began
 
-    def finish(self, session: Session, wall: float) -> dict[str, Any]:
+    def finish(self, session: Session, classes: Classes, wall: float) -> dict[str, Any]:
         """The figures and the model; a process killed in between finishes once more, with the same outcome."""
         assert session.finished is not None
-        return write_results(self.recipe, session.server, session.figures, session.finished, self.path, wall)
+        server, figures = session.server, session.figures
+        return write_results(self.recipe, server, figures, classes, session.finished, self.path, wall)

@@ -80,8 +80,6 @@ class Server:
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
-        self.extras: dict[str, Weights] = {}
-        """Their extra tensors, where a method sends any."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
         self.trained = [0] * context.config.depth
@@ -185,7 +183,6 @@ class Server:
             order,
             weights=make_trainer(config, order).sent(weights),
             prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
-            extras=self.extras.get(order.task, {}),
         )
 
     # ------------------------------------------------------------ carrying out what the coordinator says
@@ -236,8 +233,6 @@ class Server:
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        if assignment.extras:
-            self.extras[order.task] = assignment.extras
         return Send(order)
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
@@ -350,7 +345,6 @@ class Server:
     def _drop_order(self, client: str) -> None:
         task = self._task_of.pop(client, None)
         if task is not None:
-            self.extras.pop(task, None)
             self._forget_version(self.orders.pop(task).version)
 
     def _forget_version(self, version: int) -> None:
@@ -364,7 +358,6 @@ class Server:
         values, tensors = self.method.state()
         groups = {f"version.{v}": self.versions[v] for v in self.versions.held}
         groups |= {f"merge.{name}": group for name, group in self.merge.state().items()}
-        groups |= {f"extras.{task}": group for task, group in self.extras.items()}
         groups["method"] = tensors
         return {
             "coordinator": self.coordinator.to_dict(),
@@ -387,5 +380,4 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])
-        self.extras = {n.removeprefix("extras."): g for n, g in groups.items() if n.startswith("extras.")}
         self.method.load_state(values["method"], groups.get("method", {}))

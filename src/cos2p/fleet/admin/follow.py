@@ -169,7 +169,7 @@ class Follower:
                 write_atomic(self.folder / name, self._fetch(name, size))
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
-        save_model(self.folder, result["method"], self._config(), weights)
+        save_model(self.folder, self.recipe, self._config(), weights, result["classes"])
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
         self.server.ask(self._job, "fetched")
         return dict(result)

@@ -40,12 +40,12 @@ def read_task(path: Path) -> Task:
         except (ValueError, KeyError, TypeError) as error:
             raise TrainingError(f"the task that came cannot be read: {error!r}") from None
     view = _map(path)
-    parts: dict[str, Weights] = {"w": {}, "p": {}, "x": {}}
+    parts: dict[str, Weights] = {"w": {}, "p": {}}
     for key, entry in header.items():
         label, _, name = key.partition("/")
         tensor = _tensor(view, 8 + size, entry)
         parts[label][name] = tensor if label == "p" else tensor.clone()
-    return Task(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"], extras=parts["x"])
+    return Task(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -156,7 +156,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
             "run": self.run,
             "recipe": self._driver.recipe.model_dump(mode="json"),
             "config": self._driver.config.to_dict(),
-            "classes": list(self._served.classes),
+            "classes": list(self._served.classes.names),
             "beat": beat,
         }, b""
 

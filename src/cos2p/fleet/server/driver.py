@@ -324,8 +324,7 @@ class Driver(Session):
 
     def send(self, order: Order) -> None:
         data = self.server.task(order).to_bytes()
-        extras = sum(tensor.nbytes for tensor in self.server.extras.get(order.task, {}).values())
-        limit = make_trainer(self.config, order).upload() + extras + ALLOWANCE
+        limit = make_trainer(self.config, order).upload() + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, data, limit)
         self.log(self.server.dispatched(order, len(data)))
         self.port.offer(order.client, notice)

@@ -41,7 +41,7 @@ def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     global _recipe, _config, _bundle
     torch.set_num_threads(1)
     _recipe, _config = Recipe.parse(recipe), ModelConfig.from_dict(dict(config))
-    _bundle = load(_recipe.data, _recipe.seed)
+    _bundle = load(_recipe.data, _recipe.seed, _recipe.model.pretrained)
 
 
 def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from cos2p.fleet.server.driver import Driver, Port
 from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.recipe import Recipe
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.run_folder import RunFolder, begin_folder
 from cos2p.runtime.world import model_config
 from cos2p.tracking.event_kinds import Event, Stopped
@@ -52,7 +53,7 @@ class ServedRun:
         """Of this process: a new one means that the log was cut back to `base`."""
         self.base = 0
         self.driver: Driver | None = None
-        self.classes: tuple[str, ...] = ()
+        self.classes = Classes()
         self._open: RunFolder | None = None
         self._version = 0
         self._fetched = threading.Event()
@@ -71,8 +72,8 @@ class ServedRun:
             begin_folder(self.recipe, self.folder, resume=True)
             self._open = folder = RunFolder(self.folder, self.recipe, Driver.kind, as_often_as_cheap=True)
             self.base = folder.base
-            bundle = load(self.recipe.data, self.recipe.seed)
-            config, self.classes = model_config(self.recipe, bundle), bundle.class_names
+            bundle = load(self.recipe.data, self.recipe.seed, self.recipe.model.pretrained)
+            config, self.classes = model_config(self.recipe, bundle), Classes.of(bundle)
             del bundle
             evaluator = Evaluator(self.recipe, config)
             self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
@@ -96,7 +97,7 @@ class ServedRun:
         self.state = "running"
         driver.play(lambda: self._between(driver, folder), stopped)
         if driver.finished is not None:
-            folder.finish(driver, driver.now)
+            folder.finish(driver, self.classes, driver.now)
             self.state = "finished"
         else:
             if driver.begun:
