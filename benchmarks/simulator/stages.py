@@ -23,6 +23,7 @@ import torch
 from benchmarks.simulator.workload import Workload
 from cos2p.runtime import workers
 from cos2p.runtime.run import run
+from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
     "server: cut the task's weights": ("cos2p.runtime.server", "Server.task"),
@@ -32,13 +33,13 @@ STAGES = {
     "device: unpack the task": ("cos2p.messages", "Task.from_bytes"),
     "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.__init__"),
     "device: load the weights": ("cos2p.models.transformer", "ElasticTransformer.load"),
-    "device: make the optimiser": ("cos2p.training.trainers", "make_optimizer"),
+    "device: make the optimiser": ("cos2p.training.trainer", "make_optimizer"),
     "device: forward": ("cos2p.models.transformer", "ElasticTransformer.forward"),
-    "device: loss": ("cos2p.training.trainers", "exits_loss"),
+    "device: loss": ("cos2p.training.trainer", "exits_loss"),
     "device: backward": ("torch", "Tensor.backward"),
     "device: step": ("torch.optim", "SGD.step"),
-    "device: test itself (without forward)": ("cos2p.training.trainers", "local_scores"),
-    "device: the rest of training (copies, delta)": ("cos2p.training.trainers", "train_weights"),
+    "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
+    "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
     "device: pack the update": ("cos2p.messages", "Update.to_bytes"),
     "server: unpack the update": ("cos2p.messages", "Update.from_bytes"),
     "server: check at the door": ("cos2p.runtime.server", "check_update"),
@@ -104,8 +105,8 @@ def stages(work: Workload, rounds: int) -> tuple[dict[str, float], float]:
     workers.ProcessPool = Inline  # type: ignore[misc, assignment]
     marks: list[tuple[float, dict[str, float]]] = []
 
-    def listener(kind: str, fields: Any) -> None:
-        if kind == "aggregated":
+    def listener(event: Event) -> None:
+        if isinstance(event, Aggregated):
             marks.append((time.process_time(), dict(clock.seconds)))
 
     with tempfile.TemporaryDirectory() as folder:
