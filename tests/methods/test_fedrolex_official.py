@@ -16,6 +16,7 @@ from cos2p.methods.heterofl.device import Scaler
 from cos2p.methods.heterofl.method import HeteroFl, ScaledMethod
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.results import write_results
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.tracking.figures import RunFigures
@@ -103,7 +104,7 @@ def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelCon
 def test_what_heterofl_evaluates_is_what_a_run_saves(tmp_path: Path) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": "heterofl"}).run()
     recipe = digits().recipe.model_copy(update={"method": {"name": "heterofl"}})
-    write_results(recipe, fleet.server, RunFigures(), "rounds", tmp_path, wall=0.0)
+    write_results(recipe, fleet.server, RunFigures(), Classes(), "rounds", tmp_path, wall=0.0)
     saved = safetensors.torch.load_file(tmp_path / "weights.safetensors")
     assert same(saved, fleet.method.evaluated_weights(fleet.server.weights))
     assert fitted_config(fleet.context.config, saved).dim < fleet.context.config.dim
