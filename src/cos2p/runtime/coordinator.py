@@ -110,10 +110,6 @@ class Coordinator:
         given = self._clients[client].attempts if client in self._clients else 0
         return self.ticket(client, task) is None and any(task == _task_name(client, n) for n in range(given))
 
-    def open_ticket(self, client: str) -> Ticket | None:
-        """What the client was given and has not answered."""
-        return self._open.get(client)
-
     def cycle_of(self, client: str) -> int:
         """Updates accepted from this client so far."""
         return self._clients[client].cycle if client in self._clients else 0
