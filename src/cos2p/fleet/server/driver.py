@@ -249,7 +249,7 @@ class Driver(Session):
         """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
-        except BudgetError as error:
+        except (BudgetError, UpdateRefused) as error:
             return Unfit(client=ready.client, reason=str(error))
 
     def _welcome(self, member: Member) -> None:
