@@ -76,6 +76,15 @@ def test_a_part_has_its_own_names_and_no_other_blocks() -> None:
     torch.testing.assert_close(part["q.weight"], torch.ones(2, 2))
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_rows_are_those_of_the_decoded_table(precision: Precision) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    file = PrefixFile(encode({"embed.tokens": table, "embed.norm.weight": torch.ones(3)}, precision))
+    places = torch.tensor([[3, 0], [1, 3]])
+    assert torch.equal(file.rows("embed.tokens", places), file.part("embed.")["tokens"][places])
+    assert list(file.part("embed.", without="tokens")) == ["norm.weight"]
+
+
 # ---------------------------------------------------------------- features
 
 

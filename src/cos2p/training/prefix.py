@@ -24,6 +24,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
+from cos2p.models.transformer import places as places_of
 from cos2p.units import format_bytes
 
 FeaturePrecision = Literal["float32", "float16"]
@@ -69,9 +70,20 @@ class PrefixFile:
     def __init__(self, encoded: Mapping[str, Tensor]) -> None:
         self._encoded = encoded
 
-    def part(self, start: str) -> Weights:
-        chosen = {name: tensor for name, tensor in self._encoded.items() if name.startswith(start)}
+    def part(self, start: str, without: str = "") -> Weights:
+        """All tensors of a part but those whose names go on with `without`."""
+        left_out = start + without if without else None
+        chosen = {
+            name: tensor
+            for name, tensor in self._encoded.items()
+            if name.startswith(start) and not (left_out and name.startswith(left_out))
+        }
         return {name.removeprefix(start): tensor for name, tensor in decode(chosen).items()}
+
+    def rows(self, table: str, places: Tensor) -> Tensor:
+        """These rows of a table, decoded; the table itself never is."""
+        wanted = {n: self._encoded[n][places.flatten()] for n in (table, table + _SCALE) if n in self._encoded}
+        return decode(wanted)[table].view(*places.shape, -1)
 
 
 class Features:
@@ -176,7 +188,7 @@ def prefix_features(
         features = Features(samples, tokens, config.dim, store, precision)
     else:
         features = TextFeatures(widths, config.dim, store, precision)
-    embed = loaded(Embedding(config, spec.rows), prefix.part("embed."))
+    embed = _embedding(config, spec, prefix)
     for rows in slices:
         features[rows] = embed(inputs(rows))
     del embed
@@ -188,6 +200,16 @@ def prefix_features(
             features[rows] = block(features[rows], context)
         del block
     return features
+
+
+def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> Callable[[Tensor], Tensor]:
+    """Of texts only the rows they ask for are read: a table of tokens may be larger than all that trains."""
+    if config.family == "vit":
+        return loaded(Embedding(config), prefix.part("embed."))
+    rest = prefix.part("embed.", without="tokens") | {"tokens": torch.empty(0, config.dim)}
+    around = loaded(Embedding(config, ()), rest)
+    held = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
+    return lambda ids: around.placed(prefix.rows("embed.tokens", places_of(ids, held)))
 
 
 def loaded(module: M, weights: Weights) -> M:

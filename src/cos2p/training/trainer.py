@@ -240,7 +240,7 @@ class Trainer:
         """
         held, file = dict(weights), PrefixFile(self.task.prefix)
         if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
-            held["embed.tokens"] = file.part("embed.")["tokens"]
+            held["embed.tokens"] = file.part("embed.tokens")[""]
         for block in range(spec.frozen, spec.top) if spec.rest else ():
             start = f"blocks.{block}.rest."
             held |= {start + name: tensor for name, tensor in file.part(start).items()}
