@@ -110,6 +110,8 @@ class Method:
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
     """What its devices do with their tasks: all that `assign` may ask for."""
+    gathers_first: bool = False
+    """Its first version brings what all later tasks need: until then nobody gets a second task."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
 

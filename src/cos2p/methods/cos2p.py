@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 
+from cos2p.aggregation.closed_form import HeadForm
+from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
@@ -20,6 +22,7 @@ from cos2p.aggregation.weights import Rule
 from cos2p.costs.budget import mask_plan, peak
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
+from cos2p.methods.closed_heads import ExitStart, statistics_assignment
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
@@ -29,6 +32,9 @@ from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_st
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
+from cos2p.training.statistics import StatisticsTrainer
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
 
 MaskKind = Literal["trainable", "fixed", "random"]
 Suffix = Literal["removed", "streamed", "thin"]
@@ -47,7 +53,7 @@ class MaskSettings(MaskTraining):
     )
 
 
-class ExitSettings(Distillation):
+class ExitSettings(Distillation, ExitStart):
     """Exits along the depth and self-distillation between them."""
 
     kind: Literal["tiers", "none"] = Field(
@@ -122,6 +128,7 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
@@ -140,25 +147,29 @@ class Cos2p(Method):
         """Each client's last mask of each block, as its updates told."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
+        self.told: set[str] = set()
+        """Clients that have told sums of their features."""
+        self.gathers_first = self.settings.exits.form is not None
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         schedule = self.context.schedule
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
 
     def merge(self) -> Merge:
-        weighting = self.settings.weighting
-        return SegmentMerge(
-            self.context.config,
-            weighting.rule,
-            weighting.staleness_exponent,
-            weighting.momentum,
-            weighting.step_exponent,
+        config, exits, weighting = self.context.config, self.settings.exits, self.settings.weighting
+        options = weighting.model_dump()
+        return (
+            SegmentMerge(config, **options)
+            if exits.form is None
+            else HeadMerge(config, exits.form, exits.ridge, **options)
         )
 
     # ------------------------------------------------------------ which submodel
 
     def assign(self, call: Call) -> Assignment:
         member, settings = call.member, self.settings
+        if settings.exits.form is not None and member.name not in self.told:
+            return self._statistics(member, settings.exits.form)
         blocks = self.next_blocks(member, call.cycle)
         start = blocks.start
         for block in blocks:
@@ -178,6 +189,13 @@ class Cos2p(Method):
             local,
             quotas=_quotas(spec, quotas) if trains_masks else None,
             prefix_precision=settings.prefix.precision,
+        )
+
+    def _statistics(self, member: Member, form: HeadForm) -> Assignment:
+        depth, prefix = self.context.config.depth, self.settings.prefix
+        depths = range(1, depth + 1) if self.settings.window.suffix == "removed" else (depth,)
+        return statistics_assignment(
+            self.context, member, depths, form, prefix.precision, **shared(prefix, FeatureCache)
         )
 
     def next_blocks(self, member: Member, cycle: int) -> range:
@@ -286,6 +304,9 @@ class Cos2p(Method):
     # ------------------------------------------------------------ what the server remembers
 
     def accepted(self, order: Order, update: Update) -> None:
+        if order.trainer == StatisticsTrainer.name:
+            self.told.add(order.client)
+            return
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
         own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
@@ -296,7 +317,7 @@ class Cos2p(Method):
             name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
             for name, blocks in self.masks.items()
         }
-        return {"masks": masks, "dispatched": self.dispatched}, {}
+        return {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told)}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         for name, blocks in values["masks"].items():
@@ -305,6 +326,7 @@ class Cos2p(Method):
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
+        self.told = set(values["told"])
 
 
 def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, ...]:

@@ -75,7 +75,7 @@ Effect = Send | Timer | Event | NewVersion | Done
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         self.context, self.method = context, method
-        self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
+        self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
@@ -149,11 +149,13 @@ class Server:
         merge = method.merge()
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
 
-    def _rules(self) -> Rules:
+    def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        if version == 0 and self.method.gathers_first:
+            redispatch = "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
@@ -319,6 +321,8 @@ class Server:
         previous = self.versions.current
         self.versions.advance(self.merge.apply(self.weights))
         self._forget_version(previous)
+        if previous == 0:
+            self.coordinator.rules = self._rules(action.version)
         return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
@@ -369,7 +373,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current)
         for name, group in groups.items():

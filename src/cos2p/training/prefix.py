@@ -152,6 +152,9 @@ def _mapped(count: int, dtype: torch.dtype) -> Tensor:
 Batches = Callable[[slice], Tensor]
 """Rows of the shard to model inputs."""
 
+Watch = Callable[[int, slice, Tensor, Context], None]
+"""Told of every batch behind every block: the depth, the rows, their features."""
+
 
 @torch.no_grad()
 def prefix_features(
@@ -164,6 +167,7 @@ def prefix_features(
     store: Store = "memory",
     precision: Precision = "float32",
     widths: Tensor | None = None,
+    watch: Watch | None = None,
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time.
 
@@ -185,7 +189,9 @@ def prefix_features(
         block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, inputs(rows))
-            features[rows] = block(features[rows], context)
+            features[rows] = x_BTD = block(features[rows], context)
+            if watch is not None:
+                watch(i + 1, rows, x_BTD, context)
         del block
     return features
 
