@@ -39,6 +39,7 @@ from cos2p.runtime.decisions import (
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
+from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -230,6 +231,7 @@ class Server:
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
         )
+        order = self._as_needed(order)
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
@@ -255,6 +257,18 @@ class Server:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
         return make_trainer(self.context.config, order).memory(samples).total
+
+    def _as_needed(self, order: Order) -> Order:
+        """Recompute only where the recipe says `needed` and the task does not fit without."""
+        trainer = make_trainer(self.context.config, order)
+        if trainer.local.savings.recompute != "needed":
+            return order
+        for answer in ("no", "yes"):
+            settings = with_savings(trainer.settings, recompute=answer)
+            order = replace(order, settings=settings.model_dump(mode="json"))
+            if self._needed_memory(order) <= self.context.members[order.client].device.memory:
+                break
+        return order
 
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""

@@ -61,12 +61,15 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         batch=batch,
         samples=samples,
         epochs=settings.epochs,
-        optimizer=settings.optimizer,
+        optimizer=settings.stepper,
         features=settings.features,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
+        step_in_backward=settings.savings.step_in_backward,
+        recompute=settings.savings.recompute != "no",
+        activation_bytes=2 if settings.savings.bf16 else 4,
     )
 
 
@@ -105,6 +108,6 @@ def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, 
     shape = trained_shape(config, order)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
     if order.quotas is not None:
-        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch))
+        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch), step_in_backward=False)
         phases.append(shape_ledger(config, Shape.of(config, order.spec), small, "mask"))
     return max(phases, key=lambda entry: entry.total)

@@ -18,7 +18,7 @@ A method with a device half of its own derives from it and overrides what differ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -34,6 +34,8 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.activations import lighten
+from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract
@@ -43,9 +45,12 @@ from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
 from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
-from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.settings import ExtendedSettings, LocalSettings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.suffix import StreamedSuffix
+
+_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
+"""What decides which savings a trainer can make."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +96,27 @@ class Trainer:
 
     def __init__(self, config: ModelConfig, order: Order) -> None:
         self.config, self.order = config, order
-        self.settings = self.settings_type.model_validate(order.settings)
+        given = self.settings_type.model_validate(order.settings)
+        self.settings = without_savings(given, *self._impossible_savings())
 
     @property
     def local(self) -> LocalSettings:
         """Epochs, batch and the like."""
         return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
+
+    def _impossible_savings(self) -> Iterator[str]:
+        """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
+
+        One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
+        one with a model of its own runs its blocks itself.
+        """
+        own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
+        if own - {"build"}:
+            yield "step_in_backward"
+        if own & {"optimizers", "fit"}:
+            yield "eight_bit"
+        if own & {"build", "fit"}:
+            yield from ("recompute", "bf16")
 
     # ------------------------------------------------------------ what travels
 
@@ -173,13 +193,21 @@ class Trainer:
                 stepper.zero_grad(set_to_none=True)
             objective, loss = self._judge(batch)
             losses.append(loss)
-            objective.backward()
-            self.before_step()
-            for stepper in steppers:
-                stepper.step()
-            self.after_step()
+            self._step(objective, steppers)
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
+
+    def _step(self, objective: Tensor, steppers: list[Optimizer]) -> None:
+        """One backward pass and what follows from it."""
+        if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
+            with stepping_in_backward(steppers[0]):
+                objective.backward()
+            return
+        objective.backward()
+        self.before_step()
+        for stepper in steppers:
+            stepper.step()
+        self.after_step()
 
     def _judge(self, batch: Batch) -> tuple[Tensor, float]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
@@ -255,7 +283,10 @@ class Trainer:
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
-        return self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+        model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+        savings = self.local.savings
+        lighten(model.blocks.values(), model.exits.values(), recompute=savings.recompute != "no", bf16=savings.bf16)
+        return model
 
     def begin(self) -> None:
         """The model is ready, nothing has happened yet."""
@@ -263,7 +294,7 @@ class Trainer:
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        return [make_optimizer(self.local.optimizer, trainable, self.order.lr, self.local.weight_decay)]
+        return [make_optimizer(self.local.stepper, trainable, self.order.lr, self.local.weight_decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
         """The outputs of all exits, shallowest first."""
