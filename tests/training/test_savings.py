@@ -52,7 +52,7 @@ def test_the_ledger_counts_every_saving() -> None:
     config = ModelConfig("vit", dim=384, depth=6, heads=6, mlp=1536, classes=10, image=64, patch=8, channels=3)
     plain = bytes_of(config)
     # Where what the forward keeps is the most, the gradients are not yet there at the worst moment.
-    assert bytes_of(config, 1, step_in_backward=True) < 0.9 * bytes_of(config, 1)
+    assert bytes_of(config, 1, step_in_backward=True) < 0.95 * bytes_of(config, 1)
     assert bytes_of(config, eight_bit=True) < 0.7 * plain  # 12 of 28 bytes a scalar go
     assert bytes_of(config, recompute="yes") < 0.9 * plain
     assert bytes_of(config, bf16=True) < 0.97 * plain
