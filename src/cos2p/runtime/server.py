@@ -36,6 +36,7 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
+from cos2p.runtime.shelves import Shelves
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
@@ -83,6 +84,7 @@ class Server:
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
+        self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
 
@@ -180,10 +182,14 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
+        frozen = extract_prefix(weights, config, order.spec)
+        if order.shelved is not None:
+            held = tuple(order.shelved.held)
+            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(
             order,
             weights=make_trainer(config, order).sent(weights),
-            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
+            prefix=encode(frozen, order.prefix_precision),
         )
 
     # ------------------------------------------------------------ carrying out what the coordinator says
@@ -232,6 +238,8 @@ class Server:
             label_skew=training.label_skew,
         )
         order = self._as_needed(order)
+        if assignment.drift is not None:
+            order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
@@ -290,6 +298,7 @@ class Server:
 
     def _merge(self, action: Merge, update: Update, size: float) -> Merged:
         order = self.orders[action.task]
+        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         weight = self.merge.add(
             Contribution(
                 client=action.client,
@@ -330,8 +339,9 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous = self.versions.current
-        self.versions.advance(self.merge.apply(self.weights))
+        previous, before = self.versions.current, self.weights
+        self.versions.advance(self.merge.apply(before))
+        self.shelves.moved(before, self.weights)
         self._forget_version(previous)
         return [closed, NewVersion(action.version)]
 
@@ -379,6 +389,7 @@ class Server:
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
             "trained": self.trained,
+            "shelves": self.shelves.state(),
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
@@ -394,4 +405,5 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])
+        self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))

@@ -88,10 +88,19 @@ def submodel_flops(
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
     forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(config, tokens)
     return TaskFlops(
-        prefix=(samples + test_samples) * prefix_forward(config, shape, tokens),
+        prefix=(samples + test_samples) * _prefix_pass(config, order, shape, tokens),
         masks=masks,
         training=training + test_samples * forward,
     )
+
+
+def _prefix_pass(config: ModelConfig, order: Order, shape: Shape, tokens: int) -> float:
+    """One sample through the frozen part, from the features on that the device has of earlier tasks."""
+    whole = prefix_forward(config, shape, tokens)
+    known = order.shelved.features if order.shelved is not None else 0
+    if known == 0:
+        return whole
+    return sum(block_forward(config, size, tokens) for size in shape.prefix[known:])
 
 
 def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> int:

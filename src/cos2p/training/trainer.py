@@ -44,9 +44,18 @@ from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
-from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
+from cos2p.training.prefix import (
+    Features,
+    FreshFeatures,
+    PrefixFile,
+    TextFeatures,
+    features_at,
+    part_of,
+    prefix_features,
+)
 from cos2p.training.settings import ExtendedSettings, LocalSettings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
+from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
 
 _HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
@@ -93,6 +102,8 @@ class Trainer:
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
+    shelf: Shelf | None = None
+    """Frozen parts and features of earlier tasks, if the device keeps any."""
 
     def __init__(self, config: ModelConfig, order: Order) -> None:
         self.config, self.order = config, order
@@ -161,14 +172,33 @@ class Trainer:
 
     # ------------------------------------------------------------ on the device
 
-    def run(self, task: Task, shard: Shard, remembered: Remembered) -> tuple[Update, Remembered]:
+    def run(
+        self, task: Task, shard: Shard, remembered: Remembered, shelf: Shelf | None = None
+    ) -> tuple[Update, Remembered]:
         """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
+        self.shelf = shelf
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
         self.task, self.remembered = task, dict(remembered)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
+        self._shelve()
         return self.train(), self.remembered
+
+    def _shelve(self) -> None:
+        """Put aside what came with the task and is wanted again."""
+        shelved = self.order.shelved
+        if shelved is None:
+            return
+        if self.shelf is None:
+            raise Lacking("the task counts on frozen parts of earlier ones, and nothing is kept here")
+        for key in shelved.parts.keys() - shelved.held:
+            self.shelf.put(part_of(self.task.prefix, key))
+
+    def _frozen(self) -> PrefixFile:
+        shelved = self.order.shelved
+        held = {} if shelved is None else {key: shelved.parts[key] for key in shelved.held}
+        return PrefixFile(self.task.prefix, held, self.shelf)
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -242,20 +272,39 @@ class Trainer:
         features = prefix_features(
             self.config,
             self.order.spec,
-            PrefixFile(self.task.prefix),
+            self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
             prefix_samples(self.config, self.order, self.local, len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
+            lambda values: self._known_features(part, values),
         )
+        self._keep_features(part, features.values)
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
 
+    def _known_features(self, part: Examples, values: Tensor) -> int:
+        """Fill in what an earlier task left, if the server thinks it is still good and it is there."""
+        shelved = self.order.shelved
+        if shelved is None or self.shelf is None or not shelved.features:
+            return 0
+        way = chain(shelved.through(shelved.features))
+        return shelved.features if self.shelf.read_features(self._owner(part), way, values) else 0
+
+    def _keep_features(self, part: Examples, values: Tensor) -> None:
+        shelved = self.order.shelved
+        if shelved is not None and self.shelf is not None and shelved.features < self.order.spec.frozen:
+            way = chain(shelved.through(self.order.spec.frozen))
+            self.shelf.put_features(self._owner(part), way, values)
+
+    def _owner(self, part: Examples) -> str:
+        return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
+
     def _behind_prefix(self, inputs: Tensor) -> Tensor:
-        count, file = len(inputs), PrefixFile(self.task.prefix)
+        count, file = len(inputs), self._frozen()
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
@@ -264,7 +313,7 @@ class Trainer:
         These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
         and the blocks above if they do: read one by one when they are needed.
         """
-        held, file = dict(weights), PrefixFile(self.task.prefix)
+        held, file = dict(weights), self._frozen()
         if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
             held["embed.tokens"] = file.part("embed.")["tokens"]
         for block in range(spec.frozen, spec.top) if spec.rest else ():
