@@ -76,7 +76,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             )
             self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
             found = self._training.start()
-            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops)
+            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops, found["rows"])
             self._link.insist("ready", facts.to_dict() | {"session": self.session})
         except (LinkDown, Refusal) as error:
             self.logger.error(f"cannot join the run: {error}")
