@@ -50,12 +50,16 @@ def statistics_assignment(
     depths: Sequence[int],
     form: HeadForm,
     precision: Precision = "float16",
+    drift: float | None = None,
     **cache: object,
 ) -> Assignment:
-    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows."""
+    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
+
+    With `drift` the frozen parts stay on the device for later tasks (see `Assignment`).
+    """
     config = context.config
     check_has_classes(config)
-    spec = statistics_spec(config)
+    spec = context.tables(statistics_spec(config), member)
 
     def settings(batch: int) -> StatisticsSettings:
         local = context.local(member, batch=batch, **cache).model_dump()
@@ -66,4 +70,4 @@ def statistics_assignment(
         return needed <= member.device.memory or not context.enforce_memory
 
     chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision)
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)

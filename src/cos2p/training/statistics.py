@@ -150,6 +150,7 @@ class StatisticsTrainer(Trainer):
     # ------------------------------------------------------------ on the device
 
     def train(self) -> Update:
+        self.task = replace(self.task, prefix={**self.task.prefix, **self.task.weights})  # all of it only infers
         order, part = self.order, replace(self.shard.train, augmenter=None)
         if part.widths is not None:  # texts of like width together, so that little is padded
             part = part.subset(part.widths.argsort(stable=True))
@@ -164,16 +165,16 @@ class StatisticsTrainer(Trainer):
         prefix_features(
             self.config,
             replace(order.spec, frozen=self.config.depth),
-            PrefixFile({**self.task.prefix, **self.task.weights}),
+            self._frozen(),
             lambda rows: self.shard.inputs(part, rows),
             len(part),
             min(self.settings.batch, len(part)),
             self.settings.features,
             self.settings.feature_precision,
             part.widths,
-            watch,
+            watch=watch,
         )
-        report = {"local_samples": 0}
+        report = {"local_samples": 0, "prefix_recomputed": 1}  # no features are kept for later tasks
         return Update(order.client, order.task, order.version, order.spec, {}, len(part), report, self.sums)
 
     def _exit(self, depth: int) -> Exit:
