@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from cos2p.aggregation.closed_form import closed_form
@@ -32,7 +34,7 @@ def contribution(extras: Weights, delta: Weights, weights: Weights) -> Contribut
 
 
 def merge() -> HeadMerge:
-    return HeadMerge(VIT, "means", 0.3, rule="uniform")
+    return HeadMerge(VIT, "means", "means", 0.3, rule="uniform")
 
 
 def expected(*devices: Weights) -> torch.Tensor:
@@ -72,3 +74,12 @@ def test_the_state_in_the_middle_of_a_round_goes_on_exactly() -> None:
         to.add(contribution(told(2), {}, after), after)
     again.load_state(broken.state())
     assert same(again.apply(after), straight.apply(after))
+
+
+def test_what_is_told_at_the_end_replaces_the_exit() -> None:
+    start, to = init_weights(VIT, 0), merge()
+    to.add(contribution(told(1), {}, start), start)
+    first = to.apply(start)
+    to.add(replace(contribution(told(2), {}, first), settings={"final": True}), first)
+    to.add(contribution({}, random_delta(VIT, SubmodelSpec.full(VIT), 5), first), first)
+    assert torch.equal(to.apply(first)[WEIGHT], expected(told(2)))

@@ -34,9 +34,19 @@ class ExitStart(Settings):
         description="`discriminant`: added to the scatter, as a share of its mean variance, 0.03 to 1.",
     )
 
+    finish: Literal["trained", "means", "discriminant"] = Field(
+        default="trained",
+        description="Where the top exit ends: as it was `trained`, or once more in closed form, from sums that every "
+        "device tells in the last round (the two last rounds then wait for everybody).",
+    )
+
     @property
-    def form(self) -> HeadForm | None:
+    def start_form(self) -> HeadForm | None:
         return None if self.start == "fresh" else self.start
+
+    @property
+    def finish_form(self) -> HeadForm | None:
+        return None if self.finish == "trained" else self.finish
 
 
 def check_has_classes(config: ModelConfig) -> None:
@@ -51,6 +61,7 @@ def statistics_assignment(
     form: HeadForm,
     precision: Precision = "float16",
     drift: float | None = None,
+    final: bool = False,
     **cache: object,
 ) -> Assignment:
     """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
@@ -63,7 +74,9 @@ def statistics_assignment(
 
     def settings(batch: int) -> StatisticsSettings:
         local = context.local(member, batch=batch, **cache).model_dump()
-        return StatisticsSettings.model_validate(local | {"depths": tuple(depths), "moments": form == "discriminant"})
+        return StatisticsSettings.model_validate(
+            local | {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
+        )
 
     def fits(batch: int) -> bool:
         needed = statistics_memory(config, spec, settings(batch), member.samples).total

@@ -14,6 +14,7 @@ from typing import Any
 from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.rules import Rules
+from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
@@ -160,6 +161,8 @@ class Server:
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
         if version == 0 and self.method.gathers_first:
             redispatch = "at-aggregation"
+        if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
+            trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
@@ -351,7 +354,7 @@ class Server:
         self.versions.advance(self.merge.apply(before))
         self.shelves.moved(before, self.weights)
         self._forget_version(previous)
-        if previous == 0:
+        if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
         return [closed, NewVersion(action.version)]
 

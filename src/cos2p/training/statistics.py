@@ -45,6 +45,7 @@ TOLERANCE = 1e-3
 class StatisticsSettings(LocalSettings):
     depths: tuple[int, ...] = Field(min_length=1, description="Behind how many blocks features are summed, ascending.")
     moments: bool = Field(default=False, description="Also the sum of x·xᵀ: dim² / 2 scalars at every depth.")
+    final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
 
 
 def statistics_spec(config: ModelConfig) -> SubmodelSpec:
