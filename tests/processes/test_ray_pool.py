@@ -109,5 +109,5 @@ def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(cluster: Any, tmp_path
 
 
 def test_no_cluster_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="no Ray cluster answers.*ray start --head"):
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
         RayPool("127.0.0.1:1", 1, _start, "never")

@@ -69,9 +69,8 @@ def run(
     voice = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
-    chosen = _load(
-        recipe, out, [*(changes or ()), *_as_changes(seed, workers), *_engine_changes(engine, address)], method
-    )
+    options = [*_as_changes(seed, workers), *_engine_changes(engine, address)]
+    chosen = _load(recipe, out, [*(changes or ()), *options], method)
     folder = out or default_folder(chosen, method)
     with (
         following_run(folder, voice, _again(folder, fleet)) as listener,

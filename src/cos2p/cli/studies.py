@@ -120,9 +120,8 @@ def conduct(
 
     try:
         with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
-            report = drive(
-                Runner(place, view, jobs, retry, engine=engine or {}), lambda so_far: write_report(so_far, place)
-            )
+            runner = Runner(place, view, jobs, retry, engine=engine or {})
+            report = drive(runner, lambda so_far: write_report(so_far, place))
             write_report(report, place)
     except StudyInterrupted as stop:
         complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
