@@ -36,7 +36,6 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
-from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
 from cos2p.units import format_bytes
@@ -179,11 +178,8 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
-        return Task(
-            order,
-            weights=make_trainer(config, order).sent(weights),
-            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
-        )
+        trainer = make_trainer(config, order)
+        return Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), order.prefix_precision))
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 
