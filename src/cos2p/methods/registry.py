@@ -27,6 +27,7 @@ _BUILT_IN = (
     "fedasync",
     "fedavg",
     "fedbuff",
+    "fedlora",
     "fedmezo",
     "fedpm",
     "fedrolex",
