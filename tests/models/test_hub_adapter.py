@@ -11,7 +11,7 @@ import torch
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import CheckpointError
-from cos2p.methods.fedlora.adapters import adapter_shapes, first_adapters, merged
+from cos2p.methods.adapters.factors import adapter_shapes, first_adapters, merged
 from cos2p.models.hub import load_pretrained
 from cos2p.models.hub_adapter import save_adapter
 from cos2p.models.layout import Weights, init_weights

@@ -13,8 +13,8 @@ import torch
 from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call, RunContext
-from cos2p.methods.fedlora.adapters import is_adapter, merged
 from cos2p.methods.fitting import needed_bytes
 from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
@@ -103,8 +103,8 @@ def test_a_device_takes_the_largest_rank_that_fits_and_the_head_below_that() -> 
     house = context(VIT.with_(dim=64, mlp=128, heads=4))
     method = build_method({"name": "fedlora"}, house)
     member = next(iter(house.members.values()))
-    options = list(method.options(member, (32, 16, 8, 4, 2), 0, method.settings))  # type: ignore[attr-defined]
-    needed = {o.settings.rank: needed_bytes(house, member, o) for o in options}  # type: ignore[attr-defined]
+    options = list(method.options(member))  # type: ignore[attr-defined]
+    needed = {o.settings.rank: needed_bytes(method, member, o) for o in options}  # type: ignore[attr-defined]
     assert list(needed) == [32, 16, 8, 4, 2, 0]
     assert list(needed.values()) == sorted(set(needed.values()), reverse=True)
     for rank, memory in needed.items():
@@ -122,10 +122,10 @@ def test_devices_of_unequal_ranks_train_together() -> None:
     members = list(house.members.values())
     method = build_method({"name": "fedlora"}, house)
     tasks = [
-        {o.settings.rank: o for o in method.options(m, (32, 4), 0, method.settings)}  # type: ignore[attr-defined]
+        {o.settings.rank: o for o in method.options(m)}  # type: ignore[attr-defined]
         for m in members
     ]
-    memories = [needed_bytes(house, m, t[r]) for m, t, r in zip(members, tasks, (32, 4, 0), strict=True)]
+    memories = [needed_bytes(method, m, t[r]) for m, t, r in zip(members, tasks, (32, 4, 0), strict=True)]
     fleet = Fleet(with_memory(house, *memories), FORMS["hlora"]).run()
     assert [order.settings["rank"] for order in fleet.orders[:3]] == [32, 4, 0]
     assert not [note for note in fleet.notes if isinstance(note, Refused)]

@@ -10,14 +10,14 @@ from pydantic import Field
 
 from cos2p.costs.budget import Ledger
 from cos2p.costs.tape import FLOAT
-from cos2p.methods.fedlora.adapters import Target, adapter_shapes, first_factor, take_rank
-from cos2p.methods.fedlora.costs import AdapterLoad
-from cos2p.methods.fedlora.model import AdaptedTransformer
+from cos2p.methods.adapters.costs import AdapterLoad
+from cos2p.methods.adapters.factors import Target, adapter_shapes, first_factor, take_rank
+from cos2p.methods.adapters.model import AdaptedTransformer
 from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
+from cos2p.submodel.slicing import frozen_slices, take, window_slices
 from cos2p.training.costs import TaskFlops, workload
-from cos2p.training.prefix import PrefixFile
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainer import Trainer
 
@@ -66,9 +66,12 @@ class LoraTrainer(Trainer):
 
     def sent_frozen(self, weights: Weights) -> Weights:
         """Embeddings, all blocks that run, and the output table of a language model."""
-        run = [*range(self.order.spec.frozen), *self.settings.blocks]
-        starts = ("embed.", "lm_head.", *(f"blocks.{block}." for block in run))
-        return {name: weights[name] for name in layout(self.config) if name.startswith(starts)}
+        spec, table = self.order.spec, layout(self.config)
+        slices = dict(frozen_slices(self.config, spec))
+        if "lm_head.weight" in table:
+            slices["lm_head.weight"] = window_slices(self.config, spec)["lm_head.weight"]
+        streamed = tuple(f"blocks.{block}." for block in self.settings.blocks)
+        return take(weights, slices) | {name: weights[name] for name in table if name.startswith(streamed)}
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, Shape]:
         return {**self.exits(), **self.trained_adapters()}
@@ -94,6 +97,7 @@ class LoraTrainer(Trainer):
             trained=[*own, *exits],
             exit_scalars=sum(exits),
             held=every - sum(own),
+            rows=None if self.order.spec.rows is None else len(self.order.spec.rows),
         )
 
     def memory(self, samples: int) -> Ledger:
@@ -112,7 +116,7 @@ class LoraTrainer(Trainer):
     # ------------------------------------------------------------ on the device
 
     def build(self, spec: SubmodelSpec) -> AdaptedTransformer:
-        settings, file = self.settings, PrefixFile(self.task.prefix)
+        settings, file = self.settings, self._frozen()
         held = {name: tensor.clone() for name, tensor in self.start.items()}
         for name, shape in self.adapters().items():
             if name not in held:

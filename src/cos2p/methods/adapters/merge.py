@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.methods.fedlora.adapters import is_adapter
+from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 

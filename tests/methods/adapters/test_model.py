@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.messages import Order, Precision, Task
 from cos2p.methods import make_trainer
-from cos2p.methods.fedlora.adapters import adapter_shapes, first_adapters, is_adapter, merged
-from cos2p.methods.fedlora.device import LoraSettings
-from cos2p.methods.fedlora.model import AdaptedTransformer
+from cos2p.methods.adapters.device import LoraSettings
+from cos2p.methods.adapters.factors import adapter_shapes, first_adapters, is_adapter, merged
+from cos2p.methods.adapters.model import AdaptedTransformer
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer, Embedding

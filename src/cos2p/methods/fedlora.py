@@ -25,34 +25,20 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge
-from cos2p.aggregation.rules import Redispatch
-from cos2p.aggregation.triggers import Trigger
-from cos2p.messages import Precision
-from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
-from cos2p.methods.fedlora.adapters import adapter_shapes, check_targets, first_adapters, merged
-from cos2p.methods.fedlora.device import AdapterSettings, LoraSettings, LoraTrainer
-from cos2p.methods.fedlora.merge import FactorMerge, ProductMerge
-from cos2p.methods.fitting import first_that_fits
+from cos2p.methods.adapters.device import AdapterSettings
+from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
+from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
+from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
+from cos2p.methods.fitting import STORES, first_that_fits
+from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
-from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.settings import Settings, shared
-from cos2p.training.trainer import Trainer
+from cos2p.settings import Settings
 
 RANKS = (32, 16, 8, 4, 2)
 """What a device chooses from; below the smallest it trains the head alone."""
 
 
-class FrozenBaseSettings(Settings):
-    """What does not depend on adapters."""
-
-    weights: Literal["uniform", "samples"] = Field(default="uniform", description="How devices are averaged.")
-    precision: Precision = Field(default="float16", description="Of the base on the wire: float32, float16 or int8.")
-    aggregation: Literal["synchronous", "semi-asynchronous"] = Field(
-        default="synchronous", description="`semi-asynchronous`: by schedule.mu and schedule.t_clk, late work is kept."
-    )
-
-
-class FedLoraSettings(FrozenBaseSettings, AdapterSettings):
+class FedLoraSettings(LateWorkSettings, AdapterSettings):
     form: Literal["hlora", "ffa", "fedit"] = Field(
         default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
     )
@@ -66,56 +52,7 @@ class FedLoraSettings(FrozenBaseSettings, AdapterSettings):
         return self
 
 
-class FrozenBaseMethod(Method):
-    """A base that nobody trains, streamed; adapters of some rank, or the head alone."""
-
-    trainers: ClassVar[tuple[type[Trainer], ...]] = (LoraTrainer,)
-    settings: FrozenBaseSettings
-
-    def rules(self) -> tuple[Trigger, Redispatch]:
-        schedule = self.context.schedule
-        if self.settings.aggregation == "synchronous":
-            return super().rules()
-        return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
-
-    def options(self, member: Member, ranks: tuple[int, ...], first: int, adapters: AdapterSettings) -> Iterator[
-        Assignment
-    ]:  # fmt: skip
-        """Tasks of these ranks, the largest first; then the head alone. Blocks below `first` have no adapters."""
-        depth = self.context.config.depth
-        for rank in (*ranks, 0):
-            frozen = first if rank else depth - 1
-            for features in ("memory", "disk"):
-                yield self.task(member, rank, frozen, tuple(range(frozen, depth)), features, adapters)
-
-    def task(
-        self,
-        member: Member,
-        rank: int,
-        frozen: int,
-        blocks: tuple[int, ...],
-        features: Literal["memory", "disk"],
-        adapters: AdapterSettings,
-    ) -> Assignment:
-        config = self.context.config
-        window = (BlockKeep.full(config),) * (config.depth - frozen)
-        spec = SubmodelSpec(frozen, window, (config.depth,), fixed_embeddings=True)
-        local = self.context.local(member, features=features).model_dump()
-        settings = LoraSettings.model_validate(
-            {**local, **shared(adapters, AdapterSettings), "rank": rank, "blocks": blocks, "factors": self.factors}
-        )
-        return Assignment(spec, settings, LoraTrainer, prefix_precision=self.settings.precision)
-
-    @property
-    def factors(self) -> Literal["both", "up"]:
-        """Which factors of an adapter train."""
-        return "both"
-
-    def merge(self) -> Merge:
-        return FactorMerge(self.context.config, self.settings.weights)
-
-
-class FedLora(FrozenBaseMethod):
+class FedLora(LateWorkMethod):
     name: ClassVar[str] = "fedlora"
     title: ClassVar[str] = "FedLoRA"
     settings_type: ClassVar[type[Settings]] = FedLoraSettings
@@ -131,16 +68,20 @@ class FedLora(FrozenBaseMethod):
         self.chosen: dict[str, Assignment] = {}
         """Each member's task: always the same one."""
 
-    @property
-    def factors(self) -> Literal["both", "up"]:
-        return "up" if self.settings.form == "ffa" else "both"
-
     def assign(self, call: Call) -> Assignment:
         name = call.member.name
         if name not in self.chosen:
-            options = self.options(call.member, self.ranks, self.first, self.settings)
-            self.chosen[name] = first_that_fits(self.context, call.member, options, "the head alone")
+            self.chosen[name] = first_that_fits(self, call.member, self.options(call.member), "the head alone")
         return self.chosen[name]
+
+    def options(self, member: Member) -> Iterator[Assignment]:
+        """Tasks of every rank, the largest first; then the head alone."""
+        blocks = tuple(range(self.first, self.context.config.depth))
+        factors: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
+        for rank in self.ranks:
+            for store in STORES:
+                yield self.adapter_task(member, rank, self.first, blocks, store, self.settings, factors)
+        yield self.head_alone(member)
 
     def initial_weights(self, weights: Weights) -> Weights:
         blocks = range(self.first, self.context.config.depth)
@@ -155,13 +96,12 @@ class FedLora(FrozenBaseMethod):
         return kind(self.context.config, self.settings.weights)
 
 
-class LinearProbe(FrozenBaseMethod):
+class LinearProbe(LateWorkMethod):
     """The head alone, on features of the untouched base: what any fine-tuning has to beat."""
 
     name: ClassVar[str] = "probe"
     title: ClassVar[str] = "linear probe"
-    settings_type: ClassVar[type[Settings]] = FrozenBaseSettings
+    settings_type: ClassVar[type[Settings]] = LateWorkSettings
 
     def assign(self, call: Call) -> Assignment:
-        options = self.options(call.member, (), 0, AdapterSettings())
-        return first_that_fits(self.context, call.member, options, "the head alone")
+        return self.head_alone(call.member)

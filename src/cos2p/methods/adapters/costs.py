@@ -11,7 +11,7 @@ from cos2p.costs.shape import Shape, block_scalars, table_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, exit_ops, loss_op
 from cos2p.costs.walk import Op, Step, walk
 from cos2p.costs.workload import Workload
-from cos2p.methods.fedlora.adapters import Target
+from cos2p.methods.adapters.factors import Target
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import block_parameters
 from cos2p.models.spec import BlockSize
@@ -36,6 +36,8 @@ class AdapterLoad:
     exit_scalars: int
     held: int
     """Scalars of factors that are held and not trained."""
+    rows: int | None = None
+    """Rows of the token tables that the device has; None: all."""
 
     @property
     def tokens(self) -> int:
@@ -46,7 +48,8 @@ class AdapterLoad:
         """The frozen part, below a window of next to nothing."""
         full = BlockSize.full(self.config)
         window = (BlockSize(0, 0),)
-        return Shape(self.frozen, window, (self.frozen + 1,), (full,) * self.frozen, fixed_embeddings=True)
+        prefix = (full,) * self.frozen
+        return Shape(self.frozen, window, (self.frozen + 1,), prefix, rows=self.rows, fixed_embeddings=True)
 
     # ------------------------------------------------------------ bytes
 
@@ -66,7 +69,7 @@ class AdapterLoad:
 
     def training(self) -> Ledger:
         config, work, count = self.config, self.work, sum(self.trained)
-        table = table_scalars(config)  # the output table of a language model, frozen
+        table = table_scalars(config, self.rows)  # the output table of a language model, frozen
         tensors = len(self.trained) * (3 + state_tensors(work.optimizer))
         cached = self.prefix(1).features
         base = Ledger(
@@ -78,12 +81,13 @@ class AdapterLoad:
             inputs=self.prefix(1).inputs,
             overhead=SLACK_BYTES + PAGE_BYTES * tensors,
         )
-        worst = walk(self._tape())
+        worst = walk(self._tape(), "stepped" if work.step_in_backward else "kept")
         batch = work.micro * self.tokens * config.dim * FLOAT
         chunk = step_temporary_bytes(work.optimizer, work.threads)
+        kept = 0 if work.step_in_backward else FLOAT * count
         return max(
-            replace(base, activations=worst.activations, gradients=worst.gradients),
-            replace(base, moment="step", activations=batch + chunk, gradients=FLOAT * count),
+            replace(base, activations=worst.activations + (chunk if not kept else 0), gradients=worst.gradients),
+            replace(base, moment="step", activations=batch + chunk, gradients=kept),
             key=lambda entry: entry.total,
         )
 
@@ -91,9 +95,10 @@ class AdapterLoad:
         config, samples = self.config, self.work.micro
         rotary = [Op(2 * self.tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
         exits = exit_ops(
-            config, samples, self.tokens, train=True, table_trains=False, deepest=True, alone=True, student=False
-        )
-        return [*rotary, self._streamed_op(), *exits, loss_op(config, samples, self.tokens, 1, distill=False)]
+            config, samples, self.tokens, train=True, table_trains=False, deepest=True, alone=True, student=False,
+            rows=self.rows,
+        )  # fmt: skip
+        return [*rotary, self._streamed_op(), *exits, loss_op(config, samples, self.tokens, 1, False, self.rows)]
 
     def _streamed_op(self) -> Op:
         """All streamed blocks: what went into each is kept, and one of them is in memory, decoded from 16 bits."""
@@ -130,12 +135,12 @@ class AdapterLoad:
             block = streamed_block(self.config, self.tokens)
         else:  # nothing below the head is trained
             block = block_forward(self.config, BlockSize.full(self.config), self.tokens)
-        return self.streamed * (block + 4 * self._adapters()) + 3 * exit_forward(self.config, self.tokens)
+        return self.streamed * (block + 4 * self._adapters()) + 3 * exit_forward(self.config, self.tokens, self.rows)
 
     def forward_flops(self) -> float:
         """One sample, tested."""
         block = block_forward(self.config, BlockSize.full(self.config), self.tokens)
-        return self.streamed * (block + self._adapters()) + exit_forward(self.config, self.tokens)
+        return self.streamed * (block + self._adapters()) + exit_forward(self.config, self.tokens, self.rows)
 
     def _adapters(self) -> float:
         """One sample through the adapters of one block."""

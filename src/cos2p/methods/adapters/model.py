@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cos2p.methods.fedlora.adapters import Target
+from cos2p.methods.adapters.factors import Target
 from cos2p.models.config import ModelConfig
 from cos2p.models.context import Context
 from cos2p.models.layout import Weights

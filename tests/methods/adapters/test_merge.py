@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.fedlora.adapters import adapter_shapes, first_adapters
-from cos2p.methods.fedlora.merge import FactorMerge, ProductMerge, factored
+from cos2p.methods.adapters.factors import adapter_shapes, first_adapters
+from cos2p.methods.adapters.merge import FactorMerge, ProductMerge, factored
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import SubmodelSpec
 from tests.tiny import VIT, assert_close, same
