@@ -51,6 +51,7 @@ class Recipe(Settings):
     @classmethod
     def parse(cls, values: Mapping[str, Any], origin: str = "recipe") -> Recipe:
         """The recipe, or a `RecipeError` that names every wrong field at once."""
+        values = with_form(values)
         if wrong := recipe_problems(values):
             raise RecipeError(f"{origin}: " + "; ".join(wrong))
         recipe = cls.model_validate(dict(values))
@@ -82,6 +83,17 @@ def switch_method(values: dict[str, Any], name: str) -> None:
     values["method"] = {**(old if same else {}), "name": name}
 
 
+def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
+    if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
+        return values
+    known = methods().get(str(method.get("name")))
+    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
+        return values
+    return {**values, "method": {**method, "form": "pretrained"}}
+
+
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     """One line for each wrong field, from the whole recipe and from its method; empty if it can run."""
     wrong: list[str] = []
@@ -97,7 +109,7 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
             wrong += problems(error, "method")
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
-    return wrong + _model_problems(values) + _device_problems(values)
+    return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)
 
 
 def _model_problems(values: Mapping[str, Any]) -> list[str]:
@@ -131,6 +143,21 @@ def _device_problems(values: Mapping[str, Any]) -> list[str]:
         except ConfigError as error:
             wrong.append(f"fleet.devices.{number}: {error}")
     return wrong
+
+
+def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
+    """A method whose devices cannot leave the embeddings as they are; that it keeps all rows is no problem."""
+    training, method = values.get("training", {}), values.get("method", {"name": "cos2p"})
+    if not (isinstance(training, Mapping) and isinstance(method, Mapping)) or training.get("embeddings") != "frozen":
+        return []
+    known = methods().get(str(method.get("name")))
+    if known is None or "frozen" in known.embeddings:
+        return []
+    return [f"training.embeddings: 'frozen' is not for the method {known.name!r}; it has {_listed(known.embeddings)}"]
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " or ".join(map(repr, values))
 
 
 def tomllib_load(text: str, origin: str) -> dict[str, Any]:
