@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.admission import check_update
@@ -17,7 +19,7 @@ from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.messages import Order, Task, Update
+from cos2p.messages import Order, Piece, Task, Update, write_task
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -39,7 +41,7 @@ from cos2p.runtime.decisions import (
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.embeddings import held_tables
-from cos2p.training.prefix import encode
+from cos2p.training.prefix import encode, prefix_pieces
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -186,6 +188,13 @@ class Server:
             prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
         )
 
+    def write_task(self, order: Order, path: Path) -> None:
+        """The same into a file. Of a large model no second copy is made for it."""
+        weights, config = self.versions[order.version], self.context.config
+        sent = make_trainer(config, order).sent(weights)
+        trained = {name: Piece(tensor, partial(sent.__getitem__, name)) for name, tensor in sent.items()}
+        write_task(path, order, trained, prefix_pieces(weights, config, order.spec, order.prefix_precision))
+
     # ------------------------------------------------------------ carrying out what the coordinator says
 
     def _carry_out(self, actions: list[Action], update: Update | None = None, size: float = 0.0) -> list[Effect]:
@@ -322,9 +331,8 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous = self.versions.current
-        self.versions.advance(self.merge.apply(self.weights))
-        self._forget_version(previous)
+        asked_for = self.versions.current in self.coordinator.in_flight_versions()
+        self.versions.advance(self.merge.apply(self.weights), keep=asked_for)
         return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
@@ -377,10 +385,10 @@ class Server:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules()
         current = int(values["current"])
-        self.versions = Versions(groups[f"version.{current}"], current)
+        self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
             kind, _, rest = name.partition(".")
-            if kind == "version":
+            if kind == "version" and int(rest) != current:
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
