@@ -190,14 +190,22 @@ class _Task:
         """Filled in place: the tensor is made once, as if it were read from a file."""
         return torch.empty(shape).normal_(std=0.02, generator=self.rng)
 
-    def _part(self, start: str) -> Weights:
+    def _part(self, start: str, without: str = "") -> Weights:
         """One part of the prefix: the embeddings or a block."""
         slices = frozen_slices(self.config, self.spec)
         return {
             name.removeprefix(start): self._random(*compact_shape(self.config, name, cut))
             for name, cut in slices.items()
-            if name.startswith(start)
+            if name.startswith(start) and name != without
         }
+
+    def _streamed_part(self, start: str) -> Weights:
+        """The same as it is streamed. A token table stays in its file, of which rows are read: one stands for all."""
+        part = self._part(start, without="embed.tokens")
+        if start == "embed." and self.config.family != "vit":
+            rows = self.config.vocab if self.spec.rows is None else len(self.spec.rows)
+            part["tokens"] = torch.zeros(1, self.config.dim, dtype=torch.float16).expand(rows, -1)
+        return part
 
     def _load(self) -> ElasticTransformer:
         hold = self.workload.prefix == "held"
@@ -238,7 +246,7 @@ class _Task:
         precision: Precision = "float32" if self.workload.feature_bytes == 4 else "float16"
         store: Store = "disk" if self.workload.features == "disk" else "memory"
         batch = prefix_batch(self.config, self.spec, self.workload)
-        prefix = _RandomPrefix(self._part, self.config.dim)
+        prefix = _RandomPrefix(self._streamed_part)
         return prefix_features(self.config, self.spec, prefix, self._rows, samples, batch, store, precision)
 
     def _rows(self, rows: slice) -> Tensor:
@@ -314,16 +322,12 @@ class _Task:
 class _RandomPrefix(PrefixFile):
     """A prefix file whose parts are made up when they are asked for."""
 
-    def __init__(self, part: Callable[[str], Weights], width: int) -> None:
+    def __init__(self, part: Callable[[str], Weights]) -> None:
         super().__init__({})
-        self._make, self._width = part, width
+        self._make = part
 
-    def part(self, start: str, without: str = "") -> Weights:
-        parts = self._make(start)
-        return {name: tensor for name, tensor in parts.items() if not (without and name.startswith(without))}
-
-    def rows(self, table: str, places: Tensor) -> Tensor:
-        return torch.full((*places.shape, self._width), 0.02, dtype=torch.float16).float()
+    def encoded(self, start: str) -> Weights:
+        return {start + name: tensor for name, tensor in self._make(start).items()}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.rules import Rules
+from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
@@ -38,10 +39,12 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
+from cos2p.runtime.shelves import Shelves
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode, prefix_pieces
+from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -78,13 +81,14 @@ Effect = Send | Timer | Event | NewVersion | Done
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         self.context, self.method = context, method
-        self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
+        self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
+        self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
 
@@ -152,11 +156,15 @@ class Server:
         merge = method.merge()
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
 
-    def _rules(self) -> Rules:
+    def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        if version == 0 and self.method.gathers_first:
+            redispatch = "at-aggregation"
+        if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
+            trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
@@ -182,10 +190,14 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
+        frozen = extract_prefix(weights, config, order.spec)
+        if order.shelved is not None:
+            held = tuple(order.shelved.held)
+            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(
             order,
             weights=make_trainer(config, order).sent(weights),
-            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
+            prefix=encode(frozen, order.prefix_precision),
         )
 
     def write_task(self, order: Order, path: Path) -> None:
@@ -243,6 +255,9 @@ class Server:
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
         )
+        order = self._as_needed(order)
+        if assignment.drift is not None:
+            order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
@@ -269,6 +284,18 @@ class Server:
         samples = self.context.members[order.client].samples
         return make_trainer(self.context.config, order).memory(samples).total
 
+    def _as_needed(self, order: Order) -> Order:
+        """Recompute only where the recipe says `needed` and the task does not fit without."""
+        trainer = make_trainer(self.context.config, order)
+        if trainer.local.savings.recompute != "needed":
+            return order
+        for answer in ("no", "yes"):
+            settings = with_savings(trainer.settings, recompute=answer)
+            order = replace(order, settings=settings.model_dump(mode="json"))
+            if self._needed_memory(order) <= self.context.members[order.client].device.memory:
+                break
+        return order
+
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
@@ -291,6 +318,7 @@ class Server:
 
     def _merge(self, action: Merge, update: Update, size: float) -> Merged:
         order = self.orders[action.task]
+        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         weight = self.merge.add(
             Contribution(
                 client=action.client,
@@ -331,8 +359,11 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        asked_for = self.versions.current in self.coordinator.in_flight_versions()
-        self.versions.advance(self.merge.apply(self.weights), keep=asked_for)
+        before, asked_for = self.weights, self.versions.current in self.coordinator.in_flight_versions()
+        self.versions.advance(self.merge.apply(before), keep=asked_for)
+        self.shelves.moved(before, self.weights)
+        if self.method.gathers_first or self.method.gathers_last:
+            self.coordinator.rules = self._rules(action.version)
         return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
@@ -379,11 +410,12 @@ class Server:
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
             "trained": self.trained,
+            "shelves": self.shelves.state(),
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
@@ -394,4 +426,5 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])
+        self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))

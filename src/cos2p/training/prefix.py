@@ -27,6 +27,7 @@ from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
 from cos2p.submodel.slicing import Slice, compact_shape, frozen_names, frozen_slices, take
+from cos2p.training.shelf import Shelf
 from cos2p.units import format_bytes
 
 FeaturePrecision = Literal["float32", "float16"]
@@ -85,25 +86,29 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
 
 
 class PrefixFile:
-    """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded."""
+    """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded.
 
-    def __init__(self, encoded: Mapping[str, Tensor]) -> None:
-        self._encoded = encoded
+    `held`: parts that did not come with the task, by their names on the shelf.
+    """
 
-    def part(self, start: str, without: str = "") -> Weights:
-        """All tensors of a part but those whose names go on with `without`."""
-        left_out = start + without if without else None
-        chosen = {
-            name: tensor
-            for name, tensor in self._encoded.items()
-            if name.startswith(start) and not (left_out and name.startswith(left_out))
-        }
-        return {name.removeprefix(start): tensor for name, tensor in decode(chosen).items()}
+    def __init__(
+        self, encoded: Mapping[str, Tensor], held: Mapping[str, str] | None = None, shelf: Shelf | None = None
+    ) -> None:
+        self._encoded, self._held, self._shelf = encoded, held or {}, shelf
 
-    def rows(self, table: str, places: Tensor) -> Tensor:
-        """These rows of a table, decoded; the table itself never is."""
-        wanted = {n: self._encoded[n][places.flatten()] for n in (table, table + _SCALE) if n in self._encoded}
-        return decode(wanted)[table].view(*places.shape, -1)
+    def encoded(self, start: str) -> Weights:
+        """The tensors of a part as they came, by their full names."""
+        if self._shelf is not None and start in self._held:
+            return self._shelf.get(self._held[start])
+        return part_of(self._encoded, start)
+
+    def part(self, start: str) -> Weights:
+        return {name.removeprefix(start): tensor for name, tensor in decode(self.encoded(start)).items()}
+
+
+def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:
+    """The tensors of one part, by their full names."""
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 class Features:
@@ -184,6 +189,16 @@ def _mapped(count: int, dtype: torch.dtype) -> Tensor:
 Batches = Callable[[slice], Tensor]
 """Rows of the shard to model inputs."""
 
+Watch = Callable[[int, slice, Tensor, Context], None]
+"""Told of every batch behind every block: the depth, the rows, their features."""
+
+Known = Callable[[Tensor], int]
+"""Fills features from an earlier task in and says how many blocks they went through; 0: there are none."""
+
+
+def nothing_known(values: Tensor) -> int:
+    return 0
+
 
 @torch.no_grad()
 def prefix_features(
@@ -196,10 +211,13 @@ def prefix_features(
     store: Store = "memory",
     precision: Precision = "float32",
     widths: Tensor | None = None,
+    known: Known = nothing_known,
+    watch: Watch | None = None,
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time.
 
-    `widths`: for texts whose batches are only as wide as they need to be.
+    `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
+    `watch`: told of the features behind every block.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
@@ -208,28 +226,40 @@ def prefix_features(
         features = Features(samples, tokens, config.dim, store, precision)
     else:
         features = TextFeatures(widths, config.dim, store, precision)
-    embed = _embedding(config, spec, prefix)
-    for rows in slices:
-        features[rows] = embed(inputs(rows))
-    del embed
-    for i in range(spec.frozen):
+    start = known(features.values)
+    if start == 0:
+        embed = _embedding(config, spec, prefix)
+        for rows in slices:
+            features[rows] = embed(inputs(rows))
+        del embed
+    for i in range(start, spec.frozen):
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
         block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, inputs(rows))
-            features[rows] = block(features[rows], context)
+            features[rows] = x_BTD = block(features[rows], context)
+            if watch is not None:
+                watch(i + 1, rows, x_BTD, context)
         del block
     return features
 
 
 def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> Callable[[Tensor], Tensor]:
-    """Of texts only the rows they ask for are read: a table of tokens may be larger than all that trains."""
+    """Of texts only the rows they ask for are decoded: a table of tokens may be larger than all that trains."""
     if config.family == "vit":
         return loaded(Embedding(config), prefix.part("embed."))
-    rest = prefix.part("embed.", without="tokens") | {"tokens": torch.empty(0, config.dim)}
-    around = loaded(Embedding(config, ()), rest)
+    encoded = dict(prefix.encoded("embed."))
+    table = {name: encoded.pop(name) for name in ("embed.tokens", "embed.tokens" + _SCALE) if name in encoded}
+    rest = {name.removeprefix("embed."): tensor for name, tensor in decode(encoded).items()}
+    around = loaded(Embedding(config, ()), rest | {"tokens": torch.empty(0, config.dim)})
     held = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
-    return lambda ids: around.placed(prefix.rows("embed.tokens", places_of(ids, held)))
+    return lambda ids: around.placed(rows_of(table, places_of(ids, held)))
+
+
+def rows_of(table: Mapping[str, Tensor], places: Tensor) -> Tensor:
+    """These rows of an encoded table (and of its scales, if it has them), decoded; the table itself never is."""
+    (rows,) = decode({name: tensor[places.flatten()] for name, tensor in table.items()}).values()
+    return rows.view(*places.shape, -1)
 
 
 def loaded(module: M, weights: Weights) -> M:

@@ -117,7 +117,12 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         remembered.parent.mkdir(exist_ok=True)
         outcome = self._training.train(Job(str(task), str(spool / "update"), str(remembered)))
         if not outcome.done:
-            return {"failure": outcome.reason, "out_of_memory": outcome.out_of_memory, "numbers": outcome.numbers}
+            return {
+                "failure": outcome.reason,
+                "out_of_memory": outcome.out_of_memory,
+                "lacking": outcome.lacking,
+                "numbers": outcome.numbers,
+            }
         trained = time.monotonic()
         sent = self._send(notice.task, spool / "update")
         seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}
