@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,7 +157,7 @@ class Update:
 
     @classmethod
     def from_file(cls, path: Path) -> Update:
-        """The same from a file, which may be deleted then: its tensors stay mapped, and take no memory of the process."""
+        """The same from a file, which may be deleted then: its tensors stay mapped and are not read into memory."""
         return cls._read(lambda: _unpack_file(path, "d", "x"))
 
     @classmethod
@@ -235,6 +236,11 @@ class Piece:
     like: Tensor
     """Its shape and type, without values."""
     make: Callable[[], Tensor]
+
+
+def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """Of tensors that are there already."""
+    return {name: Piece(tensor, partial(tensors.__getitem__, name)) for name, tensor in tensors.items()}
 
 
 def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:

@@ -65,7 +65,7 @@ class Versions:
 
 
 def _mapped(tensors: Weights, path: Path) -> Weights:
-    """The same values in a file that has no name any more: it is gone with the tensors, even if the process is killed."""
+    """The same values in a file that has no name any more: it is gone with the tensors, however the process ends."""
     try:
         safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
         return safetensors.torch.load_file(path)

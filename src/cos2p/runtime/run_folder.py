@@ -89,12 +89,14 @@ class RunFolder:
         version = session.server.versions.current
         if self._version is None:
             self._version = version
+        if version != self._version and self._writer.busy:
+            self._writer.wait()  # the version it writes is a copy of the model more, as soon as there is a newer one
         pause = min(self._seconds, CHEAP * self._saving) if self._as_often_as_cheap else self._seconds
         if version == self._version or time.monotonic() - self._saved < pause:
             return
         if not is_large(session.server.weights):
             self.save(session)
-        elif not self._writer.busy and not session.server.merge.holders:
+        elif not session.server.merge.holders:
             # Between two rounds there are no sums: nothing has to be copied for a file that takes a while.
             self._save_beside(session)
 

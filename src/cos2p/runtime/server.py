@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.messages import Order, Piece, Task, Update, write_task
+from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -42,7 +41,7 @@ from cos2p.runtime.decisions import (
 from cos2p.runtime.shelves import Shelves
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.embeddings import held_tables
-from cos2p.training.prefix import encode, prefix_pieces
+from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
 
@@ -198,10 +197,10 @@ class Server:
 
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
-        weights, config = self.versions[order.version], self.context.config
-        sent = make_trainer(config, order).sent(weights)
-        trained = {name: Piece(tensor, partial(sent.__getitem__, name)) for name, tensor in sent.items()}
-        write_task(path, order, trained, prefix_pieces(weights, config, order.spec, order.prefix_precision))
+        weights, trainer = self.versions[order.version], make_trainer(self.context.config, order)
+        held = tuple(order.shelved.held) if order.shelved is not None else ()
+        frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
+        write_task(path, order, pieces_of(trainer.sent(weights)), frozen)
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 

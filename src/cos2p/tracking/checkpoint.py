@@ -1,7 +1,7 @@
 """A checkpoint: one file, replaced atomically. JSON, named groups of tensors, blobs; never pickle.
 
-Tensors that several groups share (a version and its successor, mostly) are stored once. What is written is a `Snapshot`:
-it does not change when the run goes on, so a thread may write it meanwhile.
+Tensors that several groups share (a version and its successor, mostly) are stored once. What is written is a
+`Snapshot`: it does not change when the run goes on, so a thread may write it meanwhile.
 """
 
 from __future__ import annotations
