@@ -267,4 +267,4 @@ _CODES = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.ui
 
 
 def _view(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
