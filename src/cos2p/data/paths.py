@@ -34,6 +34,12 @@ def find_all(path: str, name: str) -> list[Path]:
     raise _not_found(wanted)
 
 
+def checkpoint_folder(name: str) -> str:
+    """The folder of a pretrained model if there is one, looked up like data; else the name as it is, perhaps a hub's."""
+    expanded = _expand(name)
+    return next((str(place) for place in _places(Path(expanded)) if place.is_dir()), expanded)
+
+
 def _joined(path: str, name: str) -> Path:
     return Path(_expand(path)) / _expand(name)
 
