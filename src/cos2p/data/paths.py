@@ -35,7 +35,7 @@ def find_all(path: str, name: str) -> list[Path]:
 
 
 def checkpoint_folder(name: str) -> str:
-    """The folder of a pretrained model if there is one, looked up like data; else the name as it is, perhaps a hub's."""
+    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none."""
     expanded = _expand(name)
     return next((str(place) for place in _places(Path(expanded)) if place.is_dir()), expanded)
 
