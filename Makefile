@@ -29,7 +29,7 @@ types: $(READY)
 # quick part).
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not memory and not browser and not fleet and not slow"
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m memory
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "memory and not slow"
 	COS2P_SCREENSHOTS=runs/screenshots $(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
