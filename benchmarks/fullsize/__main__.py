@@ -1,11 +1,13 @@
 """The paper's sizes on one machine: peak memory, processor seconds and bytes of a device's task, against FedRolex.
 
-    python -m benchmarks.fullsize [--parts vision llama] [--recipes e1 e2 e3] [--batch 0] [--record runs/fullsize.jsonl]
+    python -m benchmarks.fullsize [--parts vision llama texts] [--recipes e1 e2 e3] [--batch 0]
+                                  [--record runs/fullsize.jsonl]
 
 A round of `e1`, `e2`, `e3` is the first task of each kind of device: devices of a kind are given tasks of one size.
 `--batch N` trains at most N samples at a time where the recipe's batch would take hours. `llama` is one task of
-TinyLlama-1.1B on its real weights (`make weights`), R = .0625 and .25, in a process capped to 5 GiB. Every task that is
-measured is a line of the record; the same command goes on where it was stopped, and prints the tables.
+TinyLlama-1.1B on its real weights (`make weights`), R = .0625 and .25, in a process capped to 5 GiB. `texts` is the
+share of the full model's peak that tasks of MiniLM and of the 1.1 B model take, by the ledger (`--predict`) and measured.
+Every task that is measured is a line of the record; the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fullsize import llama, vision
+from benchmarks.fullsize import llama, texts, vision
 from benchmarks.fullsize.tasks import Measured, Record
 
 PAPER = {"memory": -0.22, "time": -0.24}
 """Co-S²P against the best of its rivals, as the paper sums up its vision runs."""
 PAPER_LLAMA = {"memory": -0.185, "bytes": -0.42}
+PARTS = ("vision", "llama", "texts")
 COLUMNS = (
     *("method", "device", "n", "R", "batch", "blocks", "predicted MB", "measured MB", "meas/pred"),
     *("CPU s", "down MB", "up MB"),
@@ -66,7 +69,8 @@ def ratios(entries: list[Measured]) -> dict[str, float]:
 
 
 def show(record: Record, console: Console) -> None:
-    for part in dict.fromkeys(entry.part for entry in record.known):
+    own = {text.name for text in texts.MODELS}
+    for part in dict.fromkeys(entry.part for entry in record.known if entry.part not in own):
         entries = [entry for entry in record.known if entry.part == part]
         console.print(table(part, entries))
         paper = PAPER_LLAMA if part == llama.PART else PAPER
@@ -79,7 +83,7 @@ def show(record: Record, console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=("vision", "llama"), default=["vision", "llama"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--recipes", nargs="+", choices=("e1", "e2", "e3"), default=["e1", "e2", "e3"])
     parser.add_argument("--methods", nargs="+", default=list(vision.METHODS))
     parser.add_argument("--batch", type=int, default=0, help="at most so many samples at a time; 0: the recipe's")
@@ -88,6 +92,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/twitter_financial_news/train.csv.gz"))
     parser.add_argument("--samples", type=int, default=4, help="texts of the language model's task")
     parser.add_argument("--cap", type=float, default=5.0, help="GiB of the language model's process")
+    parser.add_argument("--predict", action="store_true", help="of `texts` the ledger alone; nothing is measured")
     parser.add_argument("--record", type=Path, default=Path("runs/fullsize.jsonl"))
     chosen = parser.parse_args()
     record = Record(chosen.record)
@@ -97,7 +102,13 @@ def main() -> None:
     if "llama" in chosen.parts:
         cap = int(chosen.cap * 2**30)
         llama.run(record, chosen.weights, chosen.texts, chosen.rates, chosen.methods, chosen.samples, cap)
-    show(record, Console(width=180))
+    console = Console(width=180)
+    if "texts" in chosen.parts:
+        if not chosen.predict:
+            texts.run(record)
+        for text in texts.MODELS:
+            console.print(texts.table(text, record))
+    show(record, console)
 
 
 if __name__ == "__main__":
