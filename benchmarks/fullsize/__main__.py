@@ -6,7 +6,7 @@
 A round of `e1`, `e2`, `e3` is the first task of each kind of device: devices of a kind are given tasks of one size.
 `--batch N` trains at most N samples at a time where the recipe's batch would take hours. `llama` is one task of
 TinyLlama-1.1B on its real weights (`make weights`), R = .0625 and .25, in a process capped to 5 GiB. `texts` is the
-share of the full model's peak that tasks of MiniLM and of the 1.1 B model take, by the ledger (`--predict`) and measured.
+share of the full model's peak that tasks of MiniLM and the 1.1 B model take, by the ledger (`--predict`) and measured.
 Every task that is measured is a line of the record; the same command goes on where it was stopped.
 """
 
