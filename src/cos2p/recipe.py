@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
+from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class, method_settings, methods
@@ -45,6 +47,8 @@ class Recipe(Settings):
     fleet: FleetSettings
     training: TrainingSettings = TrainingSettings()
     schedule: ScheduleSettings
+    robust: RobustSettings = RobustSettings()
+    attack: AttackSettings = AttackSettings()
     method: dict[str, Any] = Field(default={"name": "cos2p"}, description="`name` and the method's own settings.")
     run: RunSettings = RunSettings()
 

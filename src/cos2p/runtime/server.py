@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.aggregation.admission import check_update
+from cos2p.aggregation.admission import check_decoded, check_finite, refusal_reason
+from cos2p.aggregation.door import Door
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update
+from cos2p.messages.envelope import Envelope
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -27,17 +30,19 @@ from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Bench,
+    ClientJoined,
     Dispatch,
     Drop,
     Finish,
     Merge,
     News,
     StartTimer,
+    Ticket,
     UpdateArrived,
     UpdateRejected,
 )
 from cos2p.submodel.slicing import extract_prefix
-from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
+from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Doubted, Dropped, Event, Merged, Refused
 from cos2p.training.prefix import encode
 from cos2p.units import format_bytes
 
@@ -72,12 +77,21 @@ class Done:
 Effect = Send | Timer | Event | NewVersion | Done
 
 
+class ClosedTask(UpdateRefused):
+    """An answer to a task that is answered or given up; the open one goes on."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__("its task is closed: answered before, or given up")
+        self.task = task
+
+
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         self.context, self.method = context, method
         self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
+        self.guard = Guard(context.config, context.robust)
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
@@ -102,6 +116,8 @@ class Server:
 
     def handle(self, news: News) -> list[Effect]:
         """Something happened that is not an update."""
+        if isinstance(news, ClientJoined) and news.client in self.guard.barred:
+            return [Benched(client=news.client, task="", reason=self.guard.barred[news.client])]
         effects = self._carry_out(self.coordinator.handle(news))
         self._forget(getattr(news, "client", ""))
         return effects
@@ -115,26 +131,66 @@ class Server:
         if ticket is None:
             return [Refused(client=sender, task="", reason="it has no open task")]
         try:
-            update = Update.from_bytes(data) if isinstance(data, bytes) else data
-            if self.coordinator.was_closed(sender, update.task):  # the device is at work on a newer task
-                reason = "its task is closed: answered before, or given up"
-                return [Refused(client=sender, task=update.task, reason=reason)]
-            order = self.orders[ticket.task]
-            size = check_update(
-                update,
-                order,
-                self.context.config,
-                make_trainer(self.context.config, order),
-                max_rms=self.context.schedule.max_update_rms,
-                max_samples=self.context.members[sender].samples,
-            )
-        except UpdateRefused as refusal:
-            reason = str(refusal)
+            accepted = self._let_in(sender, ticket, data)
+        except ClosedTask as closed:  # the device is at work on a newer task
+            return [Refused(client=sender, task=closed.task, reason=str(closed))]
+        except Exception as error:  # whatever an update does to whoever reads it, the run goes on without it
+            reason = refusal_reason(error)
             told = Refused(client=sender, task=ticket.task, reason=reason)
             return [told, *self.handle(UpdateRejected(sender, ticket.task, reason))]
-        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), update, size)
+        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), accepted)
         self._forget(sender)
         return effects
+
+    def _let_in(self, sender: str, ticket: Ticket, data: bytes | Update) -> Merged | None:
+        """Read, check, decode, bound and add an update; None if it is too old to be added.
+
+        Raises UpdateRefused for what is wrong with it, and anything else that a method may raise over it.
+        """
+        config, schedule, order = self.context.config, self.context.schedule, self.orders[ticket.task]
+        samples = self.context.members[sender].samples
+        door = Door(order, config, make_trainer(config, order), samples, schedule.max_update_rms)
+        opened = door.open(data) if isinstance(data, bytes) else data
+        task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
+        if isinstance(task, str) and self.coordinator.was_closed(sender, task):
+            raise ClosedTask(task)
+        update, size = door.read(opened) if isinstance(opened, Envelope) else door.check(opened)
+        if self.coordinator.too_stale(ticket):
+            return None
+        return self._add(order, update, size)
+
+    def _add(self, order: Order, update: Update, size: float) -> Merged:
+        """Into the running sums; or into the guard's hands, until the round closes."""
+        staleness = self.coordinator.version - order.version
+        item = Contribution(
+            client=order.client,
+            spec=update.spec,
+            delta=update.delta,
+            samples=update.samples,
+            staleness=staleness,
+            received=self.versions[order.version],
+            settings=order.settings,
+            extras=update.extras,
+        )
+        decoded = self.merge.decode(item, self.weights)
+        if decoded is not item:
+            check_decoded(decoded.delta, self.context.schedule.max_update_rms)
+        ready = self.guard.take(decoded, order.task, order.version)
+        weight = self.merge.weigh(decoded, self.weights) if ready is None else self.merge.add(ready, self.weights)
+        self.method.accepted(order, update)
+        for block in range(update.spec.frozen, update.spec.top):
+            self.trained[block] += 1
+        return Merged(
+            client=order.client,
+            task=order.task,
+            version=order.version,
+            staleness=staleness,
+            window=[update.spec.frozen, update.spec.top],
+            kept=update.spec.to_dict()["window"],
+            size=size,
+            weight=weight,
+            report=dict(update.report),
+        )
 
     def welcome(self, member: Member) -> None:
         """A client that was not known beforehand, or whose figures changed: its next task is cut to them.
@@ -187,12 +243,14 @@ class Server:
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 
-    def _carry_out(self, actions: list[Action], update: Update | None = None, size: float = 0.0) -> list[Effect]:
+    def _carry_out(self, actions: list[Action], accepted: Merged | None = None) -> list[Effect]:
         effects: list[Effect] = []
         for action in actions:
             if isinstance(action, Merge):
-                assert update is not None
-                effects.append(self._merge(action, update, size))
+                assert accepted is not None
+                effects.append(accepted)
+                if self.guard.full:
+                    effects += self._release()
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
@@ -274,41 +332,8 @@ class Server:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
 
-    def _merge(self, action: Merge, update: Update, size: float) -> Merged:
-        order = self.orders[action.task]
-        weight = self.merge.add(
-            Contribution(
-                client=action.client,
-                spec=update.spec,
-                delta=update.delta,
-                samples=update.samples,
-                staleness=action.staleness,
-                received=self.versions[action.version],
-                settings=order.settings,
-                extras=update.extras,
-            ),
-            self.weights,
-        )
-        self.method.accepted(order, update)
-        for block in range(update.spec.frozen, update.spec.top):
-            self.trained[block] += 1
-        return Merged(
-            client=action.client,
-            task=action.task,
-            version=action.version,
-            staleness=action.staleness,
-            window=[update.spec.frozen, update.spec.top],
-            kept=update.spec.to_dict()["window"],
-            size=size,
-            weight=weight,
-            report={
-                name: value
-                for name, value in update.report.items()
-                if isinstance(value, int | float) and abs(value) < 1e300  # not nan, nor an integer of any length
-            },
-        )
-
     def _aggregate(self, action: Aggregate) -> list[Effect]:
+        effects = self._release()
         closed = Aggregated(
             round=action.round,
             version=action.version,
@@ -316,10 +341,41 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous = self.versions.current
-        self.versions.advance(self.merge.apply(self.weights))
+        previous, before = self.versions.current, self.weights
+        try:
+            after = self.merge.apply(before)
+            check_finite(before, after)
+        except Exception as error:  # the door should have seen it; if it did not, the model stays as it was
+            reason = f"the round it took part in is undone: {refusal_reason(error)}"
+            effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
+            after, self.merge = before, self.method.merge()
+        self.guard.stepped(before, after)
+        self.versions.advance(after)
         self._forget_version(previous)
-        return [closed, NewVersion(action.version)]
+        barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
+        return [*effects, closed, NewVersion(action.version), *barred]
+
+    def _release(self) -> list[Effect]:
+        """The guard gives back what it kept of this round."""
+        items, doubts = self.guard.release(self.merge, self.weights)
+        effects: list[Effect] = []
+        for item in items:
+            try:
+                self.merge.add(item, self.weights)
+            except Exception as error:
+                effects.append(Refused(client=item.client, task="", reason=refusal_reason(error)))
+        return effects + [
+            Doubted(
+                client=d.client, task=d.task, agreement=round(d.agreement, 4), trust=round(d.trust, 4), reason=str(d)
+            )
+            for d in doubts
+        ]
+
+    def _newly_barred(self) -> list[str]:
+        return [client for client in self.guard.barred if not self.coordinator.is_benched(client)]
+
+    def _bar(self, client: str) -> list[Effect]:
+        return self._carry_out(self.coordinator.bar(client, self.guard.barred[client]))
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
@@ -348,7 +404,7 @@ class Server:
             self._forget_version(self.orders.pop(task).version)
 
     def _forget_version(self, version: int) -> None:
-        if version not in self.coordinator.in_flight_versions():
+        if version not in self.coordinator.in_flight_versions() and version not in self.guard.versions:
             self.versions.forget(version)
 
     # ------------------------------------------------------------ checkpoint
@@ -359,7 +415,10 @@ class Server:
         groups = {f"version.{v}": self.versions[v] for v in self.versions.held}
         groups |= {f"merge.{name}": group for name, group in self.merge.state().items()}
         groups["method"] = tensors
+        guard, kept = self.guard.state()
+        groups |= {f"guard.{name}": group for name, group in kept.items()}
         return {
+            "guard": guard,
             "coordinator": self.coordinator.to_dict(),
             "current": self.versions.current,
             "orders": [order.to_dict() for order in self.orders.values()],
@@ -377,6 +436,9 @@ class Server:
             if kind == "version":
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
+        if "guard" in values:
+            kept = {n.removeprefix("guard."): g for n, g in groups.items() if n.startswith("guard.")}
+            self.guard.load_state(values["guard"], kept, self.versions.__getitem__)
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])

@@ -15,6 +15,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from cos2p.devices.attacks import spoil
 from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import run_task
@@ -82,6 +83,8 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
         update, remembered = run_task(_world.config, task, _world.shards[task.order.client], unpack_memory(memory))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error))
+    if task.order.client in _world.liars:
+        update = spoil(update, task.order, _world.recipe.attack)
     return TaskOutcome(update.to_bytes(), pack_memory(remembered))
 
 

@@ -34,6 +34,11 @@ class World:
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
 
+    @property
+    def liars(self) -> tuple[str, ...]:
+        """Devices that a simulation lets send something else than they learned."""
+        return self.recipe.attack.liars(self.context.names)
+
 
 def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
@@ -51,8 +56,12 @@ def build_world(recipe: Recipe) -> World:
         members[device.name] = Member(
             device.name, device, rate, min(group.batch, len(shard.train)), len(shard.train), len(shard.test)
         )
-    context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
-    return World(recipe, bundle, config, context, shards)
+    context = RunContext(
+        config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory, recipe.robust
+    )
+    world = World(recipe, bundle, config, context, shards)
+    _ = world.liars  # names that the fleet does not have are told before anything runs
+    return world
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:

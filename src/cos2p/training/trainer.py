@@ -30,6 +30,7 @@ from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
 from cos2p.errors import TrainingError
 from cos2p.messages import Order, Task, Update
+from cos2p.messages.forms import Forms
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -46,6 +47,9 @@ from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatu
 from cos2p.training.settings import ExtendedSettings, LocalSettings
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.suffix import StreamedSuffix
+
+MOST_REPORTED = 1e9
+"""No figure of a report is larger, up or down."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +116,20 @@ class Trainer:
         """Bytes of what comes back, for the clock."""
         return update_bytes(self.config, self.order)
 
-    def check(self, update: Update, max_rms: float) -> None:
-        """Raise UpdateRefused if what an update carries beside its delta cannot be read or is larger than `max_rms`.
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read."""
+        return {}
 
-        Here nothing reads it, so it is not looked at.
-        """
+    reported: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "local_samples": (0, MOST_REPORTED),
+        "local_top1": (0, 1),
+        "local_top5": (0, 1),
+        "local_f1": (0, 1),
+    }
+    """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Raise UpdateRefused for what types, shapes and bounds do not tell; all values are finite by then."""
 
     # ------------------------------------------------------------ what it costs
 

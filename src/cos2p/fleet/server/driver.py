@@ -95,7 +95,13 @@ class Driver(Session):
         """Make the server for those who are here now. More may come."""
         recipe, known = self.recipe, {member.name: member for member in members}
         context = RunContext(
-            self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory
+            self.config,
+            known,
+            recipe.training,
+            recipe.schedule,
+            recipe.seed,
+            recipe.fleet.enforce_memory,
+            recipe.robust,
         )
         self.server = Server(context, build_method(recipe.method, context), first_weights(recipe, self.config))
         self.begun = True

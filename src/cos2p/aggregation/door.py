@@ -1,0 +1,138 @@
+"""From bytes to an update that answers its task. Nothing is made of the bytes that the task does not ask for.
+
+    the size                        what the task's tensors take, and a header
+    the header                      bounded in length, values, depth and digits
+    client, task, version           those of the task
+    samples, submodel, report       bounded and of their types
+    names, types, shapes            those that the trainer says must come back for this submodel
+    the tensors                     only now
+
+Whatever is wrong is an `UpdateRefused` that says what. Values are looked at afterwards (`admission`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cos2p.aggregation.admission import check_identity, check_spec, check_update
+from cos2p.errors import SpecError, UpdateRefused
+from cos2p.messages import Order, Update
+from cos2p.messages.envelope import Envelope
+from cos2p.messages.forms import Forms, TensorForm, check_forms
+from cos2p.models.config import ModelConfig
+from cos2p.models.spec import SubmodelSpec
+from cos2p.training.trainer import MOST_REPORTED, Trainer
+
+REPORT_FIGURES = 64
+NAME_CHARACTERS = 80
+
+_PER_TENSOR = 128 + NAME_CHARACTERS
+"""Bytes of a header for one tensor: its name, and brackets, type, shape and offsets."""
+_VALUES_PER_TENSOR = 16
+_REPORT_BYTES = 2 * REPORT_FIGURES * (NAME_CHARACTERS + 40)
+"""Twice: what is quoted inside a header needs a backslash before each quotation mark."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What an answer to one order may look like."""
+
+    order: Order
+    config: ModelConfig
+    trainer: Trainer
+    max_samples: float = math.inf
+    max_rms: float = math.inf
+    """Largest root mean square of an update, and largest change of any one scalar."""
+
+    def open(self, data: bytes) -> Envelope:
+        """Size and header; UpdateRefused if they cannot be those of an answer."""
+        tensors = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
+        count, size = sum(map(len, tensors)), self._tensor_bytes(*tensors)
+        spec = self._spec_bytes()
+        header = 2**12 + _PER_TENSOR * count + 2 * spec + _REPORT_BYTES
+        if len(data) > size + header:
+            raise UpdateRefused(f"not an update: {len(data)} bytes; an answer to this task has at most {size + header}")
+        values = 2**8 + _VALUES_PER_TENSOR * count + 8 * self.config.depth + 2 * REPORT_FIGURES
+        try:
+            envelope = Envelope.open(data, header, values)
+            envelope.parts("d", "x")
+        except ValueError as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+        return envelope
+
+    def read(self, envelope: Envelope) -> tuple[Update, float]:
+        """The update, every number of it checked, and its root mean square."""
+        meta = envelope.meta
+        for name, kind in _FIELDS.items():
+            if type(meta.get(name)) is not kind:
+                raise UpdateRefused(f"not an update: its {name} is missing or no {kind.__name__}")
+        try:
+            spec = SubmodelSpec.from_dict(meta["spec"], self.config)
+        except SpecError as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+        check_identity(meta["client"], meta["task"], meta["version"], self.order)
+        check_spec(spec, self.order, self.config)
+        forms = self._forms(spec)
+        check_forms(forms, {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()})
+        update = Update(
+            client=self.order.client,
+            task=self.order.task,
+            version=self.order.version,
+            spec=spec,
+            delta={name.removeprefix("d/"): envelope.tensor(name) for name in envelope.entries if name[0] == "d"},
+            samples=meta["samples"],
+            report=meta["report"],
+            extras={name.removeprefix("x/"): envelope.tensor(name) for name in envelope.entries if name[0] == "x"},
+        )
+        return self.check(update)
+
+    def check(self, update: Update) -> tuple[Update, float]:
+        """The same for an update that is one already: with its report as it may be kept, and its root mean square."""
+        size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
+        return replace(update, report=kept_report(update.report, self.trainer)), size
+
+    def _forms(self, spec: SubmodelSpec) -> Forms:
+        """As the message names its tensors."""
+        answer = {f"d/{name}": TensorForm(tuple(shape)) for name, shape in self.trainer.answer(spec).items()}
+        return answer | {f"x/{name}": form for name, form in self.trainer.beside(spec).items()}
+
+    def _tensor_bytes(self, answer: Mapping[str, tuple[int, ...]], beside: Forms) -> int:
+        plain = sum(math.prod(shape) for shape in answer.values()) * torch.float32.itemsize
+        return plain + sum(form.bytes for form in beside.values())
+
+    def _spec_bytes(self) -> int:
+        """Bits of all heads, units and rows of the model, as hexadecimal digits."""
+        config = self.config
+        return (config.depth * (config.groups + config.mlp + 64) + config.vocab) // 4
+
+
+_FIELDS: Mapping[str, type] = {
+    "client": str, "task": str, "version": int, "spec": dict, "samples": int, "report": dict,
+}  # fmt: skip
+
+
+def kept_report(report: Mapping[str, Any], trainer: Trainer) -> dict[str, float]:
+    """A device's figures: few, short names, numbers between their bounds. Those that are not finite are left out.
+
+    A loss may well be not a number on an honest device; a word, a list or a number beyond all bounds is refused.
+    """
+    if len(report) > REPORT_FIGURES:
+        raise UpdateRefused(f"it reports {len(report)} figures; at most {REPORT_FIGURES} are read")
+    kept: dict[str, float] = {}
+    for name, value in report.items():
+        if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not name.isprintable():
+            raise UpdateRefused(f"it reports a figure whose name is not a short word: {str(name)[:NAME_CHARACTERS]!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UpdateRefused(f"it reports {name} as {type(value).__name__}; a number is expected")
+        low, high = trainer.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
+        if isinstance(value, float) and not math.isfinite(value):
+            continue
+        if not low <= value <= high:
+            raise UpdateRefused(f"it reports a {name} that is not between {low:g} and {high:g}")
+        kept[name] = value
+    return kept
