@@ -114,7 +114,9 @@ def check_spec(spec: SubmodelSpec, order: Order, config: ModelConfig) -> None:
         spec.check(config)
     except SpecError as error:
         raise UpdateRefused(f"its submodel is not one of this model: {error}") from None
-    if replace(spec, window=()) != replace(sent, window=()) or len(spec.window) != len(sent.window):
+    if spec.rows != sent.rows:
+        raise UpdateRefused("its rows of the token table are not those of the task")
+    if len(spec.window) != len(sent.window) or replace(spec, window=sent.window) != sent:
         raise UpdateRefused("its window or exits are not those of the task")
     if order.quotas is None:
         if spec.window != sent.window:

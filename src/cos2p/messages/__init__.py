@@ -27,6 +27,29 @@ LabelSkew = Literal["ignored", "corrected"]
 
 
 @dataclass(frozen=True)
+class Shelved:
+    """What a device has or is to keep on its shelf (see `training.shelf`) for a task."""
+
+    parts: Mapping[str, str]
+    """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
+    held: frozenset[str]
+    """Those of them that do not come with the task: the device has them."""
+    features: int = 0
+    """The device has its samples' features behind so many blocks, through just these parts; 0: none that are valid."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Shelved:
+        return cls(dict(values["parts"]), frozenset(values["held"]), int(values["features"]))
+
+    def through(self, depth: int) -> tuple[str, ...]:
+        """The names of the parts below so many blocks, in their order."""
+        return tuple(self.parts[key] for key in ("embed.", *(f"blocks.{block}." for block in range(depth))))
+
+
+@dataclass(frozen=True)
 class Order:
     """Everything about a task but its tensors: small, JSON, kept by the server until the answer comes."""
 
@@ -52,23 +75,28 @@ class Order:
     """How the frozen part travels."""
     label_skew: LabelSkew = "ignored"
     """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
+    shelved: Shelved | None = None
+    """Frozen parts that outlive the task; None: all come with it and go with it."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        values = {
             **{f.name: getattr(self, f.name) for f in fields(self)},
             "settings": dict(self.settings),
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
+        shelved = values.pop("shelved")
+        return values if shelved is None else {**values, "shelved": shelved.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Order:
-        quotas = values["quotas"]
+        quotas, shelved = values["quotas"], values.get("shelved")
         return cls(
             **{
                 **values,
                 "spec": SubmodelSpec.from_dict(values["spec"]),
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
+                "shelved": None if shelved is None else Shelved.from_dict(shelved),
             }
         )
 

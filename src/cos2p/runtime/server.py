@@ -41,9 +41,12 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
+from cos2p.runtime.shelves import Shelves
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Doubted, Dropped, Event, Merged, Refused
+from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
+from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -96,6 +99,7 @@ class Server:
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
+        self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
 
@@ -178,6 +182,7 @@ class Server:
         ready = self.guard.take(decoded, order.task, order.version)
         weight = self.merge.weigh(decoded, self.weights) if ready is None else self.merge.add(ready, self.weights)
         self.method.accepted(order, update)
+        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         for block in range(update.spec.frozen, update.spec.top):
             self.trained[block] += 1
         return Merged(
@@ -235,10 +240,14 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
+        frozen = extract_prefix(weights, config, order.spec)
+        if order.shelved is not None:
+            held = tuple(order.shelved.held)
+            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(
             order,
             weights=make_trainer(config, order).sent(weights),
-            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
+            prefix=encode(frozen, order.prefix_precision),
         )
 
     # ------------------------------------------------------------ carrying out what the coordinator says
@@ -272,6 +281,9 @@ class Server:
             assignment = self.method.assign(call)
         except BudgetError as error:
             raise BudgetError(f"{member.name}: {error}; {self._advice(member)}") from None
+        spec = assignment.spec
+        if training.embeddings in self.method.embeddings:
+            spec = self.context.tables(spec, member)
         lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor * training.lr)
         order = Order(
             client=action.client,
@@ -283,11 +295,14 @@ class Server:
             trainer=assignment.trainer.name,
             settings=assignment.settings.model_dump(mode="json"),
             lr=lr * assignment.lr_factor,
-            spec=assignment.spec,
+            spec=spec,
             quotas=assignment.quotas,
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
         )
+        order = self._as_needed(order)
+        if assignment.drift is not None:
+            order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
@@ -314,6 +329,18 @@ class Server:
         samples = self.context.members[order.client].samples
         return make_trainer(self.context.config, order).memory(samples).total
 
+    def _as_needed(self, order: Order) -> Order:
+        """Recompute only where the recipe says `needed` and the task does not fit without."""
+        trainer = make_trainer(self.context.config, order)
+        if trainer.local.savings.recompute != "needed":
+            return order
+        for answer in ("no", "yes"):
+            settings = with_savings(trainer.settings, recompute=answer)
+            order = replace(order, settings=settings.model_dump(mode="json"))
+            if self._needed_memory(order) <= self.context.members[order.client].device.memory:
+                break
+        return order
+
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
@@ -326,8 +353,10 @@ class Server:
         )
 
     def _advice(self, member: Member) -> str:
-        load = cautious_workload(self.context.training, member.batch, member.samples)
-        rate = rate_limit(self.context.config, member.device.memory, load)
+        config, training = self.context.config, self.context.training
+        load = cautious_workload(training, member.batch, member.samples)
+        tables = held_tables(config, training.embeddings, member.rows)
+        rate = rate_limit(config, member.device.memory, load, tables)
         if rate == 0.0:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
@@ -351,6 +380,7 @@ class Server:
             after, self.merge = before, self.method.merge()
         self.guard.stepped(before, after)
         self.versions.advance(after)
+        self.shelves.moved(before, after)
         self._forget_version(previous)
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
         return [*effects, closed, NewVersion(action.version), *barred]
@@ -424,6 +454,7 @@ class Server:
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
             "trained": self.trained,
+            "shelves": self.shelves.state(),
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
@@ -442,4 +473,5 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])
+        self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))

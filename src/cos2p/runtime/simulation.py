@@ -17,6 +17,7 @@ from cos2p.devices.clock import lost_after, task_phases
 from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.methods import make_trainer
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
@@ -60,12 +61,15 @@ class Simulation(Session):
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
         self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+        self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0
         self._agenda: list[Due] = []
         self._planned = 0
         self._training: dict[str, tuple[str, Future[TaskOutcome]]] = {}
         """By client: the task it is at, and what comes of it."""
+        self._in_use: tuple[set[str], set[str]] = (set(), set())
+        """Parts and chains that the last checkpoint speaks of."""
 
     @property
     def now(self) -> float:
@@ -75,7 +79,7 @@ class Simulation(Session):
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.world.recipe, self.world.context)))
+        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes)))
         for member in self.world.context.members.values():
             self._plan(member.device.joins_at, "joins", member.name)
             if member.device.leaves_at is not None:
@@ -129,6 +133,8 @@ class Simulation(Session):
         outcome: TaskOutcome = wait(self._training.pop(client)[1])
         if outcome.update is None:
             self.log(Failed(client=client, task=task, reason=outcome.failure))
+            if outcome.lacking:
+                self.server.shelves.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
@@ -173,7 +179,16 @@ class Simulation(Session):
 
     # ------------------------------------------------------------ checkpoint
 
+    def _clear_shelf(self) -> None:
+        """Drop what no client has any more; what the checkpoint before this one speaks of stays until this is there."""
+        shelves, shelf = self.server.shelves, self.workers.shelf
+        if shelf is None or not shelves.used:
+            return
+        before, self._in_use = self._in_use, shelves.in_use()
+        shelf.keep_only(before[0] | self._in_use[0], before[1] | self._in_use[1])
+
     def save(self) -> Checkpoint:
+        self._clear_shelf()
         values, groups = self.server.state()
         return Checkpoint(
             values={
@@ -192,6 +207,7 @@ class Simulation(Session):
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
         self.server.load_state(values["server"], checkpoint.groups)
+        self._in_use = self.server.shelves.in_use()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)

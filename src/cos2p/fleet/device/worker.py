@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -48,8 +49,13 @@ from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
+from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
+from cos2p.training.shelf import Lacking, Shelf
+
+SHELF_BYTES = 2**30
+"""For frozen parts and features that a device keeps from task to task."""
 
 
 def main() -> None:
@@ -95,6 +101,7 @@ class _Device:
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
+            "rows": token_rows(self.shard, recipe.training.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
         }
@@ -106,7 +113,7 @@ class _Device:
         try:
             self._train(job)
         except TrainingError as error:
-            return {"failed": str(error)}
+            return {"failed": str(error), "lacking": isinstance(error, Lacking)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -124,7 +131,9 @@ class _Device:
         remembered = Path(job.remembered)
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
         task = read_task(Path(job.task))
-        update, memory = run_task(self.config, task, self.shard, memory)
+        shelf = _shelf_of(remembered)
+        update, memory = run_task(self.config, task, self.shard, memory, shelf)
+        shelf.shrink()
         self.mapped = mapped_bytes()  # now, while the task is still there
         Path(job.update).write_bytes(update.to_bytes())
         # Last, and whole: a device killed before this line has neither answered nor learned.
@@ -139,6 +148,15 @@ class _Device:
             "asked": bytes_asked(error),
             "left": max(0, limit - data_bytes()) if limit != resource.RLIM_INFINITY else None,
         }
+
+
+def _shelf_of(remembered: Path) -> Shelf:
+    """The run's shelf, beside what is remembered of it. Those of other runs are of no use any more."""
+    own = remembered.with_suffix(".shelf")
+    for other in remembered.parent.glob("*.shelf"):
+        if other != own:
+            shutil.rmtree(other, ignore_errors=True)
+    return Shelf(own, SHELF_BYTES)
 
 
 def leave_compiler_out() -> None:

@@ -76,7 +76,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             )
             self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
             found = self._training.start()
-            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops)
+            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops, found["rows"])
             self._link.insist("ready", facts.to_dict() | {"session": self.session})
         except (LinkDown, Refusal) as error:
             self.logger.error(f"cannot join the run: {error}")
@@ -117,7 +117,12 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         remembered.parent.mkdir(exist_ok=True)
         outcome = self._training.train(Job(str(task), str(spool / "update"), str(remembered)))
         if not outcome.done:
-            return {"failure": outcome.reason, "out_of_memory": outcome.out_of_memory, "numbers": outcome.numbers}
+            return {
+                "failure": outcome.reason,
+                "out_of_memory": outcome.out_of_memory,
+                "lacking": outcome.lacking,
+                "numbers": outcome.numbers,
+            }
         trained = time.monotonic()
         sent = self._send(notice.task, spool / "update")
         seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}

@@ -195,7 +195,7 @@ class Driver(Session):
                 self.stop_requested = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
-        self.log(Started(**run_facts(self.recipe, self.server.context)), 0.0)
+        self.log(Started(**run_facts(self.recipe, self.server.context, self.classes)), 0.0)
         self._limit_time()
         for event in unfit.values():
             self.log(event)
@@ -255,7 +255,7 @@ class Driver(Session):
         """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
-        except BudgetError as error:
+        except (BudgetError, UpdateRefused) as error:
             return Unfit(client=ready.client, reason=str(error))
 
     def _welcome(self, member: Member) -> None:
@@ -317,6 +317,8 @@ class Driver(Session):
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self._lower(answer.client)
+        if answer.lacking:
+            self.server.shelves.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
     def _lower(self, client: str) -> None:
