@@ -108,24 +108,19 @@ def test_a_header_larger_than_the_task_asks_for_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "reason"),
+    "figure",
     [
-        ({"loss": "low"}, "loss as str"),
-        ({"loss": True}, "loss as bool"),
-        ({"loss": [1.0]}, "loss as list"),
-        ({"local_top1": 1.5}, "local_top1 that is not between 0 and 1"),
-        ({"loss": 1e10}, "not between -1e\\+09 and 1e\\+09"),
-        ({"x" * 100: 1.0}, "not a short word"),
-        ({str(i): 1.0 for i in range(REPORT_FIGURES + 1)}, "65 figures"),
+        {"loss": "low"}, {"loss": True}, {"loss": [1.0]}, {"loss": None}, {"local_top1": 1.5}, {"loss": 1e10},
+        {"loss": 10**400}, {"loss": float("nan")}, {"loss": float("-inf")}, {"x" * 100: 1.0}, {"a\nb": 1.0},
     ],
-)
-def test_a_report_is_numbers_between_bounds(report: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UpdateRefused, match=reason):
-        kept_report(report, Trainer)  # type: ignore[arg-type]
+)  # fmt: skip
+def test_what_is_no_number_between_its_bounds_is_left_out_of_a_report(figure: dict[str, Any]) -> None:
+    assert kept_report({"mask_loss": 2, **figure}, Trainer) == {"mask_loss": 2}  # type: ignore[arg-type]
 
 
-def test_figures_that_are_not_finite_are_left_out_of_a_report() -> None:
-    assert kept_report({"loss": float("nan"), "mask_loss": 2}, Trainer) == {"mask_loss": 2}  # type: ignore[arg-type]
+def test_a_report_of_very_many_figures_is_refused() -> None:
+    with pytest.raises(UpdateRefused, match="65 figures"):
+        kept_report({str(i): 1.0 for i in range(REPORT_FIGURES + 1)}, Trainer)  # type: ignore[arg-type]
 
 
 def test_a_merge_that_stumbles_refuses_and_benches_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

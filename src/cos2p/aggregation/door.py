@@ -117,22 +117,19 @@ _FIELDS: Mapping[str, type] = {
 
 
 def kept_report(report: Mapping[str, Any], trainer: Trainer) -> dict[str, float]:
-    """A device's figures: few, short names, numbers between their bounds. Those that are not finite are left out.
+    """A device's figures, as far as they are finite numbers between their bounds under a short name.
 
-    A loss may well be not a number on an honest device; a word, a list or a number beyond all bounds is refused.
+    What is not is left out: a loss may well be not a number on an honest device, and no figure moves the model.
     """
     if len(report) > REPORT_FIGURES:
         raise UpdateRefused(f"it reports {len(report)} figures; at most {REPORT_FIGURES} are read")
-    kept: dict[str, float] = {}
-    for name, value in report.items():
-        if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not name.isprintable():
-            raise UpdateRefused(f"it reports a figure whose name is not a short word: {str(name)[:NAME_CHARACTERS]!r}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UpdateRefused(f"it reports {name} as {type(value).__name__}; a number is expected")
-        low, high = trainer.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
-        if isinstance(value, float) and not math.isfinite(value):
-            continue
-        if not low <= value <= high:
-            raise UpdateRefused(f"it reports a {name} that is not between {low:g} and {high:g}")
-        kept[name] = value
-    return kept
+    return {name: value for name, value in report.items() if _is_figure(name, value, trainer)}
+
+
+def _is_figure(name: Any, value: Any, trainer: Trainer) -> bool:
+    if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not name.isprintable():
+        return False
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = trainer.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
+    return low <= value <= high  # false for what is not a number
