@@ -117,6 +117,8 @@ class NormBound:
         for key, values in squares.items():
             total, count = sums.get(kind_of(key), (0.0, 0))
             sums[kind_of(key)] = total + float(values.sum()), count + sizes[key] * values.numel()
+        if not sums:
+            return  # an update may come without a step of the model
         own = self._sizes.pop(client, {})
         for kind, (total, count) in sums.items():
             if total > 0:  # what did not train says nothing of those who did
