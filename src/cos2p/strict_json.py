@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 DEPTH = 12
@@ -17,8 +18,8 @@ DIGITS = 18
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]|,')
 
 
-def loads(text: str | bytes | bytearray | memoryview, values: int) -> Any:
-    """The value; ValueError for what is not JSON, is deeper than `DEPTH` or has more than `values` values in all.
+def loads(text: str | bytes | bytearray | memoryview, values: int, digits: int = DIGITS) -> Any:
+    """The value; ValueError for what is not JSON, is deeper than `DEPTH`, has more values in all or longer integers.
 
     >>> loads('{"a": [1, 2]}', values=9)
     {'a': [1, 2]}
@@ -32,7 +33,7 @@ def loads(text: str | bytes | bytearray | memoryview, values: int) -> Any:
         raise ValueError("it is not text") from None
     _measure(words, values)
     try:
-        return json.loads(words, parse_int=_integer, parse_float=_real, object_pairs_hook=_object)
+        return json.loads(words, parse_int=partial(_integer, most=digits), parse_float=_real, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -54,9 +55,9 @@ def _measure(words: str, values: int) -> None:
             raise ValueError(f"more than {values} values")
 
 
-def _integer(digits: str) -> int:
-    if len(digits.lstrip("-")) > DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits; at most {DIGITS} are read")
+def _integer(digits: str, most: int) -> int:
+    if len(digits.lstrip("-")) > most:
+        raise ValueError(f"an integer of {len(digits)} digits; at most {most} are read")
     return int(digits)
 
 

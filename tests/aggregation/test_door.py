@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import json
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from cos2p.aggregation.door import REPORT_FIGURES, kept_report
+from cos2p.aggregation.door import REPORT_FIGURES, Door, kept_report
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
 from cos2p.runtime.decisions import Stop
+from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 from tests.fuzz.arena import CLIENT, Arena, answer, arena, harm, play
 from tests.fuzz.mutations import joined, split
 from tests.runtime.played import notes
+from tests.tiny import VIT
 
 
 def refusal(place: Arena, data: bytes) -> str:
@@ -95,9 +97,40 @@ def test_codes_cannot_move_a_weight_far() -> None:
 
 
 def test_a_plugin_that_says_nothing_is_sent_nothing_beside() -> None:
-    assert Trainer.beside.__get__(object())(None) == {}  # type: ignore[arg-type]
     place = arena("fedavg 0")
     assert "'x/more'; " in refusal(place, with_tensors(place, more=torch.zeros(1)))
+
+
+class Talkative(SubmodelTrainer):
+    """With a `check` of its own, and without a word on what comes beside the update."""
+
+    name: ClassVar[str] = "talkative"
+
+    def upload(self) -> int:
+        return super().upload() + 4
+
+    def check(self, update: Update, max_rms: float) -> None:
+        if "said" not in update.extras:
+            raise UpdateRefused("nothing is said")
+
+
+def test_what_is_not_declared_is_bounded_all_the_same() -> None:
+    place = arena("fedavg 0")
+    (order,) = (order for order in place.server.orders.values() if order.client == CLIENT)
+    door = Door(order, VIT, Talkative(VIT, order), max_rms=10.0)
+
+    def read(**extras: torch.Tensor) -> Update:
+        return door.read(door.open(with_tensors(place, **extras)))[0]
+
+    assert read(said=torch.ones(1)).extras["said"].tolist() == [1.0]
+    for extras, reason in (
+        ({}, "nothing is said"),
+        ({"said": torch.tensor([torch.nan])}, "not finite"),
+        ({"said": torch.zeros(100_000)}, "an answer to this task has at most"),
+        ({str(i): torch.zeros(0) for i in range(65)}, "65 tensors beside the update"),
+    ):
+        with pytest.raises(UpdateRefused, match=reason):
+            read(**extras)
 
 
 def test_a_header_larger_than_the_task_asks_for_is_not_read() -> None:

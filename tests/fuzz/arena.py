@@ -78,7 +78,7 @@ def answer(order: Order) -> Update:
     spec, trainer = trained_spec(order), make_trainer(VIT, order)
     rng = torch_rng(0, "honest", order.trainer)
     delta = {name: 0.01 * torch.randn(shape, generator=rng) for name, shape in trainer.answer(spec).items()}
-    extras = {name: _filled(form, rng) for name, form in trainer.beside(spec).items()}
+    extras = {name: _filled(form, rng) for name, form in (trainer.beside(spec) or {}).items()}
     report = {"loss": 1.5, "local_samples": 4, "local_top1": 0.25}
     return Update(order.client, order.task, order.version, spec, delta, 10, report, extras)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.forms import check_forms, check_values
+from cos2p.messages.forms import check_forms, check_values, forms_found
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
@@ -51,8 +51,10 @@ def check_update(
         broken = next(name for name, tensor in update.delta.items() if not bool(torch.isfinite(tensor).all()))
         raise UpdateRefused(f"{broken} has values that are not finite")
     check_size(update.delta, size, max_rms)
-    beside = trainer.beside(update.spec)
-    check_forms(beside, {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.extras.items()})
+    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.extras.items()}
+    declared = trainer.beside(update.spec)
+    beside = forms_found(found) if declared is None else declared
+    check_forms(beside, found)
     check_values(beside, update.extras)
     trainer.check(update, max_rms)
     return size

@@ -23,7 +23,7 @@ from cos2p.aggregation.admission import check_identity, check_spec, check_update
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Envelope
-from cos2p.messages.forms import Forms, TensorForm, check_forms
+from cos2p.messages.forms import MOST_UNDECLARED, Forms, TensorForm, check_forms, forms_found
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
 from cos2p.training.trainer import MOST_REPORTED, Trainer
@@ -51,8 +51,12 @@ class Door:
 
     def open(self, data: bytes) -> Envelope:
         """Size and header; UpdateRefused if they cannot be those of an answer."""
-        tensors = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
-        count, size = sum(map(len, tensors)), self._tensor_bytes(*tensors)
+        answer, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
+        size = sum(map(math.prod, answer.values())) * torch.float32.itemsize
+        if beside is None:
+            count, size = len(answer) + MOST_UNDECLARED, max(size, self.trainer.upload())
+        else:
+            count, size = len(answer) + len(beside), size + sum(form.bytes for form in beside.values())
         spec = self._spec_bytes()
         header = 2**12 + _PER_TENSOR * count + 2 * spec + _REPORT_BYTES
         if len(data) > size + header:
@@ -77,8 +81,8 @@ class Door:
             raise UpdateRefused(f"not an update: {error}") from None
         check_identity(meta["client"], meta["task"], meta["version"], self.order)
         check_spec(spec, self.order, self.config)
-        forms = self._forms(spec)
-        check_forms(forms, {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()})
+        found = {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()}
+        check_forms(self._forms(spec, found), found)
         update = Update(
             client=self.order.client,
             task=self.order.task,
@@ -96,14 +100,13 @@ class Door:
         size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
         return replace(update, report=kept_report(update.report, self.trainer)), size
 
-    def _forms(self, spec: SubmodelSpec) -> Forms:
+    def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
         """As the message names its tensors."""
         answer = {f"d/{name}": TensorForm(tuple(shape)) for name, shape in self.trainer.answer(spec).items()}
-        return answer | {f"x/{name}": form for name, form in self.trainer.beside(spec).items()}
-
-    def _tensor_bytes(self, answer: Mapping[str, tuple[int, ...]], beside: Forms) -> int:
-        plain = sum(math.prod(shape) for shape in answer.values()) * torch.float32.itemsize
-        return plain + sum(form.bytes for form in beside.values())
+        beside = self.trainer.beside(spec)
+        if beside is None:
+            return answer | forms_found({name: form for name, form in found.items() if name.startswith("x/")})
+        return answer | {f"x/{name}": form for name, form in beside.items()}
 
     def _spec_bytes(self) -> int:
         """Bits of all heads, units and rows of the model, as hexadecimal digits."""

@@ -148,9 +148,13 @@ class Trainer:
         """Bytes of what comes back, for the clock."""
         return update_bytes(self.config, self.order)
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
-        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read."""
-        return {}
+    def beside(self, spec: SubmodelSpec) -> Forms | None:
+        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read.
+
+        By default nothing. None, which is what a trainer with a `check` of its own says by default: a few finite
+        tensors, as many bytes as `upload` counts on; that `check` looks at the rest.
+        """
+        return {} if type(self).check is Trainer.check else None
 
     reported: ClassVar[Mapping[str, tuple[float, float]]] = {
         "local_samples": (0, MOST_REPORTED),
