@@ -10,7 +10,7 @@ not change with the old one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -22,7 +22,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled
 from cos2p.submodel.segments import SegmentValues, add_at_segments, expand, held_segments, segment_key
-from cos2p.submodel.slicing import Slice, window_slices
+from cos2p.submodel.slicing import Slice, compact_shapes, window_slices
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,9 @@ class SegmentMerge(Merge):
         return _gamma_means(gamma)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return _gamma_means(self._gamma(item, current))
+        shapes = compact_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
+        own = {name: delta for name, delta in item.delta.items() if shapes.get(name) == tuple(delta.shape)}
+        return _gamma_means(self._gamma(replace(item, delta=own), current))
 
     def _gamma(self, item: Contribution, current: Weights) -> SegmentValues:
         return update_weights(

@@ -79,9 +79,6 @@ class SideMerge(SegmentMerge):
             beside[name] = () if rows is None else (rows,)
         return {**super().places(item), **beside}
 
-    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return super().weigh(self._without_side(item), current)
-
     def _without_side(self, item: Contribution) -> Contribution:
         return replace(item, delta={n: d for n, d in item.delta.items() if n not in self.table})
 

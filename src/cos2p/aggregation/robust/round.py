@@ -62,6 +62,7 @@ def judge(
         trust = [standing.trust(item.client) for item in items]
     deltas = [dict(item.delta) for item in items]
     if settings.combine != "mean" or min(trust) < 1.0:
+        _shorten(deltas, trust)
         for stack in _stacks(items, merge, current):
             for number, place, step in _believed(stack, items, trust, settings):
                 deltas[number][stack.name] = step[place].reshape(deltas[number][stack.name].shape)
@@ -69,6 +70,13 @@ def judge(
         Judged(replace(item, delta=delta), 0.0 if math.isnan(cosine) else cosine, share)
         for item, delta, cosine, share in zip(items, deltas, agreement, trust, strict=True)
     ]
+
+
+def _shorten(deltas: Sequence[Weights], trust: Sequence[float]) -> None:
+    """What is doubted counts less. Where a tensor's place in the model is known, the others' word comes instead."""
+    for delta, share in zip(deltas, trust, strict=True):
+        if share < 1.0:
+            delta |= {name: tensor * share for name, tensor in delta.items()}
 
 
 def _stacks(items: Sequence[Contribution], merge: Merge, current: Weights) -> Iterator[Stack]:

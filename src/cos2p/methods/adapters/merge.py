@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.aggregation.merge import Contribution, Place, SegmentMerge
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -23,6 +23,11 @@ class AdapterMerge(SegmentMerge):
 
     def __init__(self, config: ModelConfig, rule: Literal["uniform", "samples"]) -> None:
         super().__init__(config, rule, step_exponent=STALE)
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        """Of an adapter a device has the first rows, as many as its rank."""
+        rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
+        return {**super().places(item), **rows}
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = float(item.samples) if self.rule == "samples" else 1.0
