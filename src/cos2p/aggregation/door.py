@@ -105,7 +105,7 @@ class Door:
         answer = {f"d/{name}": TensorForm(tuple(shape)) for name, shape in self.trainer.answer(spec).items()}
         beside = self.trainer.beside(spec)
         if beside is None:
-            return answer | forms_found({name: form for name, form in found.items() if name.startswith("x/")})
+            return {**answer, **forms_found({name: form for name, form in found.items() if name.startswith("x/")})}
         return answer | {f"x/{name}": form for name, form in beside.items()}
 
     def _spec_bytes(self) -> int:
