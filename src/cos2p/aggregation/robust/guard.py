@@ -3,8 +3,8 @@
     arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
     closes      weighed by its sender's standing, combined with the others', handed to the merge
 
-Until three devices are known there is no measure for a bound, so a run's first updates wait for the end of their round.
-What is kept is part of the checkpoint, and never more than `most_held` updates.
+Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
+until their round closes. What is kept is part of the checkpoint, and never more than `most_held` updates.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Guard:
 
     @property
     def full(self) -> bool:
-        """No more can be kept: judge these by themselves."""
+        """Nothing is gained by keeping more: judge these by themselves."""
+        if not self.settings.holds:
+            return len({held.item.client for held in self._held}) >= VOICES
         return len(self._held) >= self.settings.most_held
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
