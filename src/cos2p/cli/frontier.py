@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.studies import (
     Changes,
     Jobs,
@@ -47,6 +48,8 @@ def frontier(
     tune_finalists: TuneFinalists = 0,
     changes: Changes = None,
     jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -88,4 +91,4 @@ def frontier(
             lambda record: write_tuning(record, folder),
         )
 
-    conduct("frontier", folder, drive, voice, jobs, retry)
+    conduct("frontier", folder, drive, voice, jobs, retry, engine_settings(engine, address))

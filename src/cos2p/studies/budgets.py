@@ -136,7 +136,9 @@ def takes(config: ModelConfig, rate: float, task: Assignment) -> str:
     rank = getattr(task.settings, "rank", None)
     if rank is not None:
         return f"rank {rank}" if rank else "head alone"
-    full = all(len(k.heads) == config.groups and len(k.units) == config.mlp for k in task.spec.window)
+    full = task.quotas is None and all(
+        len(k.heads) == config.groups and len(k.units) == config.mlp for k in task.spec.window
+    )
     if full:
         return f"{len(task.spec.window)} of {config.depth} blocks"
     return f"R {rate:.3g}"

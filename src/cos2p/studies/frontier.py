@@ -78,13 +78,16 @@ def find_places(
     for number, name in enumerate(plan.methods):
         row = Row(name, method_class(name).title, method=name)
         recipes = [plan.base.load(row, f"seed={seed}") for seed in plan.seeds]
+        known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
             tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
             found = find(recipes, memory)
             if isinstance(found, Absent):
                 absent[name, memory] = found.reason
             else:
-                rows.append(_row(row, len(recipes[0].fleet.devices), memory, found))
+                # The same tasks as with fewer bytes: the same runs.
+                used = known.setdefault(found, memory)
+                rows.append(_row(row, len(recipes[0].fleet.devices), memory, used, found))
     if not rows:
         (name, memory), reason = next(iter(absent.items()))
         raise ConfigError(
@@ -94,8 +97,9 @@ def find_places(
     return Places(tuple(rows), absent)
 
 
-def _row(row: Row, groups: int, memory: int, fit: Fit) -> Row:
-    fields = (f"memory={memory}", f"rate={fit.rate!r}")
+def _row(row: Row, groups: int, memory: int, used: int, fit: Fit) -> Row:
+    """`memory` is the budget, of which what fits within `used` bytes is all that the method can use."""
+    fields = (f"memory={used}", f"rate={fit.rate!r}")
     changes = [f"fleet.devices.{group}.{field}" for group in range(groups) for field in fields]
     return Row(
         key=f"{row.key}@{_megabytes(memory)}MB",

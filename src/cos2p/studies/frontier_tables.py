@@ -12,7 +12,6 @@ from cos2p.studies.tables import Figure, Line, Table, with_best
 from cos2p.tracking.event_kinds import Evaluated
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import deepest
-from cos2p.units import format_bytes
 
 History = Callable[[str], Sequence[tuple[float, float]]]
 """A finished cell's (virtual second, server's top-1), in order."""
@@ -24,7 +23,7 @@ Cells = Mapping[tuple[str, str], str]
 
 
 def budget_column(memory: int) -> Column:
-    return Column(f"at_{memory}", format_bytes(memory), "%", 100.0, 1, "more")
+    return Column(f"at_{memory}", f"{memory / 1e6:g} MB", "%", 100.0, 1, "more")
 
 
 def read_history(run: Path) -> list[tuple[float, float]]:

@@ -23,14 +23,9 @@ def summary(report: Report, folder: Path) -> RenderableType:
     notes = [text for name, text in report.provenance() if name == "note"]
     notes += dict.fromkeys(note for table in report.tables for note in baseline_notes(table.baselines))
     parts += [Text(printable(note), style="dim") for note in notes]
-    names = [
-        "table.md",
-        "report.html",
-        *report.pictures,
-        "study.json",
-        *(f"{table.name}.csv" for table in report.tables),
-    ]
-    there = [name for name in [*names, "runs.csv", "tuning.json"] if (folder / name).exists()]
+    tables = [f"{table.name}.csv" for table in report.tables]
+    names = ["table.md", "report.html", *report.pictures, "study.json", *tables, "runs.csv", "tuning.json"]
+    there = [name for name in names if (folder / name).exists()]
     parts.append(Text(f"\nin {shlex.quote(str(folder))}: {', '.join(there)}"))
     return Group(*parts)
 
