@@ -22,7 +22,7 @@ import torch
 from cos2p.aggregation.admission import check_identity, check_spec, check_update
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.envelope import Envelope
+from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.messages.forms import MOST_UNDECLARED, Forms, TensorForm, check_forms, forms_found
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
@@ -49,7 +49,7 @@ class Door:
     max_rms: float = math.inf
     """Largest root mean square of an update, and largest change of any one scalar."""
 
-    def open(self, data: bytes) -> Envelope:
+    def open(self, data: Buffer) -> Envelope:
         """Size and header; UpdateRefused if they cannot be those of an answer."""
         answer, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
         size = sum(map(math.prod, answer.values())) * torch.float32.itemsize

@@ -7,15 +7,18 @@ The same bytes go through the simulator's worker processes and over a real netwo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
-from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, mapped
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -154,6 +157,18 @@ class Update:
 
         A server, which knows the task, reads with `aggregation.door` and compares first.
         """
+        return cls._read(data)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Update:
+        """The same from a file, which may be deleted then: its tensors stay mapped and are not read into memory."""
+        try:
+            return cls._read(mapped(path))
+        except ValueError:  # of an empty file there is nothing to map
+            raise UpdateRefused("not an update: nothing came") from None
+
+    @classmethod
+    def _read(cls, data: Buffer) -> Update:
         try:
             envelope = Envelope.open(data)
             return cls.of(envelope.meta, *_tensors(envelope, "d", "x").values())
@@ -203,3 +218,44 @@ def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
     parts = envelope.parts(*labels)
     return {label: {name: envelope.tensor(f"{label}/{name}") for name in names} for label, names in parts.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tensor of a message that is made only when it is written."""
+
+    like: Tensor
+    """Its shape and type, without values."""
+    make: Callable[[], Tensor]
+
+
+def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """Of tensors that are there already."""
+    return {name: Piece(tensor, partial(tensors.__getitem__, name)) for name, tensor in tensors.items()}
+
+
+def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:
+    """What `Task.to_bytes` gives, into a file, tensor by tensor: no two of them are in memory at a time."""
+    pieces = {f"w/{name}": piece for name, piece in weights.items()} | {f"p/{n}": piece for n, piece in prefix.items()}
+    # The widest types first, so that each tensor begins where its type may be read.
+    ordered = sorted(pieces.items(), key=lambda item: -item[1].like.itemsize)
+    header: dict[str, Any] = {"__metadata__": {"cos2p": json.dumps(order.to_dict())}}
+    end = 0
+    for key, piece in ordered:
+        begin, end = end, end + piece.like.numel() * piece.like.itemsize
+        header[key] = {
+            "dtype": _CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
+        }  # fmt: skip
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, piece in ordered:
+            file.write(_view(piece.make()))
+
+
+_CODES = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.uint8: "U8", torch.int64: "I64"}
+
+
+def _view(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data

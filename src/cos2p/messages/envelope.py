@@ -10,8 +10,10 @@ taken.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,16 @@ import torch
 from torch import Tensor
 
 from cos2p import strict_json
+
+Buffer = bytes | mmap.mmap
+"""A message's bytes: in memory, or in a file that is mapped."""
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
 
 HEADER_BYTES = 2**20
 """Longest header of an update whose task is not known."""
@@ -79,11 +91,12 @@ class Envelope:
     """The message's own header."""
     entries: Mapping[str, Entry]
     """By name, sorted: sums over tensors must not depend on the order in which they came."""
-    _data: memoryview
-    """The tensors' bytes."""
+    _data: Buffer
+    _start: int
+    """Where the tensors' bytes begin."""
 
     @classmethod
-    def open(cls, data: bytes, header_bytes: int = HEADER_BYTES, values: int | None = None) -> Envelope:
+    def open(cls, data: Buffer, header_bytes: int = HEADER_BYTES, values: int | None = None) -> Envelope:
         """ValueError for anything that is not a message with a header of at most so many bytes and values."""
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or size > len(data) - 8:
@@ -91,23 +104,29 @@ class Envelope:
         if size > header_bytes:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
-        header = _object(strict_json.loads(memoryview(data)[8 : 8 + size], most), "header")
+        header = _object(strict_json.loads(data[8 : 8 + size], most), "header")
         meta = _object(header.pop("__metadata__", None), "metadata")
         if not isinstance(meta.get("cos2p"), str):
             raise ValueError("metadata of something else")
         own = _object(strict_json.loads(meta["cos2p"], most), "metadata")
         entries = {name: Entry.parse(name, header[name]) for name in sorted(header)}
-        rest = memoryview(data)[8 + size :]
-        _check_cover(entries, len(rest))
-        return cls(own, entries, rest)
+        _check_cover(entries, len(data) - 8 - size)
+        return cls(own, entries, data, 8 + size)
 
     def tensor(self, name: str) -> Tensor:
-        """In memory of its own. At any address of a message, kernels on it might round differently every time."""
+        """In memory of its own: at any address of a message, kernels on it might round differently every time.
+
+        Of a mapped file it stays there, so that only what is looked at is read.
+        """
         entry = self.entries[name]
         if entry.begin == entry.end:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        room = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
-        room.numpy()[:] = np.frombuffer(self._data[entry.begin : entry.end], dtype=np.uint8)
+        start, size = self._start + entry.begin, entry.end - entry.begin
+        if isinstance(self._data, mmap.mmap) and start % entry.dtype.itemsize == 0:
+            count = size // entry.dtype.itemsize
+            return torch.frombuffer(self._data, dtype=entry.dtype, count=count, offset=start).view(entry.shape)
+        room = torch.empty(size, dtype=torch.uint8)
+        room.numpy()[:] = np.frombuffer(self._data, dtype=np.uint8, count=size, offset=start)
         return room.view(entry.dtype).view(entry.shape)
 
     def parts(self, *labels: str) -> dict[str, list[str]]:

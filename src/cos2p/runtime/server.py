@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.admission import check_decoded, check_finite, refusal_reason
@@ -20,8 +21,8 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.messages import Order, Task, Update
-from cos2p.messages.envelope import Envelope
+from cos2p.messages import Order, Task, Update, pieces_of, write_task
+from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -126,7 +127,7 @@ class Server:
         self._forget(getattr(news, "client", ""))
         return effects
 
-    def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
+    def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
 
         One that is refused changes nothing but this: its sender has done with its task and gets a new one.
@@ -146,7 +147,7 @@ class Server:
         self._forget(sender)
         return effects
 
-    def _let_in(self, sender: str, ticket: Ticket, data: bytes | Update) -> Merged | None:
+    def _let_in(self, sender: str, ticket: Ticket, data: Buffer | Update) -> Merged | None:
         """Read, check, decode, bound and add an update; None if it is too old to be added.
 
         Raises UpdateRefused for what is wrong with it, and anything else that a method may raise over it.
@@ -154,7 +155,7 @@ class Server:
         config, schedule, order = self.context.config, self.context.schedule, self.orders[ticket.task]
         samples = self.context.members[sender].samples
         door = Door(order, config, make_trainer(config, order), samples, schedule.max_update_rms)
-        opened = door.open(data) if isinstance(data, bytes) else data
+        opened = data if isinstance(data, Update) else door.open(data)
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(sender, task):
             raise ClosedTask(task)
@@ -250,6 +251,13 @@ class Server:
             held = tuple(order.shelved.held)
             frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(order, weights=trainer.sent(weights), prefix=encode(frozen, order.prefix_precision))
+
+    def write_task(self, order: Order, path: Path) -> None:
+        """The same into a file. Of a large model no second copy is made for it."""
+        weights, trainer = self.versions[order.version], make_trainer(self.context.config, order)
+        held = tuple(order.shelved.held) if order.shelved is not None else ()
+        frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
+        write_task(path, order, pieces_of(trainer.sent(weights)), frozen)
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 
@@ -371,7 +379,7 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous, before = self.versions.current, self.weights
+        before, asked_for = self.weights, self.versions.current in self.coordinator.in_flight_versions()
         try:
             after = self.merge.apply(before)
             check_finite(before, after)
@@ -380,9 +388,8 @@ class Server:
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
             after, self.merge = before, self.method.merge()
         self.guard.stepped(before, after)
-        self.versions.advance(after)
+        self.versions.advance(after, keep=asked_for)
         self.shelves.moved(before, after)
-        self._forget_version(previous)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
@@ -464,10 +471,10 @@ class Server:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules(self.coordinator.version)
         current = int(values["current"])
-        self.versions = Versions(groups[f"version.{current}"], current)
+        self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
             kind, _, rest = name.partition(".")
-            if kind == "version":
+            if kind == "version" and int(rest) != current:
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
         if "guard" in values:
