@@ -61,8 +61,18 @@ def serve(kit: KitFolder) -> None:
 def join(
     kit: KitFolder,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the device's own data; without it, the shard the recipe deals it.")
+        Path | None,
+        typer.Option(
+            help="Folder of the device's own data, the only one it reads; without it, the shard that the recipe deals "
+            "it of what lies in KIT/data."
+        ),
     ] = None,
+    trust_paths: Annotated[
+        bool,
+        typer.Option(
+            "--trust-paths", help="Follow the recipe's own paths anywhere on this machine: if you wrote the recipe."
+        ),
+    ] = False,
     memory: Annotated[
         str | None, typer.Option(help="Bytes for training, such as 1GiB; never exceeded.", show_default=False)
     ] = None,
@@ -74,15 +84,20 @@ def join(
     """Let this device take part until Ctrl-C."""
     from cos2p.fleet.admin.machines import Machine
     from cos2p.fleet.device.devicefile import DeviceFile
+    from cos2p.fleet.device.owner import OwnerFile
     from cos2p.fleet.kit import server_address
     from cos2p.units import parse_bytes
 
     own = _open(kit, "device")
     if data is not None and not data.exists():
         raise ConfigError(f"--data {data}: there is no such file or folder")
+    if data is not None and trust_paths:
+        raise ConfigError("--data and --trust-paths contradict each other; a device that has a folder reads that alone")
+    OwnerFile.read(own.folder)  # now rather than when the first run asks
     measured = _measured(device)
     DeviceFile(
         data=str(data.resolve()) if data is not None else "",
+        trust_paths=trust_paths,
         memory=parse_bytes(memory) if memory else int(measured.get("memory", 0)),
         flops=float(measured.get("flops", 0.0)),
         threads=threads,

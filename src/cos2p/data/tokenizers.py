@@ -37,9 +37,9 @@ class Encoder:
 
 def find_tokenizer(pretrained: str) -> str:
     """The path of the `tokenizer.json` of a checkpoint, a folder or a hub name; DataError if it has none."""
-    folder = Path(pretrained).expanduser()
-    if folder.is_dir():
-        return str(_in_folder(folder))
+    folder = paths.find(pretrained) if paths.is_confined() else Path(pretrained).expanduser()
+    if folder.is_dir() or paths.is_confined():  # then nothing is fetched either
+        return str(paths.opened(_in_folder(folder)))
     import huggingface_hub
 
     try:
@@ -61,8 +61,9 @@ def resolved(config: DataConfig, pretrained: str) -> DataConfig:
 def checkpoint_vocabulary(pretrained: str) -> int | None:
     """Rows of the checkpoint's table of tokens, if a folder says so."""
     try:
-        values = json.loads((Path(pretrained).expanduser() / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        folder = paths.find(pretrained) if paths.is_confined() else Path(pretrained).expanduser()
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, DataError):
         return None  # whoever loads the checkpoint will say what is wrong with it
     vocabulary = values.get("vocab_size") if isinstance(values, dict) else None
     return vocabulary if isinstance(vocabulary, int) else None
@@ -86,7 +87,7 @@ def _file_encoder(config: DataConfig) -> Encoder:
     import tokenizers
 
     file = paths.find(config.tokenizer)
-    file = _in_folder(file) if file.is_dir() else file
+    file = paths.opened(_in_folder(file)) if file.is_dir() else file
     if file.suffix == ".model":
         raise _sentencepiece(file)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from cos2p.devices.device import Device, device
@@ -44,5 +46,10 @@ class FleetSettings(Settings):
     )
     heartbeat_seconds: float = Field(
         default=60.0, ge=0, description="Seconds of silence after which the server takes a device for gone."
+    )
+    reports: Literal["minimal", "full"] = Field(
+        default="minimal",
+        description="What a real fleet's devices tell beside their updates: nothing more than the run needs; or losses "
+        "and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
     )
     enforce_memory: bool = Field(default=True, description="Refuse a submodel that does not fit a device's memory.")

@@ -40,7 +40,7 @@ def build_world(recipe: Recipe) -> World:
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
-    shards = _deal(recipe, bundle, devices)
+    shards = deal_shards(recipe, bundle, devices)
     members = {}
     for device, group in devices:
         shard = shards[device.name]
@@ -108,7 +108,8 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
     return devices
 
 
-def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+def deal_shards(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+    """Every device's part of the data, by its name."""
     train, settings = bundle.train, recipe.partition
     weights = [group.share if group.share is not None else group.batch for _, group in devices]
     labels = train.strata()

@@ -20,14 +20,21 @@ from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import ADMIN, issue, tune
 
 
+def keep_private(folder: Path) -> None:
+    """Readable by the owner alone: whoever reads a key acts in its name."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 def provision(plan: FleetPlan, folder: str | Path) -> list[Kit]:
     """Make the kits of all machines that have none yet. Existing ones are left alone, so devices can be added."""
     require_nvflare()
     root = Path(folder).resolve()
     authority = root / "authority"
     authority.mkdir(parents=True, exist_ok=True)
-    authority.chmod(0o700)
     made = issue(plan, authority)
+    keep_private(authority)
     kits = []
     names = {"server": plan.server.host, "admin": ADMIN} | {d.name: d.name for d in plan.devices}
     for name, participant in names.items():
@@ -35,7 +42,7 @@ def provision(plan: FleetPlan, folder: str | Path) -> list[Kit]:
         if not place.exists():
             shutil.copytree(made / participant, place)
             tune(place, name, plan)
-            place.chmod(0o700)
+            keep_private(place)
             kits.append(Kit.open(place, "device" if name not in ("server", "admin") else name))  # type: ignore[arg-type]
     shutil.rmtree(made)
     return kits

@@ -17,6 +17,9 @@ from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
 
+MARK = "COS2P_KIT"
+"""In the environment of all processes of a kit: its folder."""
+
 
 class Machine:
     """A kit's process and its children (one per running job, and the training process below it)."""
@@ -36,7 +39,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_surroundings(),
+                env=_surroundings() | {MARK: str(self.kit.folder)},
                 start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
             )
 
@@ -49,16 +52,18 @@ class Machine:
         return None if self._process is None else self._process.poll()
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of this kit, the main one first; also those whose parent was killed."""
+        """All processes of this kit, the main one first; also those whose parent was killed.
+
+        They are known by the mark that `start` put into their environment, which children inherit. A command line that
+        names the kit (an editor, a copy of it) makes nobody one of them.
+        """
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if str(self.kit.folder) in process.cmdline():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get(MARK) == str(self.kit.folder):
                     found.append(process)
-                    found += process.children(recursive=True)
-        own = {process.pid: process for process in found}
         first = self._process.pid if self._process is not None else -1
-        return sorted(own.values(), key=lambda process: (process.pid != first, process.pid))
+        return sorted(found, key=lambda process: (process.pid != first, process.pid))
 
     def kill(self) -> None:
         """End the whole tree at once."""
@@ -119,6 +124,6 @@ def free_port() -> int:
 
 def lock(kit: Kit) -> None:
     """RunError if this kit's process runs already."""
-    running = [p for p in Machine(kit).processes() if p.pid != os.getpid()]
+    running = Machine(kit).processes()
     if running:
         raise RunError(f"{kit.folder} is in use by process {running[0].pid}; end that one first")

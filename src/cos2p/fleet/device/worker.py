@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,8 +22,9 @@ from typing import Any, TextIO
 import torch
 
 from cos2p.costs.fitting import make_spec
+from cos2p.data import paths
 from cos2p.data.examples import Examples, Normalize
-from cos2p.errors import Cos2pError, TrainingError
+from cos2p.errors import Cos2pError
 from cos2p.fleet.device.cap import (
     bytes_asked,
     data_bytes,
@@ -34,6 +36,8 @@ from cos2p.fleet.device.cap import (
     set_cap,
 )
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
 from cos2p.messages import Order, Task
@@ -58,17 +62,26 @@ def main() -> None:
     leave_compiler_out()
     requests = _requests()
     device = _Device(Setup(**next(requests)))
-    answers.write(json.dumps(device.prepare()) + "\n")
-    answers.flush()
-    for request in requests:
-        answers.write(json.dumps(device.work(Job(**request))) + "\n")
+    with _confined(device.setup):
+        answers.write(json.dumps(device.prepare()) + "\n")
         answers.flush()
+        for request in requests:
+            answers.write(json.dumps(device.work(Job(**request))) + "\n")
+            answers.flush()
+
+
+def _confined(setup: Setup) -> AbstractContextManager[None]:
+    """The recipe is a stranger's: its paths are followed in the device's folder alone, for the life of the process."""
+    if setup.trusted and not setup.data:
+        return nullcontext()
+    return paths.confined_to(setup.data or setup.root or os.devnull)
 
 
 class _Device:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.config = ModelConfig.from_dict(setup.config)
+        self.owner = OwnerFile.model_validate(setup.owner)
         self.shard: Shard
         self.idle = 0
         self.mapped = 0
@@ -88,7 +101,7 @@ class _Device:
             else:
                 self.shard = dealt_shard(recipe, setup.name)
         except Cos2pError as error:
-            return {"unfit": str(error)}
+            return {"unfit": str(error), "kind": type(error).__name__, "told": error.told}
         _warm_up()
         self.idle = peak_bytes()
         limit = set_cap(setup.memory) if setup.memory else None
@@ -105,8 +118,9 @@ class _Device:
         began, cpu = time.monotonic(), time.process_time()
         try:
             self._train(job)
-        except TrainingError as error:
-            return {"failed": str(error)}
+        except Cos2pError as error:
+            print(f"task failed: {error}", file=sys.stderr, flush=True)  # the device's own log
+            return {"failed": outward(error)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -124,7 +138,10 @@ class _Device:
         remembered = Path(job.remembered)
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
         task = read_task(Path(job.task))
+        self.owner.check_order(task.order.settings)
         update, memory = run_task(self.config, task, self.shard, memory)
+        if not self.setup.report:
+            update = replace(update, report={})
         self.mapped = mapped_bytes()  # now, while the task is still there
         Path(job.update).write_bytes(update.to_bytes())
         # Last, and whole: a device killed before this line has neither answered nor learned.

@@ -8,6 +8,8 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
+from cos2p.fleet.device.owner import NAME as OWNER_FILE
+from cos2p.fleet.device.owner import TEMPLATE as OWNER_TEMPLATE
 from cos2p.fleet.kit import Kit, read_json
 from cos2p.fleet.wire import MESSAGE_BYTES
 
@@ -17,6 +19,7 @@ REJOIN = "cos2p.fleet.nvflare.rejoin.Rejoin"
 
 ADMIN = "admin@fleet.local"
 ORGANISATION = "fleet"
+ROLE = "project_admin"
 
 
 def issue(plan: FleetPlan, authority: Path) -> Path:
@@ -35,7 +38,7 @@ def issue(plan: FleetPlan, authority: Path) -> Path:
         raise ConfigError(f"server.host {plan.server.host!r} is no host name or address: {error}") from None
     for device in plan.devices:
         project.add_client(device.name, ORGANISATION, {})
-    project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
+    project.add_admin(ADMIN, ORGANISATION, {"role": ROLE})
     builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config"), CertBuilder()]
     context = Provisioner(str(authority), builders).provision(project, logger=_Silent())
     if context.get(CtxKey.BUILD_ERROR):
@@ -63,6 +66,7 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
         source = place / "local" / f"{default}.default"
         if source.exists():
             source.rename(place / "local" / default)
+    _write(place / "local" / "authorization.json", _policy(name))
     _write(
         place / "local" / "comm_config.json",
         {
@@ -85,7 +89,20 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
     else:
         resources["allow_log_streaming"] = False
         (place / "device.json").write_text("{}\n", encoding="utf-8")
+        (place / OWNER_FILE).write_text(OWNER_TEMPLATE, encoding="utf-8")
     _write(place / "local" / "resources.json", resources)
+
+
+def _policy(name: str) -> dict[str, Any]:
+    """What an admin may do on this machine. Nowhere: bring code (`byoc`: NVFlare would run a job's `custom` folder
+    and check none of its classes), or read files by shell commands. On a device: nothing but give it a run and end
+    that."""
+    rights = dict.fromkeys(("clone_job", "download_job", "view", "operate"), "any" if name == "server" else "none") | {
+        "submit_job": "any",
+        "manage_job": "any",
+    }
+    refused = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
+    return {"format_version": "1.0", "permissions": {ROLE: rights | refused}}
 
 
 def settle(kit: Kit) -> None:
