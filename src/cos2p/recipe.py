@@ -97,7 +97,7 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
             wrong += problems(error, "method")
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
-    return wrong + _model_problems(values) + _device_problems(values)
+    return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)
 
 
 def _model_problems(values: Mapping[str, Any]) -> list[str]:
@@ -131,6 +131,21 @@ def _device_problems(values: Mapping[str, Any]) -> list[str]:
         except ConfigError as error:
             wrong.append(f"fleet.devices.{number}: {error}")
     return wrong
+
+
+def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
+    """A method whose devices cannot leave the embeddings as they are; that it keeps all rows is no problem."""
+    training, method = values.get("training", {}), values.get("method", {"name": "cos2p"})
+    if not (isinstance(training, Mapping) and isinstance(method, Mapping)) or training.get("embeddings") != "frozen":
+        return []
+    known = methods().get(str(method.get("name")))
+    if known is None or "frozen" in known.embeddings:
+        return []
+    return [f"training.embeddings: 'frozen' is not for the method {known.name!r}; it has {_listed(known.embeddings)}"]
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " or ".join(map(repr, values))
 
 
 def tomllib_load(text: str, origin: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,12 +17,15 @@ from cos2p.errors import TrainingError
 from cos2p.fleet.server.inbox import Answered
 from cos2p.fleet.spool import Notice
 from cos2p.models.layout import Weights
+from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run as simulate
 from cos2p.tracking.event_kinds import Arrived, Joined
 from cos2p.tracking.events import read_events
+from cos2p.training.embeddings import token_rows
 from tests.fleet.bench import Bench
 from tests.fleet.lab import small_recipe
+from tests.runtime.texts import text_recipe
 
 
 @pytest.fixture
@@ -248,6 +252,22 @@ def test_a_device_too_weak_for_any_submodel_is_told_and_the_others_go_on(bench: 
     bench.answer("dev-1")
     bench.wait(lambda: bench.events("merged", "dev-1"))
     assert not bench.events("joined", "dev-2")
+
+
+def test_texts_a_device_gets_the_rows_it_asked_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, text_recipe(tmp_path))
+    bench.start()
+    one, other = bench.world.shards
+    rows = token_rows(bench.world.shards[one], "rows")
+    bench.join(one, rows=rows)
+    bench.join(other, rows="00")
+    assert "its texts have no token" in bench.wait(lambda: bench.events("unfit", other))[0]["reason"]
+    assert bench.fetch(one).order.spec.rows == from_bits(rows)
+    bench.answer(one)
+    bench.wait(lambda: bench.events("merged", one))
+    values = bench.driver.save().values
+    assert [member["rows"] for member in json.loads(json.dumps(values))["members"]] == [rows]
+    bench.stop()
 
 
 def test_a_run_begins_with_those_who_can_take_part(tmp_path: Path) -> None:

@@ -29,9 +29,12 @@ from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import lowered_rate, member_of
 from cos2p.methods.base import Member
+from cos2p.models.settings import ModelSettings
+from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import build_world, fleet_devices
 from tests.fleet.lab import small_recipe
+from tests.runtime.texts import text_recipe
 
 
 def plan(*names: str) -> FleetPlan:
@@ -180,7 +183,9 @@ def test_facts_from_outside_are_checked() -> None:
     assert JoinRequest.from_dict({"samples": 5, "test_samples": 1}) == JoinRequest(5, 1)
     for wrong in ({}, {"samples": 0, "test_samples": 0}, {"samples": "x", "test_samples": 0},
                   {"samples": 1, "test_samples": 0, "memory": -1}, {"samples": 10**12, "test_samples": 0},
-                  {"samples": 1, "test_samples": 0, "flops": float("nan")}):  # fmt: skip
+                  {"samples": 1, "test_samples": 0, "flops": float("nan")},
+                  {"samples": 1, "test_samples": 0, "rows": "xy"}, {"samples": 1, "test_samples": 0, "rows": "0"},
+                  {"samples": 1, "test_samples": 0, "rows": "ff" * 2**20}):  # fmt: skip
         with pytest.raises(UpdateRefused):
             JoinRequest.from_dict(wrong)
 
@@ -191,6 +196,18 @@ def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> No
     member = member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10**9, flops=3e9))
     assert (member.rate, member.batch, member.samples) == (0.25, 16, 50)
     assert (member.device.memory, member.device.flops) == (10**9, 3e9)
+
+
+def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
+    recipe = text_recipe(tmp_path).model_copy(update={"model": ModelSettings(size="bert-nano", dim=256, heads=8)})
+    config, device = build_world(recipe).config, "jetson-agx-orin-64gb-1"
+    member = member_of(recipe, config, device, JoinRequest(50, 10, rows="0302"))
+    assert from_bits(member.rows) == (0, 1, 9)
+    few, unknown = (member_of(recipe, config, device, JoinRequest(50, 10, 60 * 10**6, rows=r)) for r in ("0302", ""))
+    assert unknown.rate < few.rate == 1.0
+    for wrong in ("00", "00" * 40 + "01"):
+        with pytest.raises(UpdateRefused, match="the model knows 0 to 258"):
+            member_of(recipe, config, device, JoinRequest(50, 10, rows=wrong))
 
 
 def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:

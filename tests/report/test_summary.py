@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.report.summary import DEVICES, staleness_words, summary
+from cos2p.report.summary import DEVICES, coverage_words, staleness_words, summary
 
 
 def device(**changes: Any) -> dict[str, Any]:
@@ -40,6 +40,11 @@ def result() -> dict[str, Any]:
         "top5": 0.95,
         "f1": 0.7,
         "validation_top1": None,
+        "chance": 0.1,
+        "majority": 0.1135,
+        "client_majority": 0.41,
+        "exits": {"4": 0.7, "8": 0.7142},
+        "best_exit": 8,
         "client_top1": 0.81,
         "client_top5": 0.99,
         "client_f1": 0.5,
@@ -63,12 +68,12 @@ def shown(result: dict[str, Any], folder: Path, width: int = 120) -> list[str]:
 def test_every_figure_is_there(result: dict[str, Any], tmp_path: Path) -> None:
     assert shown(result, tmp_path / "run")[:10] == [
         "Co-S²P on quickstart, seed 3: 30 rounds, 171 updates, 1 min 21 s on this machine",
-        "server        top-1 71.4 % · top-5 95.0 % · F1 70.0 %",
-        "clients' own  top-1 81.0 % · top-5 99.0 % · F1 50.0 %",
+        "server        top-1 71.4 % · top-5 95.0 % · F1 70.0 % (chance 10.0 %, most frequent class 11.3 %)",
+        "clients' own  top-1 81.0 % · top-5 99.0 % · F1 50.0 % (most frequent class 41.0 %)",
         "fleet         RU 93.4 % · busy 87.0 % of the time",
         "virtual time  3 min 34 s",
         "sent          22.1 MB down · 7.69 MB up",
-        "coverage      N* 2",
+        "coverage      N* 2: every head and unit was in at least 2 updates of every round",
         "staleness τ   0 █ 120 · 1 ▃ 45 · 10 ▁ 6",
         "device       R  samples  updates  busy     down      up  own top-1",
         "nx-1    0.0625    1,200        3  25 %  2.25 MB  333 kB     82.4 %",
@@ -94,6 +99,23 @@ def test_a_run_without_figures_can_be_shown(result: dict[str, Any], tmp_path: Pa
     text = "\n".join(shown(result | empty, tmp_path))
     assert "RU –" in text
     assert "N* –" in text
+
+
+def test_few_classes_have_no_top_5_and_an_unknown_score_no_chance(result: dict[str, Any], tmp_path: Path) -> None:
+    text = "\n".join(shown(result | {"top5": None, "client_top5": None, "client_top1": None}, tmp_path))
+    assert "top-1 71.4 % · F1 70.0 % (chance" in text
+    assert "clients' own" not in text
+
+
+def test_a_shallower_exit_that_is_better_is_named(result: dict[str, Any], tmp_path: Path) -> None:
+    better = {"exits": {"6": 0.783, "8": 0.7142}, "best_exit": 6}
+    assert any(line.startswith("better exit   exit 6 of 8: top-1 78.3 %") for line in shown(result | better, tmp_path))
+    assert not any("better exit" in line for line in shown(result, tmp_path))
+
+
+def test_coverage_says_what_it_means() -> None:
+    assert coverage_words(0).endswith("stood still")
+    assert coverage_words(1) == "N* 1: every head and unit was in at least 1 update of every round"
 
 
 def test_large_fleets_are_cut(result: dict[str, Any], tmp_path: Path) -> None:

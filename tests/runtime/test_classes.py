@@ -20,13 +20,18 @@ from tests.runtime.test_recorded import recipe
 def test_chance_and_the_most_frequent_class() -> None:
     bundle: Bundle = build_world(Recipe.load("quickstart")).bundle
     test = bundle.test.subset(torch.argsort(bundle.test.labels)[:40])
-    classes = Classes.of(Bundle(bundle.train, bundle.validation, test))
+    own = [test.subset(torch.tensor([0, 1, 39])), test.subset(torch.tensor([39])), test.subset(torch.tensor([]).long())]
+    classes = Classes.of(Bundle(bundle.train, bundle.validation, test), own)
     assert classes.names == tuple("0123456789")
     counts = torch.bincount(test.labels)
     assert classes.figures() == {
-        "classes": list("0123456789"), "chance": 0.1, "majority": pytest.approx(float(counts.max()) / 40)
+        "classes": list("0123456789"), "chance": 0.1, "majority": pytest.approx(float(counts.max()) / 40),
+        "client_majority": 0.75,
     }  # fmt: skip
-    assert Classes().figures() == {"classes": [], "chance": None, "majority": None}
+    assert classes.facts()["classes"] == 10
+    assert classes.facts()["test"] == 40
+    assert Classes().figures() == {"classes": [], "chance": None, "majority": None, "client_majority": None}
+    assert Classes().facts() == {"classes": 0}
 
 
 def test_the_exported_folder_says_how_images_are_prepared_and_what_the_classes_are_called(tmp_path: Path) -> None:

@@ -97,6 +97,17 @@ def test_a_missing_figure_is_a_dash(tmp_path: Path) -> None:
     assert made.line("a").figures["client_f1"].write(column) == "–"
 
 
+def test_a_column_that_no_run_has_is_left_out(tmp_path: Path) -> None:
+    """Three classes have no top-5."""
+    grid = tiny_grid(tmp_path)
+    few = {(row, seed): figures(top5=None, client_top5=None) for row in "ab" for seed in (0, 1)}
+    made = results_table("compare", "Methods", grid, outcomes_of(grid, few))
+    assert "top5" not in {column.key for column in made.columns}
+    assert {column.key for column in differences_table("d", "D", made, "a").columns}.isdisjoint({"top5", "client_top5"})
+    nothing_yet = results_table("compare", "Methods", grid, {})
+    assert "top5" in {column.key for column in nothing_yet.columns}
+
+
 def test_peak_memory_of_all_and_of_the_weakest(tmp_path: Path) -> None:
     line = table(tmp_path, {"a": (0.4, 0.6)}).line("a")
     assert line.figures["peak_memory"].mean == 9_000_000

@@ -81,6 +81,16 @@ def test_the_best_is_by_validation_and_patience_counts_from_it() -> None:
     assert [figures.out_of_patience(n) for n in (0, 2, 3)] == [False, True, False]
 
 
+def test_the_best_exit_is_chosen_on_validation_samples_where_there_are_any() -> None:
+    figures = RunFigures()
+    assert figures.best_exit is None
+    test = {"2": {"top1": 0.9}, "4": {"top1": 0.5}}
+    figures(event("evaluated", 1.0, version=1, test=test))
+    assert figures.best_exit == 2
+    figures(event("evaluated", 2.0, version=2, validation={"2": {"top1": 0.5}, "4": {"top1": 0.5}}, test=test))
+    assert figures.best_exit == 4  # of equal ones the deepest
+
+
 def test_a_new_rate_and_a_measured_peak_are_the_devices() -> None:
     figures = folded(
         started("a"),

@@ -27,7 +27,10 @@ def test_scores_at_each_exit_are_those_of_the_outputs(config: ModelConfig) -> No
         real = labels != -100
         guesses = output.argmax(-1)[real]
         assert score["top1"] == pytest.approx((guesses == labels[real]).float().mean().item())
-        best = output.topk(min(5, config.outputs), -1).indices[real]
+        if config.outputs <= 5:
+            assert "top5" not in score
+            continue
+        best = output.topk(5, -1).indices[real]
         assert score["top5"] == pytest.approx((best == labels[real][:, None]).any(-1).float().mean().item())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -66,9 +67,9 @@ def _check_spec(update: Update, order: Order, config: ModelConfig) -> None:
         spec.check(config)
     except SpecError as error:
         raise UpdateRefused(f"its submodel is not one of this model: {error}") from None
-    if (spec.frozen, len(spec.window), spec.exits, spec.prefix) != (
-        sent.frozen, len(sent.window), sent.exits, sent.prefix,
-    ):  # fmt: skip
+    if spec.rows != sent.rows:
+        raise UpdateRefused("its rows of the token table are not those of the task")
+    if len(spec.window) != len(sent.window) or replace(spec, window=sent.window) != sent:
         raise UpdateRefused("its window or exits are not those of the task")
     if order.quotas is None:
         if spec.window != sent.window:

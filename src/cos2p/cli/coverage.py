@@ -40,4 +40,6 @@ def coverage(
         f"{chosen.name}: {len(rates)} devices, {config.depth} blocks, schedule {window['schedule']}, "
         f"{rounds} rounds; devices per round\n{table.table()}\nN* = {table.minimum}"
         + (f"; {table.uncovered} rounds leave a block out" if table.uncovered else "")
+        + "\nN* is the fewest devices that train any one block in any round. Here all of them take part in every round and"
+        "\nnobody is late; in a run whose rounds close before all have answered, or with clients_per_round, it is lower."
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cos2p.costs.flops import Phase, flops, task_flops
 from cos2p.costs.ledger import Ledger, last_holding, ledger, peak, prefix_batch, shape_ledger, shape_peak
-from cos2p.costs.shape import Shape
+from cos2p.costs.shape import WHOLE, Shape, Tables
 from cos2p.costs.workload import Workload
 from cos2p.errors import BudgetError
 from cos2p.models.config import ModelConfig
@@ -45,6 +45,7 @@ def largest_rate(
     ratio: float = 1.0,
     start: int | None = None,
     tier_blocks: tuple[int, ...] = (),
+    tables: Tables = WHOLE,
 ) -> float:
     """The largest rate whose submodel fits at every window position (or at `start`); 0.0 if none does.
 
@@ -55,12 +56,12 @@ def largest_rate(
 
     def shapes(rate: float) -> Iterator[Shape]:
         if start is not None:
-            yield Shape.at(config, rate, ratio, start, tier_blocks)
+            yield Shape.at(config, rate, ratio, start, tier_blocks, tables=tables)
             return
         # Bottom and top are the worst places; in which blocks the remainder of the segments lies makes a difference.
         blocks = cut(config, rate, ratio).blocks
         for place in {0, config.depth - blocks}:
-            yield from {Shape.at(config, rate, ratio, place, tier_blocks, turn) for turn in range(blocks)}
+            yield from {Shape.at(config, rate, ratio, place, tier_blocks, turn, tables) for turn in range(blocks)}
 
     def fits(rate: float) -> bool:
         if start is not None and start + cut(config, rate, ratio).blocks > config.depth:

@@ -44,10 +44,10 @@ def embedding_forward(config: ModelConfig) -> float:
     return 2.0 * (config.tokens - 1) * config.dim * config.channels * config.patch**2
 
 
-def exit_forward(config: ModelConfig, tokens: int) -> float:
-    """One sample through one exit."""
+def exit_forward(config: ModelConfig, tokens: int, rows: int | None = None) -> float:
+    """One sample through one exit; a language model's has so many rows of the output table (None: all)."""
     if config.task == "language-modeling":
-        return 2.0 * tokens * config.dim * config.vocab
+        return 2.0 * tokens * config.dim * (config.vocab if rows is None else rows)
     pooler = config.dim**2 if config.pooler != "none" else 0
     return 2.0 * (pooler + config.dim * config.classes)
 
@@ -83,7 +83,7 @@ def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool
         total -= 2.0 * tokens * _linear(config, shape.window[0])[0]
     # A tied table above a frozen prefix is frozen too: no gradient of its own.
     frozen_table = config.task == "language-modeling" and config.tied and shape.has_prefix
-    return total + (2 if frozen_table else 3) * len(shape.exits) * exit_forward(config, tokens)
+    return total + (2 if frozen_table else 3) * len(shape.exits) * exit_forward(config, tokens, shape.rows)
 
 
 def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
@@ -98,7 +98,7 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
     for i, size in enumerate(shape.others(config)):
         total += block_forward(config, size, tokens) + (_input_gradient(config, size, tokens) if i > 0 else 0.0)
     # Every exit of the spec runs; the deepest alone is trained through.
-    return total + (len(shape.exits) + 1) * exit_forward(config, tokens)
+    return total + (len(shape.exits) + 1) * exit_forward(config, tokens, shape.rows)
 
 
 def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:

@@ -21,6 +21,20 @@ from cos2p.submodel.window import exit_depths
 
 
 @dataclass(frozen=True)
+class Tables:
+    """How much of the embeddings a device has."""
+
+    rows: int | None = None
+    """Rows of the token table (and of an untied output table); None: all."""
+    fixed: bool = False
+    """Whether the embeddings stay as they are."""
+
+
+WHOLE = Tables()
+"""All rows, and they train."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """A `SubmodelSpec` without its indices."""
 
@@ -72,6 +86,7 @@ class Shape:
         start: int | None = None,
         tier_blocks: tuple[int, ...] = (),
         rotation: int | None = None,
+        tables: Tables = WHOLE,
     ) -> Shape:
         """The submodel of a rate with its window at block `start`; None is the top, below which most is frozen.
 
@@ -86,6 +101,8 @@ class Shape:
             tuple(map(BlockSize, heads, units)),
             exit_depths(frozen, size.blocks, tier_blocks),
             (BlockSize.full(config),) * frozen,
+            rows=tables.rows,
+            fixed_embeddings=tables.fixed,
         )
 
     def exit_keys(self, config: ModelConfig) -> tuple[str, ...]:

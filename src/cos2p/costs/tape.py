@@ -286,7 +286,7 @@ def exit_ops(
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
     arriving = 2 * D + (0 if deepest else 2 * table)
     # In 2 bytes: the table's copy, and the logits before they are fp32 again.
-    copy, narrow = (2 * table_scalars(config), logits // 2) if each < FLOAT else (0, 0)
+    copy, narrow = (2 * table_scalars(config, rows), logits // 2) if each < FLOAT else (0, 0)
     return [
         shared,
         Op(kept + copy, table if deepest else 0, forward=D + narrow, backward=arriving + narrow + copy),

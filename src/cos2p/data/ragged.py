@@ -63,6 +63,13 @@ class Ragged:
         """(n, T) beside `ids[rows]`: at t the id at t + 1; ignored from the last real token on."""
         return self._padded(rows, shift=1, fill=IGNORE)
 
+    def different(self) -> Tensor:
+        """The ids that occur, ascending."""
+        before = self.lengths.cumsum(0) - self.lengths
+        inside = torch.arange(int(self.lengths.sum())) - before.repeat_interleave(self.lengths)
+        ids: Tensor = self.values[self.starts.repeat_interleave(self.lengths) + inside].unique()
+        return ids.long()
+
     def dense(self) -> Tensor:
         """(N, longest), padded as far as the model reaches."""
         whole = torch.full(self.shape, self.fill, dtype=torch.int64)

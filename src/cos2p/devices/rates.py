@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cos2p.costs.budget import largest_rate
 from cos2p.costs.flops import shape_flops
-from cos2p.costs.shape import Shape
+from cos2p.costs.shape import WHOLE, Shape, Tables
 from cos2p.costs.workload import Workload
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError
@@ -18,13 +18,19 @@ LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0
 
 
 def choose_rate(
-    config: ModelConfig, device: Device, batch: int, training: TrainingSettings, target: float, samples: int
+    config: ModelConfig,
+    device: Device,
+    batch: int,
+    training: TrainingSettings,
+    target: float,
+    samples: int,
+    tables: Tables = WHOLE,
 ) -> float:
     """The largest rate of the ladder that fits the device's memory and the wanted seconds per task (0: any)."""
     workload = cautious_workload(training, min(batch, samples), samples)
-    limit = rate_limit(config, device.memory, workload)
+    limit = rate_limit(config, device.memory, workload, tables)
     for rate in LADDER:
-        if rate <= limit and (target == 0 or task_seconds(config, device, rate, workload) <= target):
+        if rate <= limit and (target == 0 or task_seconds(config, device, rate, workload, tables) <= target):
             return rate
     raise BudgetError(
         f"{device.name} cannot train even {LADDER[-1]:.4f} of the model: {format_bytes(device.memory)} of memory"
@@ -46,15 +52,15 @@ def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> W
     )
 
 
-def rate_limit(config: ModelConfig, memory: int, workload: Workload) -> float:
+def rate_limit(config: ModelConfig, memory: int, workload: Workload, tables: Tables = WHOLE) -> float:
     """The largest rate that fits, wherever the fleet's other tiers put their exits; 0.0 if none does."""
     tiers = tuple(sorted({cut(config, rate).blocks for rate in LADDER}))
-    return largest_rate(config, memory, workload, tier_blocks=tiers)
+    return largest_rate(config, memory, workload, tier_blocks=tiers, tables=tables)
 
 
-def task_seconds(config: ModelConfig, device: Device, rate: float, workload: Workload) -> float:
+def task_seconds(config: ModelConfig, device: Device, rate: float, workload: Workload, tables: Tables = WHOLE) -> float:
     """Training time of one task with the window at the top, where the frozen prefix is longest."""
-    shape = Shape.at(config, rate)
+    shape = Shape.at(config, rate, tables=tables)
     steps = workload.shard / workload.batch * workload.epochs
     flops = shape_flops(config, shape, workload, "prefix") + steps * shape_flops(config, shape, workload, "weight")
     return device.compute_seconds(flops)

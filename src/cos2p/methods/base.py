@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.rules import Redispatch
@@ -28,6 +28,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings, shared
+from cos2p.training.embeddings import Embeddings, cut_tables
 from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
@@ -45,6 +46,8 @@ class Member:
     samples: int
     """Local training samples."""
     test_samples: int = 0
+    rows: str = ""
+    """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,13 @@ class RunContext:
     seed: int
     enforce_memory: bool = True
     """Refuse tasks that do not fit a device's memory."""
+
+    def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
+        """The spec with as much of the token tables as `training.embeddings` gives this member.
+
+        The server does this with every assignment; a method needs it only to know beforehand what a spec costs.
+        """
+        return cut_tables(spec, self.config, self.training.embeddings, member.rows)
 
     @property
     def names(self) -> Sequence[str]:
@@ -108,6 +118,8 @@ class Method:
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
+    embeddings: ClassVar[tuple[Embeddings, ...]] = get_args(Embeddings)
+    """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
     """What its devices do with their tasks: all that `assign` may ask for."""
     forms: ClassVar[Forms] = {}

@@ -169,6 +169,7 @@ class Cos2p(Method):
         if settings.prefix.width == "cut":
             prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
         spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, len(blocks)), prefix))
+        spec = self.context.tables(spec, member)
         local = self._local(member)
         trains_masks = self._trains_masks(member, blocks, call.version)
         if trains_masks:

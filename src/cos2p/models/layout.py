@@ -55,6 +55,11 @@ class Parameter:
                 return dim, axis
         return None
 
+    @property
+    def in_block(self) -> bool:
+        """Whether its segments are heads or units, of which a block has some."""
+        return self.cut is not None and self.cut[1] is not Axis.ROW
+
 
 def segment_width(config: ModelConfig, axis: Axis) -> int:
     """Entries along `axis` that belong to one segment."""

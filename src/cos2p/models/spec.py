@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,7 +151,7 @@ class SubmodelSpec:
         }
         values |= {flag: True for flag in _FLAGS if getattr(self, flag)}  # a plain spec stays as short as it was
         if self.rows is not None:
-            values["rows"] = _to_bits(self.rows)
+            values["rows"] = to_bits(self.rows)
         return values
 
     @classmethod
@@ -163,7 +163,7 @@ class SubmodelSpec:
                 window=tuple(_unpack(keep) for keep in values["window"]),
                 exits=tuple(int(e) for e in values["exits"]),
                 prefix=None if prefix is None else tuple(_unpack(keep) for keep in prefix),
-                rows=_from_bits(values["rows"]) if "rows" in values else None,
+                rows=from_bits(values["rows"]) if "rows" in values else None,
                 **{flag: bool(values.get(flag, False)) for flag in _FLAGS},
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -205,15 +205,20 @@ def _check_keep(config: ModelConfig, block: int, keep: BlockKeep) -> None:
 
 
 def _pack(keep: BlockKeep) -> list[Any]:
-    return [_to_bits(keep.heads), _to_bits(keep.units)]
+    return [to_bits(keep.heads), to_bits(keep.units)]
 
 
 def _unpack(packed: Any) -> BlockKeep:
     heads, units = packed
-    return BlockKeep(_from_bits(heads), _from_bits(units))
+    return BlockKeep(from_bits(heads), from_bits(units))
 
 
-def _to_bits(kept: tuple[int, ...]) -> str:
+def to_bits(kept: Sequence[int]) -> str:
+    """Ascending numbers as a bit string in hex: bit i of byte n is the number 8n + i.
+
+    >>> to_bits((0, 2, 9)), from_bits("0502")
+    ('0502', (0, 2, 9))
+    """
     if not kept:
         return ""
     bits = np.zeros(kept[-1] + 1, dtype=np.uint8)
@@ -221,6 +226,7 @@ def _to_bits(kept: tuple[int, ...]) -> str:
     return np.packbits(bits, bitorder="little").tobytes().hex()
 
 
-def _from_bits(text: str) -> tuple[int, ...]:
+def from_bits(text: str) -> tuple[int, ...]:
+    """The counterpart of `to_bits`; ValueError if it is not hex."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), bitorder="little")
     return tuple(np.flatnonzero(bits).tolist())

@@ -345,6 +345,12 @@ class ElasticTransformer(nn.Module):
             x_BTD = self.blocks[str(i)](x_BTD, context)
         return x_BTD
 
+    @property
+    def outputs(self) -> int:
+        """How many numbers an exit gives: a language model with a cut table has one for each of its rows."""
+        cut = self.config.task == "language-modeling" and self.spec.rows is not None
+        return len(self.spec.rows or ()) if cut else self.config.outputs
+
     def targets(self, labels: Tensor) -> Tensor:
         """Labels as the outputs number them: a language model with a cut table has a class for each of its rows."""
         return places(labels, self.rows) if self.config.task == "language-modeling" else labels

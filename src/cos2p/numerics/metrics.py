@@ -52,7 +52,7 @@ class ConfusionCounter:
         self._actual += self._count(labels_N)
 
     def result(self) -> dict[str, float]:
-        """`top1`, `top5` (of min(5, classes)) and `f1`, all in [0, 1].
+        """`top1`, `top5` and `f1`, all in [0, 1]; no `top5` of five classes or fewer, where it would always be 1.
 
         F1 is the plain mean over the classes that occur among the labels or the predictions, as
         scikit-learn's `f1_score(average="macro", zero_division=0)` has it.
@@ -62,11 +62,8 @@ class ConfusionCounter:
         occurrences = self._predicted + self._actual
         present = occurrences > 0
         f1 = 2.0 * self._hits[present].double() / occurrences[present].double()
-        return {
-            "top1": int(self._hits.sum()) / self.samples,
-            "top5": self.top5_hits / self.samples,
-            "f1": float(f1.mean()),
-        }
+        top5 = {"top5": self.top5_hits / self.samples} if self.classes > 5 else {}
+        return {"top1": int(self._hits.sum()) / self.samples, **top5, "f1": float(f1.mean())}
 
     def __add__(self, other: ConfusionCounter) -> ConfusionCounter:
         if self.classes != other.classes:

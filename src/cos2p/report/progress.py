@@ -89,7 +89,9 @@ class Progress:
         found = self.figures
         if found.last is None or found.best is None:
             return "server –"
-        return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part})"
+        chance = (found.started.data or {}).get("chance") if found.started is not None else None
+        worth = f"; chance {percent(chance)}" if chance is not None else ""
+        return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
         return f"clients {percent(self.figures.client_mean('top1'))}"

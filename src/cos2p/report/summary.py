@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.report.words import count, duration, percent, printable
+from cos2p.report.words import count, duration, percent, printable, without_training
 from cos2p.units import format_bytes
 
 DEVICES = 20
@@ -48,13 +48,14 @@ def _headline(result: Mapping[str, Any]) -> str:
 def _figures(result: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, words in (
-        ("server", _scores(result, "")),
+        ("server", _scores(result, "", without_training(result.get("chance"), result.get("majority")))),
         ("validation", _scores(result, "validation_")),
-        ("clients' own", _scores(result, "client_")),
+        ("better exit", better_exit_words(result)),
+        ("clients' own", _scores(result, "client_", without_training(None, result.get("client_majority")))),
         ("fleet", f"RU {percent(result['ru'])} · busy {percent(result['busy'])} of the time"),
         ("virtual time", duration(result["virtual_seconds"])),
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
-        ("coverage", f"N* {'–' if result['n_star'] is None else result['n_star']}"),
+        ("coverage", coverage_words(result["n_star"])),
         ("staleness τ", staleness_words(result["staleness"])),
         ("refused", count(result["refused"], "update") if result["refused"] else ""),
         ("ended by", _ending(result.get("finished"))),
@@ -64,11 +65,38 @@ def _figures(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _scores(result: Mapping[str, Any], prefix: str) -> str:
+def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
     if result.get(f"{prefix}top1") is None:
         return ""
-    top1, top5, f1 = (percent(result.get(prefix + name)) for name in ("top1", "top5", "f1"))
-    return f"top-1 {top1} · top-5 {top5} · F1 {f1}"
+    names = {"top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of five classes or fewer
+    known = {words: result.get(prefix + name) for name, words in names.items()}
+    return " · ".join(f"{words} {percent(share)}" for words, share in known.items() if share is not None) + worth
+
+
+def better_exit_words(result: Mapping[str, Any]) -> str:
+    """Of a shallower exit that is better than the deepest; empty if that one is the best.
+
+    >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
+    'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %'
+    """
+    exits, best = result.get("exits") or {}, result.get("best_exit")
+    deepest = max(exits, key=int, default=None)
+    if best is None or deepest is None or str(best) == deepest or str(best) not in exits:
+        return ""
+    return f"exit {best} of {deepest}: top-1 {percent(exits[str(best)])}, the deepest has {percent(exits[deepest])}"
+
+
+def coverage_words(n_star: int | None) -> str:
+    """N* with what it means.
+
+    >>> coverage_words(2)
+    'N* 2: every head and unit was in at least 2 updates of every round'
+    """
+    if n_star is None:
+        return "N* –"
+    if n_star == 0:
+        return "N* 0: in some round some head or unit was in no update and stood still"
+    return f"N* {n_star}: every head and unit was in at least {count(n_star, 'update')} of every round"
 
 
 def _ending(reason: Any) -> str:

@@ -42,6 +42,17 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def without_training(chance: float | None, majority: float | None) -> str:
+    """What an accuracy has to be compared with, in brackets; empty if nothing is known.
+
+    >>> without_training(0.1, 0.1135), without_training(None, 0.25), without_training(None, None)
+    (' (chance 10.0 %, most frequent class 11.3 %)', ' (most frequent class 25.0 %)', '')
+    """
+    known = {"chance": chance, "most frequent class": majority}
+    words = [f"{name} {percent(share)}" for name, share in known.items() if share is not None]
+    return f" ({', '.join(words)})" if words else ""
+
+
 def printable(text: object) -> str:
     """What a client says can hold anything; a terminal gets no control characters from it.
 

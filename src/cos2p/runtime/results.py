@@ -31,7 +31,7 @@ WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
 
 
-def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
+def run_facts(recipe: Recipe, context: RunContext, classes: Classes) -> dict[str, Any]:
     """The fields of `Started`: what a reader of the log needs to know beforehand."""
     return {
         "recipe": recipe.name,
@@ -41,6 +41,7 @@ def run_facts(recipe: Recipe, context: RunContext) -> dict[str, Any]:
         "rounds": recipe.schedule.rounds,
         "updates": recipe.schedule.updates,
         "model": context.config.to_dict(),
+        "data": classes.facts(),
         "devices": {
             name: {
                 "rate": member.rate,

@@ -13,7 +13,6 @@ from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.classes import Classes
 from cos2p.runtime.run_folder import RunFolder, begin_folder, earlier_result
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
@@ -86,7 +85,7 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
             folder.save(simulation)
             raise Interrupted(f"stopped at virtual second {simulation.now:.0f}; go on with --resume")
         simulation.check_anybody_was_able()
-        return folder.finish(simulation, Classes.of(world.bundle), time.monotonic() - began)
+        return folder.finish(simulation, time.monotonic() - began)
     finally:
         workers.close()
         folder.close()

@@ -17,7 +17,6 @@ from typing import Any
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.classes import Classes
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.session import Session
 from cos2p.tracking.checkpoint import Checkpoint
@@ -74,7 +73,9 @@ class RunFolder:
         """Told once the session has its state back."""
         coordinator = session.server.coordinator
         done = {"t": session.now, "version": coordinator.version, "merged": coordinator.merged}
-        return Resumed(**run_facts(self.recipe, session.server.context) | done | {"log": self.log.path})
+        return Resumed(
+            **run_facts(self.recipe, session.server.context, session.classes) | done | {"log": self.log.path}
+        )
 
     def save_if_due(self, session: Session) -> None:
         """Between two events: after a round, and not too soon after the last time."""
@@ -93,8 +94,8 @@ class RunFolder:
         self._version, self._saved = session.server.versions.current, time.monotonic()
         self._saving = self._saved - began
 
-    def finish(self, session: Session, classes: Classes, wall: float) -> dict[str, Any]:
+    def finish(self, session: Session, wall: float) -> dict[str, Any]:
         """The figures and the model; a process killed in between finishes once more, with the same outcome."""
         assert session.finished is not None
         server, figures = session.server, session.figures
-        return write_results(self.recipe, server, figures, classes, session.finished, self.path, wall)
+        return write_results(self.recipe, server, figures, session.classes, session.finished, self.path, wall)

@@ -38,6 +38,7 @@ from cos2p.runtime.decisions import (
 )
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
+from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.units import format_bytes
 
@@ -214,6 +215,9 @@ class Server:
             assignment = self.method.assign(call)
         except BudgetError as error:
             raise BudgetError(f"{member.name}: {error}; {self._advice(member)}") from None
+        spec = assignment.spec
+        if training.embeddings in self.method.embeddings:
+            spec = self.context.tables(spec, member)
         lr = learning_rate(training.lr_schedule, training.lr, self.progress, training.lr_floor * training.lr)
         order = Order(
             client=action.client,
@@ -225,7 +229,7 @@ class Server:
             trainer=assignment.trainer.name,
             settings=assignment.settings.model_dump(mode="json"),
             lr=lr * assignment.lr_factor,
-            spec=assignment.spec,
+            spec=spec,
             quotas=assignment.quotas,
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
@@ -268,8 +272,10 @@ class Server:
         )
 
     def _advice(self, member: Member) -> str:
-        load = cautious_workload(self.context.training, member.batch, member.samples)
-        rate = rate_limit(self.context.config, member.device.memory, load)
+        config, training = self.context.config, self.context.training
+        load = cautious_workload(training, member.batch, member.samples)
+        tables = held_tables(config, training.embeddings, member.rows)
+        rate = rate_limit(config, member.device.memory, load, tables)
         if rate == 0.0:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"

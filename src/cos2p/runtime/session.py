@@ -22,6 +22,7 @@ from cos2p.errors import TrainingError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.judge import Evaluator, Judge, Verdict
 from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
 from cos2p.tracking.checkpoint import Checkpoint
@@ -44,6 +45,8 @@ class Session(ABC):
         self.recipe, self._listener = recipe, listener
         self.judge = Judge(evaluator, self._newest)
         self.figures = RunFigures()
+        self.classes = Classes()
+        """Of its data, as far as the driver knows them."""
         self.finished: str | None = None
         """Why the run is over."""
         self.stop_requested = False

@@ -17,6 +17,7 @@ from cos2p.devices.clock import lost_after, task_phases
 from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.methods import make_trainer
+from cos2p.runtime.classes import Classes
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
@@ -60,6 +61,7 @@ class Simulation(Session):
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
         self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+        self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0
         self._agenda: list[Due] = []
@@ -75,7 +77,7 @@ class Simulation(Session):
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.world.recipe, self.world.context)))
+        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes)))
         for member in self.world.context.members.values():
             self._plan(member.device.joins_at, "joins", member.name)
             if member.device.leaves_at is not None:

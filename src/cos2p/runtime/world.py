@@ -19,6 +19,7 @@ from cos2p.models.hub import pretrained_config, pretrained_weights
 from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
+from cos2p.training.embeddings import held_tables, token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
 
@@ -41,18 +42,18 @@ def build_world(recipe: Recipe) -> World:
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
-    members = {}
-    for device, group in devices:
-        shard = shards[device.name]
-        rate = group.rate
-        if rate is None:
-            target = recipe.fleet.target_seconds
-            rate = choose_rate(config, device, group.batch, recipe.training, target, len(shard.train))
-        members[device.name] = Member(
-            device.name, device, rate, min(group.batch, len(shard.train)), len(shard.train), len(shard.test)
-        )
+    members = {device.name: _member(recipe, config, device, group, shards[device.name]) for device, group in devices}
     context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
     return World(recipe, bundle, config, context, shards)
+
+
+def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:
+    training, samples, rate = recipe.training, len(shard.train), group.rate
+    rows = token_rows(shard, training.embeddings, config.pad_token)
+    if rate is None:
+        tables = held_tables(config, training.embeddings, rows)
+        rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
+    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:

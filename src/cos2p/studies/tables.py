@@ -122,6 +122,7 @@ def results_table(
     seeds."""
     rows = grid.rows if rows is None else rows
     lines = [_line(row, grid, outcomes, columns, row.key in over_budget) for row in rows]
+    columns = _known(columns, lines)
     for column in columns:
         lines = _with_best(lines, column)
     facts = tuple(dict.fromkeys(fact for row in rows for fact in row.facts))
@@ -130,11 +131,18 @@ def results_table(
     return Table(name, title, tuple(columns), tuple(lines), facts, notes, baselines=baselines)
 
 
+def _known(columns: Sequence[Column], lines: Sequence[Line]) -> Sequence[Column]:
+    """Without those that no run has, such as top-5 of three classes; all of them before the first run is done."""
+    known = [c for c in columns if any(line.figures[c.key].mean is not None for line in lines)]
+    return known or columns
+
+
 def differences_table(
     name: str, title: str, results: Table, reference: str, columns: Sequence[Column] = DIFFERENCES
 ) -> Table:
     """Every other row minus the reference, seed by seed; only seeds that both have count."""
     against = results.line(reference)
+    columns = [column for column in columns if column.key in {known.key for known in results.columns}]
     lines = []
     for line in results.lines:
         if line.key == reference:

@@ -70,6 +70,11 @@ class Started(Event):
     rounds: Annotated[int | None, "aggregations until the end, if the recipe says so"]
     updates: Annotated[int | None, "client updates until the end, if the recipe says so"]
     model: Annotated[dict[str, Any], "shape of the model"]
+    data: Annotated[
+        dict[str, Any] | None,
+        "samples of `train`, `validation`, `test`; number of `classes`, and what needs no training: `chance`, `majority` "
+        "(the most frequent class of the test samples), `client_majority` (of each device's own)",
+    ] = None
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 
 

@@ -24,6 +24,12 @@ def deepest(by_exit: Mapping[str, Mapping[str, float]] | None) -> Mapping[str, f
     return by_exit[max(by_exit, key=int)] if by_exit else {}
 
 
+def best_exit(by_exit: Mapping[str, Mapping[str, float]] | None) -> int | None:
+    """The depth of the exit with the best top-1, of equal ones the deepest; None without scores."""
+    known = {int(depth): scores["top1"] for depth, scores in (by_exit or {}).items() if scores.get("top1") is not None}
+    return max(known, key=lambda depth: (known[depth], depth), default=None)
+
+
 @dataclass
 class DeviceFigures:
     """One device: what it is, what it did."""

@@ -31,7 +31,7 @@ from cos2p.tracking.event_kinds import (
     Started,
 )
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figure_parts import SCORES, DeviceFigures, RoundFigures, deepest, number
+from cos2p.tracking.figure_parts import SCORES, DeviceFigures, RoundFigures, best_exit, deepest, number
 
 _FACTS = ("rate", "samples", "batch", "memory", "flops")
 
@@ -260,6 +260,11 @@ class RunFigures:
         samples = sum(own["samples"] for own in scored)
         return sum(own[name] * own["samples"] for own in scored) / samples if samples else None
 
+    @property
+    def best_exit(self) -> int | None:
+        """The depth of the exit to use: the best on validation samples, or on test samples where there are no others."""
+        return None if self.evaluated is None else best_exit(self.evaluated.validation or self.evaluated.test)
+
     def result(self) -> dict[str, Any]:
         """The figures of `result.json`."""
         test = self.evaluated.test or {} if self.evaluated is not None else {}
@@ -270,6 +275,7 @@ class RunFigures:
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
+            "best_exit": self.best_exit,
             "ru": self.ru,
             "busy": sum(device.busy for device in self.devices.values()) / (max(1, len(self.devices)) * seconds),
             "virtual_seconds": self.now,

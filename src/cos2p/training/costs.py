@@ -50,7 +50,7 @@ def prunable_scalars(config: ModelConfig, shape: Shape) -> int:
 def forward_flops(config: ModelConfig, shape: Shape, tokens: int) -> float:
     """One sample through an unfrozen submodel."""
     blocks = sum(block_forward(config, size, tokens) for size in shape.window)
-    return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens)
+    return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens, shape.rows)
 
 
 def workload(settings: LocalSettings, samples: int) -> Workload:
@@ -83,7 +83,9 @@ def submodel_flops(
         step = shape_flops(config, Shape.of(config, order.spec), load, "mask")
         masks = settings.mask.epochs * epochs_of_steps * step
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
-    forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(config, tokens)
+    forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(
+        config, tokens, shape.rows
+    )
     return TaskFlops(
         prefix=(samples + test_samples) * prefix_forward(config, shape, tokens),
         masks=masks,

@@ -21,12 +21,12 @@ def evaluate(
 ) -> list[dict[str, float]]:
     """Scores (top1, top5, f1) at each of the model's exits, shallowest first."""
     model.eval()
-    counters = [ConfusionCounter(model.config.outputs) for _ in model.spec.exits]
+    counters = [ConfusionCounter(model.outputs) for _ in model.spec.exits]
     for rows in examples.batches(batch):
         inputs, labels = examples.batch(rows, normalize)
         outputs = model(inputs, None if features is None else features[rows])
         for counter, output in zip(counters, outputs, strict=True):
-            counter.add(*flatten(output, labels))
+            counter.add(*flatten(output, model.targets(labels)))
     return [counter.result() for counter in counters]
 
 

@@ -190,7 +190,7 @@ class MaskTrainer:
         total = 0.0
         for inputs, features, labels in micro:
             output = self.model(inputs, features, self.by_block(gates))[-1]
-            loss = F.cross_entropy(*flatten(output, labels), reduction="sum") / targets
+            loss = F.cross_entropy(*flatten(output, self.model.targets(labels)), reduction="sum") / targets
             loss.backward()
             total += loss.item()
         penalty = self.penalty()

@@ -9,6 +9,7 @@ from pydantic import Field
 from cos2p.messages import LabelSkew
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.masks import FinalMask
 from cos2p.training.prefix import FeaturePrecision, Store
 
@@ -78,6 +79,11 @@ class TrainingSettings(LocalTraining):
     lr: float = Field(default=2e-3, gt=0, description="η at the start of the run.")
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
     lr_floor: float = Field(default=0.0, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
+    embeddings: Embeddings = Field(
+        default="rows",
+        description="Of the token tables a device has the `rows` that occur in its data and trains them; `frozen`: has "
+        "them and leaves all embeddings as they are; `whole`: has and trains all rows.",
+    )
     label_skew: LabelSkew = Field(
         default="ignored",
         description="`corrected`: devices add log(share of each class in their data) to the logits while they train.",

@@ -39,6 +39,7 @@ from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, update_bytes
 from cos2p.training.distillation import exits_loss
+from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
@@ -143,6 +144,7 @@ class Trainer:
 
     def run(self, task: Task, shard: Shard, remembered: Remembered) -> tuple[Update, Remembered]:
         """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
+        check_rows(self.order.spec, shard)
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
         self.task, self.remembered = task, dict(remembered)

@@ -52,6 +52,7 @@ from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
+from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
 
@@ -108,6 +109,7 @@ class _Device:
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
+            "rows": token_rows(self.shard, recipe.training.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
         }

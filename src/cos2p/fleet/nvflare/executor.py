@@ -102,7 +102,8 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         )
         self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
         found = self._training.start()
-        self._facts = JoinRequest(found["samples"], found["test_samples"], memory, device.flops).to_dict()
+        facts = JoinRequest(found["samples"], found["test_samples"], memory, device.flops, found["rows"])
+        self._facts = facts.to_dict()
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

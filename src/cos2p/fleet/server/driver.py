@@ -189,7 +189,7 @@ class Driver(Session):
                 self.stop_requested = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
-        self.log(Started(**run_facts(self.recipe, self.server.context)), 0.0)
+        self.log(Started(**run_facts(self.recipe, self.server.context, self.classes)), 0.0)
         self._limit_time()
         for event in unfit.values():
             self.log(event)
@@ -249,7 +249,7 @@ class Driver(Session):
         """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
-        except BudgetError as error:
+        except (BudgetError, UpdateRefused) as error:
             return Unfit(client=ready.client, reason=str(error))
 
     def _welcome(self, member: Member) -> None:

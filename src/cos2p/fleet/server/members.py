@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from cos2p.devices.rates import LADDER, cautious_workload, rate_limit
 from cos2p.devices.settings import DeviceGroup
-from cos2p.errors import BudgetError
+from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
+from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import fleet_devices
+from cos2p.training.embeddings import held_tables
 from cos2p.units import format_bytes
 
 
@@ -25,10 +27,29 @@ def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest
     device = group.device(name)
     changes = {"memory": facts.memory or device.memory, "flops": facts.flops or device.flops}
     device = device.model_copy(update={**changes, "joins_at": 0.0, "leaves_at": None, "dies_at": None})
-    member = Member(name, device, group.rate or 1.0, min(group.batch, facts.samples), facts.samples, facts.test_samples)
+    member = Member(
+        name,
+        device,
+        group.rate or 1.0,
+        min(group.batch, facts.samples),
+        facts.samples,
+        facts.test_samples,
+        known_rows(config, facts.rows),
+    )
     if group.rate is not None and not recipe.fleet.enforce_memory:
         return member
     return replace(member, rate=fitting_rate(config, member, recipe))
+
+
+def known_rows(config: ModelConfig, rows: str) -> str:
+    """The tokens that a client says its texts have; UpdateRefused if the model does not know them all."""
+    if not rows:
+        return ""
+    held = from_bits(rows)
+    if not held or held[-1] >= config.vocab:
+        last = f"the token {held[-1]}" if held else "no token"
+        raise UpdateRefused(f"its texts have {last}; the model knows 0 to {config.vocab - 1}")
+    return to_bits(held)
 
 
 def _group(recipe: Recipe, name: str) -> DeviceGroup:
@@ -61,4 +82,5 @@ def lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
 def _limit(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     """The largest rate by the ledger."""
     load = cautious_workload(recipe.training, member.batch, member.samples)
-    return rate_limit(config, member.device.memory, load)
+    tables = held_tables(config, recipe.training.embeddings, member.rows)
+    return rate_limit(config, member.device.memory, load, tables)

@@ -77,6 +77,7 @@ class ServedRun:
             del bundle
             evaluator = Evaluator(self.recipe, config)
             self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
+            self.driver.classes = self.classes
             if folder.checkpoint is not None:
                 self.driver.restore(folder.checkpoint.values["session"], folder.checkpoint)
                 self.driver.figures.replay(read_events(folder.log.path))
@@ -97,7 +98,7 @@ class ServedRun:
         self.state = "running"
         driver.play(lambda: self._between(driver, folder), stopped)
         if driver.finished is not None:
-            folder.finish(driver, self.classes, driver.now)
+            folder.finish(driver, driver.now)
             self.state = "finished"
         else:
             if driver.begun:

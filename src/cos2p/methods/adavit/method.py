@@ -35,6 +35,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings, shared
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.trainer import Trainer
 
 
@@ -47,6 +48,7 @@ class PolicyMethod(LeadingMethod):
 
     settings_type: ClassVar[type[Settings]] = PolicySettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (AdaptiveTrainer,)
+    embeddings: ClassVar[tuple[Embeddings, ...]] = ("whole",)
     settings: PolicySettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:

@@ -86,12 +86,14 @@ class MezoTrainer(Trainer):
         config, load = self.config, workload(self.settings, samples)
         shape, tokens = Shape.of(config, self.order.spec), load.length(config)
         residual = load.batch * tokens * config.dim * FLOAT
-        moments = [max(op.forward for op in embedding_ops(config, load.batch, tokens, load.threads))]
+        moments = [max(op.forward for op in embedding_ops(config, load.batch, tokens, load.threads, shape.rows))]
         for size in set(shape.window):
             block = BlockTape(config, size, load.batch * tokens)
             scaled = max(block.Q, block.F) if self.settings.rescale else 0
             moments.append(residual + block.inference() + scaled)
-        logits = load.batch * config.outputs * FLOAT * (tokens if config.task == "language-modeling" else 1)
+        language = config.task == "language-modeling"
+        outputs = shape.rows if language and shape.rows is not None else config.outputs
+        logits = load.batch * outputs * FLOAT * (tokens if language else 1)
         moments.append(residual + 4 * logits)
         z = FLOAT * max(math.prod(size) for size in compact_shapes(config, self.order.spec).values())
         inputs = load.batch * (config.channels * config.image**2 * FLOAT if config.family == "vit" else tokens * 8)

@@ -33,6 +33,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings, shared
 from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.shard import steps
 from cos2p.training.trainer import Trainer
 
@@ -50,6 +51,7 @@ class FedMeZO(FedRolex):
     title: ClassVar[str] = "FedMeZO"
     settings_type: ClassVar[type[Settings]] = FedMeZOSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (MezoTrainer,)
+    embeddings: ClassVar[tuple[Embeddings, ...]] = ("rows", "whole")
     settings: FedMeZOSettings
     forms: ClassVar[Forms] = {}
 

@@ -49,7 +49,7 @@ def two_losses(
     model: ElasticTransformer, inputs: Tensor, labels: Tensor, seed: int, epsilon: float
 ) -> tuple[float, float]:
     """ℓ(w + εz) and ℓ(w − εz). The weights are left at w − εz."""
-    weights = dict(model.named_parameters())
+    weights, labels = dict(model.named_parameters()), model.targets(labels)
     move(weights, seed, epsilon)
     plus = float(exits_loss(model(inputs), labels, lambda2=0.0))
     move(weights, seed, -2 * epsilon)

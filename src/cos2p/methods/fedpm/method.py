@@ -49,6 +49,7 @@ from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import spread
 from cos2p.submodel.segments import SegmentValues, segment_norms, segment_sizes
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.trainer import Trainer
 
 
@@ -67,6 +68,7 @@ class FedPM(WidthMethod):
     title: ClassVar[str] = "FedPM"
     settings_type: ClassVar[type[Settings]] = FedPMSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (ElementTrainer, SegmentTrainer)
+    embeddings: ClassVar[tuple[Embeddings, ...]] = ("rows", "whole")
     settings: FedPMSettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:

@@ -29,7 +29,7 @@ SURE = 0.99
 
 def is_masked(config: ModelConfig, name: str) -> bool:
     """Whether a tensor belongs to heads or units."""
-    return layout(config)[name].cut is not None
+    return layout(config)[name].in_block
 
 
 def random_weight(config: ModelConfig, name: str, seed: int, gain: float) -> Tensor:

@@ -19,6 +19,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.trainer import Trainer
 
 Shift = tuple[int, int, int]
@@ -30,6 +31,7 @@ class ScaledMethod(Method):
 
     settings_type: ClassVar[type[Settings]] = AveragingSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (ScaledTrainer,)
+    embeddings: ClassVar[tuple[Embeddings, ...]] = ("whole",)
     settings: AveragingSettings
     forms: ClassVar[Forms] = WITHOUT_SCALER
 

@@ -51,7 +51,7 @@ def sensitivity(model: ElasticTransformer, config: ModelConfig) -> SegmentValues
     sums: SegmentValues = {}
     for name, parameter in model.named_parameters():
         cut = layout(config)[name].cut
-        if cut is None or parameter.grad is None:
+        if cut is None or not layout(config)[name].in_block or parameter.grad is None:
             continue
         dim, axis = cut
         entries = absolute_products(parameter.detach(), parameter.grad, dim)

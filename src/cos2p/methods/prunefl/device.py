@@ -40,7 +40,7 @@ class GradientSums:
     def after_step(self, model: ElasticTransformer) -> None:
         self._steps += 1
         for name, parameter in model.named_parameters():
-            if parameter.grad is None or layout(self.config)[name].cut is None:
+            if parameter.grad is None or not layout(self.config)[name].in_block:
                 continue
             if name in self._sums:
                 self._sums[name] += parameter.grad

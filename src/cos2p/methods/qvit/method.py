@@ -40,6 +40,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings, shared
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.trainer import Trainer
 
 
@@ -52,6 +53,7 @@ class QuantMethod(LeadingMethod):
 
     settings_type: ClassVar[type[Settings]] = QViTSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (QuantTrainer,)
+    embeddings: ClassVar[tuple[Embeddings, ...]] = ("whole",)
     settings: QViTSettings
     widths: ClassVar[tuple[int, ...]]
     """The bit-widths there may be."""
