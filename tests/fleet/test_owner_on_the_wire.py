@@ -38,11 +38,15 @@ class Host(Controller):
 """
 
 _SUBMIT = """
-import sys
+import os, sys
 from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare.admin_session import AdminSession
-server = AdminSession(Kit.open(sys.argv[1], "admin"))
-print("submitted", server._call(lambda s: s.submit_job(sys.argv[2])))
+server = AdminSession(Kit.open(sys.argv[1], "admin"), patience=5)
+try:
+    print("submitted", server._call(lambda s: s.submit_job(sys.argv[2])), flush=True)
+except Exception as error:
+    print("refused", repr(error), flush=True)
+os._exit(0)  # NVFlare's threads would wait for more
 """
 
 
