@@ -7,7 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 
-from cos2p.report.words import duration, percent, printable
+from cos2p.report.words import duration, epsilon_words, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figures import RunFigures
 
@@ -94,6 +94,9 @@ class Progress:
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
+        """How good the clients' own submodels are; in a private run, which tells nothing of them, what it costs."""
+        if self.figures.spent is not None:
+            return epsilon_words(vars(self.figures.spent))
         return f"clients {percent(self.figures.client_mean('top1'))}"
 
     def trouble_words(self, names: int = 3) -> str:

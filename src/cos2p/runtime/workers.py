@@ -10,11 +10,13 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import safetensors.torch
 import torch
 
+from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import run_task
@@ -23,6 +25,7 @@ from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.recipe import Recipe
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
+from cos2p.seeding import torch_rng
 from cos2p.training.masks import Remembered
 
 
@@ -80,6 +83,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     task = Task.from_bytes(data)
     try:
         update, remembered = run_task(_world.config, task, _world.shards[task.order.client], unpack_memory(memory))
+        update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error))
     return TaskOutcome(update.to_bytes(), pack_memory(remembered))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cos2p.aggregation.privacy.guard import with_multiplier
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.device import Device
@@ -43,7 +45,15 @@ def build_world(recipe: Recipe) -> World:
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
     members = {device.name: _member(recipe, config, device, group, shards[device.name]) for device, group in devices}
-    context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
+    context = RunContext(
+        config,
+        members,
+        recipe.training,
+        recipe.schedule,
+        recipe.seed,
+        recipe.fleet.enforce_memory,
+        private_settings(recipe),
+    )
     return World(recipe, bundle, config, context, shards)
 
 
@@ -54,6 +64,11 @@ def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGr
         tables = held_tables(config, training.embeddings, rows)
         rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
     return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
+
+
+def private_settings(recipe: Recipe) -> PrivacySettings:
+    """The recipe's, with the noise multiplier that follows from it."""
+    return with_multiplier(recipe.privacy, recipe.schedule, len(fleet_devices(recipe)))
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:

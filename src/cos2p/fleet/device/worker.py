@@ -21,6 +21,8 @@ from typing import Any, TextIO
 
 import torch
 
+from cos2p.aggregation.privacy.clipping import as_it_leaves, fresh_draw
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.data import paths
 from cos2p.data.examples import Examples, Normalize
@@ -49,6 +51,7 @@ from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.processes.children import die_with_parent
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import pack_memory, unpack_memory
+from cos2p.runtime.world import private_settings
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
@@ -84,6 +87,7 @@ class _Device:
         self.config = ModelConfig.from_dict(setup.config)
         self.owner = OwnerFile.model_validate(setup.owner)
         self.shard: Shard
+        self.privacy: PrivacySettings
         self.idle = 0
         self.mapped = 0
         """Bytes of files in memory when the last task was done, and ..."""
@@ -97,6 +101,7 @@ class _Device:
             torch.set_num_threads(setup.threads)
         try:
             recipe = Recipe.parse(setup.recipe)
+            self.privacy = private_settings(recipe)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
             else:
@@ -142,6 +147,8 @@ class _Device:
         task = read_task(Path(job.task))
         self.owner.check_order(task.order.settings)
         update, memory = run_task(self.config, task, self.shard, memory)
+        # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
+        update = as_it_leaves(update, self.privacy, fresh_draw)
         if not self.setup.report:
             update = replace(update, report={})
         self.mapped = mapped_bytes()  # now, while the task is still there
