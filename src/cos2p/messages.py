@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import safetensors.torch
@@ -24,6 +24,29 @@ Precision = Literal["float32", "float16", "int8"]
 
 LabelSkew = Literal["ignored", "corrected"]
 """What a device does about the unequal shares of its labels (`training.label_skew`)."""
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """What a device has or is to keep on its shelf (see `training.shelf`) for a task."""
+
+    parts: Mapping[str, str]
+    """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
+    held: frozenset[str]
+    """Those of them that do not come with the task: the device has them."""
+    features: int = 0
+    """The device has its samples' features behind so many blocks, through just these parts; 0: none that are valid."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Shelved:
+        return cls(dict(values["parts"]), frozenset(values["held"]), int(values["features"]))
+
+    def through(self, depth: int) -> tuple[str, ...]:
+        """The names of the parts below so many blocks, in their order."""
+        return tuple(self.parts[key] for key in ("embed.", *(f"blocks.{block}." for block in range(depth))))
 
 
 @dataclass(frozen=True)
@@ -52,23 +75,28 @@ class Order:
     """How the frozen part travels."""
     label_skew: LabelSkew = "ignored"
     """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
+    shelved: Shelved | None = None
+    """Frozen parts that outlive the task; None: all come with it and go with it."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        values = {
             **{f.name: getattr(self, f.name) for f in fields(self)},
             "settings": dict(self.settings),
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
+        shelved = values.pop("shelved")
+        return values if shelved is None else {**values, "shelved": shelved.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Order:
-        quotas = values["quotas"]
+        quotas, shelved = values["quotas"], values.get("shelved")
         return cls(
             **{
                 **values,
                 "spec": SubmodelSpec.from_dict(values["spec"]),
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
+                "shelved": None if shelved is None else Shelved.from_dict(shelved),
             }
         )
 
@@ -92,6 +120,10 @@ class Task:
         return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
 
 
+NEEDED_REPORT = frozenset({"prefix_recomputed"})
+"""Of a report, what the server acts on: it follows from the settings, not from the data."""
+
+
 @dataclass(frozen=True, eq=False)
 class Update:
     """What a device learned: only what it trained, as the difference to what it received."""
@@ -107,6 +139,10 @@ class Update:
     report: Mapping[str, Any] = field(default_factory=dict)
     """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""
     extras: Weights = field(default_factory=dict)
+
+    def without_figures(self) -> Update:
+        """The same without what tells of the data in its report."""
+        return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
         meta = {

@@ -13,6 +13,7 @@ from cos2p.runtime.workers import TaskOutcome, pack_memory
 from cos2p.runtime.world import World
 from cos2p.training.evaluation import evaluate_exits
 from cos2p.training.masks import Remembered
+from cos2p.training.shelf import Shelf
 
 VALUES: dict[str, Any] = {
     "name": "small",
@@ -44,12 +45,13 @@ def small(**changes: Any) -> Recipe:
 class InlineWorkers:
     """Workers without processes: the job is done when it is asked for. Counts what it did."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.trained = world, 0
+    def __init__(self, world: World, shelf: Shelf | None = None) -> None:
+        self.world, self.trained, self.shelf = world, 0, shelf
 
     def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         loaded = Task.from_bytes(task)
-        update, remembered = run_task(self.world.config, loaded, self.world.shards[loaded.order.client], memory)
+        shard = self.world.shards[loaded.order.client]
+        update, remembered = run_task(self.world.config, loaded, shard, memory, self.shelf)
         self.trained += 1
         return _done(TaskOutcome(update.to_bytes(), pack_memory(remembered)))
 

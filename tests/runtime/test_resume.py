@@ -19,6 +19,7 @@ from cos2p.runtime.run import run
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.training.shelf import Shelf
 from tests.runtime.small import InlineWorkers, small
 
 SCHEDULE = {"rounds": 4, "t_clk": 2.0}
@@ -32,15 +33,23 @@ class Crash(Exception):
     pass
 
 
-def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"shelf": True, "drift": 0.1}, id="shelf", marks=pytest.mark.slow),  # as long as the other
+    ],
+)
+def test_a_crash_after_any_event_changes_nothing(tmp_path: Path, prefix: dict[str, Any]) -> None:
     """In process: crash after every single event, each time going on from the checkpoint before it."""
-    world = build_world(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}))
+    method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}, "prefix": prefix}
+    world = build_world(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
 
-    def fresh(log: list[Any]) -> Simulation:
-        return Simulation(world, InlineWorkers(world), log.append)  # type: ignore[arg-type]
+    def fresh(log: list[Any], place: str = "crashed") -> Simulation:
+        return Simulation(world, InlineWorkers(world, Shelf(tmp_path / place)), log.append)  # type: ignore[arg-type]
 
     whole: list[Any] = []
-    reference = fresh(whole)
+    reference = fresh(whole, "whole")
     reference.begin()
     reference.play(lambda: None)
 

@@ -140,7 +140,7 @@ def mask_plan(config: ModelConfig, spec: SubmodelSpec, workload: Workload, memor
 
     def needed(share: int, micro: int) -> int:
         wide = replace(shape, window=window(share))
-        return shape_ledger(config, wide, replace(workload, micro_batch=micro), "mask").total
+        return shape_ledger(config, wide, replace(workload, micro_batch=micro, step_in_backward=False), "mask").total
 
     micro = workload.micro
     while micro > 1 and needed(_SHARES, micro) > budget:

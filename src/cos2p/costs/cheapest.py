@@ -8,12 +8,12 @@ from cos2p.costs.ledger import shape_peak
 from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.models.config import ModelConfig
-from cos2p.numerics.optimizers import STATE_BYTES
+from cos2p.numerics.optimizers import eight_bit
 from cos2p.units import parse_bytes
 
 SAVINGS: dict[str, Callable[[Workload], Workload]] = {
     "step in backward": lambda workload: workload.with_(step_in_backward=workload.micro == workload.batch),
-    "8-bit states": lambda workload: workload.with_(optimizer=_eight_bit(workload.optimizer)),
+    "8-bit states": lambda workload: workload.with_(optimizer=eight_bit(workload.optimizer)),
     "recomputation": lambda workload: workload.with_(recompute=True),
     "bf16 activations": lambda workload: workload.with_(activation_bytes=2),
 }
@@ -44,8 +44,3 @@ def savings(workload: Workload) -> Iterator[tuple[str, Workload]]:
     for name, saved in SAVINGS.items():
         workload = saved(workload)
         yield name, workload
-
-
-def _eight_bit(optimizer: str) -> str:
-    """An optimiser without states to speak of stays as it is."""
-    return f"{optimizer}-8bit" if f"{optimizer}-8bit" in STATE_BYTES else optimizer

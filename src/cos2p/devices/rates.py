@@ -45,10 +45,13 @@ def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> W
         batch=batch,
         samples=samples,
         epochs=training.epochs,
-        optimizer=training.optimizer,
+        optimizer=training.stepper,
         keep_start=True,
         distill=True,
         rescale=True,
+        step_in_backward=training.savings.step_in_backward,
+        recompute=training.savings.recompute != "no",
+        activation_bytes=2 if training.savings.bf16 else 4,
     )
 
 

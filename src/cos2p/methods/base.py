@@ -105,6 +105,9 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
+    drift: float | None = None
+    """Devices keep the frozen parts, and one that has moved by this share of itself at most is not sent again.
+    None: nothing is kept."""
 
 
 Forms = Mapping[str, tuple[str, ...]]

@@ -84,6 +84,18 @@ class PrefixSettings(FeatureCache):
 
     width: Literal["full", "cut"] = Field(default="full", description="`cut`: by the device's own masks.")
     precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
+    shelf: bool = Field(
+        default=False,
+        description="Devices keep frozen parts and the features behind them on disk between tasks: what has not "
+        "changed is neither sent nor computed again.",
+    )
+    drift: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="With `shelf`: how far a part may have moved since it was sent, as a share of its norm (the steps "
+        "it took, added up), and still serve; 0: not at all.",
+    )
 
 
 class WeightingSettings(Settings):
@@ -179,6 +191,7 @@ class Cos2p(Method):
             local,
             quotas=_quotas(spec, quotas) if trains_masks else None,
             prefix_precision=settings.prefix.precision,
+            drift=settings.prefix.drift if settings.prefix.shelf else None,
         )
 
     def next_blocks(self, member: Member, cycle: int) -> range:

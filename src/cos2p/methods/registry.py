@@ -19,6 +19,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
+from cos2p.training.shelf import Shelf
 from cos2p.training.trainer import Trainer
 
 _BUILT_IN = (
@@ -104,6 +105,8 @@ def make_trainer(config: ModelConfig, order: Order) -> Trainer:
     return known[order.trainer](config, order)
 
 
-def run_task(config: ModelConfig, task: Task, shard: Shard, remembered: Remembered) -> tuple[Update, Remembered]:
+def run_task(
+    config: ModelConfig, task: Task, shard: Shard, remembered: Remembered, shelf: Shelf | None = None
+) -> tuple[Update, Remembered]:
     """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
-    return make_trainer(config, task.order).run(task, shard, remembered)
+    return make_trainer(config, task.order).run(task, shard, remembered, shelf)

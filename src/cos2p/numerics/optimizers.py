@@ -28,6 +28,7 @@ __all__ = [
     "Adan",
     "Adan8bit",
     "Schedule",
+    "eight_bit",
     "learning_rate",
     "make_optimizer",
     "state_bytes",
@@ -73,6 +74,11 @@ def state_tensors(optimizer: str) -> int:
 def step_temporary_bytes(optimizer: str, threads: int) -> int:
     """All that a step on a CPU needs beside gradients and states."""
     return EIGHT_BIT_TEMPORARY_BYTES if _is_eight_bit(optimizer) else CHUNK_BYTES_PER_THREAD * threads
+
+
+def eight_bit(optimizer: str) -> str:
+    """Its form with 8-bit states; one without states to speak of stays as it is."""
+    return f"{optimizer}-8bit" if f"{optimizer}-8bit" in STATE_BYTES else optimizer
 
 
 def _is_eight_bit(optimizer: str) -> bool:

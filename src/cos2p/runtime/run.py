@@ -65,7 +65,7 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
     world = build_world(recipe)
     for note in world.bundle.notes:
         logging.getLogger(__name__).warning(note)
-    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe)
+    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf")
 
     def tell(event: Event) -> None:
         folder.log.write(event)

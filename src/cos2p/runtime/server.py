@@ -42,6 +42,7 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
+from cos2p.runtime.shelves import Shelves
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import (
@@ -58,6 +59,7 @@ from cos2p.tracking.event_kinds import (
 )
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
+from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
 
 # ---------------------------------------------------------------- effects: what the driver does
@@ -116,6 +118,7 @@ class Server:
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
+        self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
 
@@ -223,10 +226,14 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
+        frozen = extract_prefix(weights, config, order.spec)
+        if order.shelved is not None:
+            held = tuple(order.shelved.held)
+            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(
             order,
             weights=make_trainer(config, order).sent(weights),
-            prefix=encode(extract_prefix(weights, config, order.spec), order.prefix_precision),
+            prefix=encode(frozen, order.prefix_precision),
         )
 
     # ------------------------------------------------------------ carrying out what the coordinator says
@@ -288,6 +295,9 @@ class Server:
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
         )
+        order = self._as_needed(order)
+        if assignment.drift is not None:
+            order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         if self.privacy is not None:
             check_covered(order.quotas, self.context.config, training.embeddings)
         self._check_memory(order)
@@ -316,6 +326,18 @@ class Server:
         samples = self.context.members[order.client].samples
         return make_trainer(self.context.config, order).memory(samples).total
 
+    def _as_needed(self, order: Order) -> Order:
+        """Recompute only where the recipe says `needed` and the task does not fit without."""
+        trainer = make_trainer(self.context.config, order)
+        if trainer.local.savings.recompute != "needed":
+            return order
+        for answer in ("no", "yes"):
+            settings = with_savings(trainer.settings, recompute=answer)
+            order = replace(order, settings=settings.model_dump(mode="json"))
+            if self._needed_memory(order) <= self.context.members[order.client].device.memory:
+                break
+        return order
+
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
@@ -338,6 +360,7 @@ class Server:
 
     def _merge(self, action: Merge, update: Update, size: float) -> Merged:
         order = self.orders[action.task]
+        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         weight = self.merge.add(
             Contribution(
                 client=action.client,
@@ -354,7 +377,7 @@ class Server:
         self.method.accepted(order, update)
         if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
             self.privacy.merged(action.client)
-            update, size = replace(update, report={}), 0.0
+            update, size = update.without_figures(), 0.0
         for block in range(update.spec.frozen, update.spec.top):
             self.trained[block] += 1
         return Merged(
@@ -381,8 +404,9 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous = self.versions.current
-        self.versions.advance(self.merge.apply(self.weights))
+        previous, before = self.versions.current, self.weights
+        self.versions.advance(self.merge.apply(before))
+        self.shelves.moved(before, self.weights)
         self._forget_version(previous)
         return [closed, *self._spent(), NewVersion(action.version)]
 
@@ -453,6 +477,7 @@ class Server:
             "orders": [order.to_dict() for order in self.orders.values()],
             "method": values,
             "trained": self.trained,
+            "shelves": self.shelves.state(),
         }, groups
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
@@ -471,4 +496,5 @@ class Server:
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])
+        self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))

@@ -68,6 +68,8 @@ class Simulation(Session):
         self._planned = 0
         self._training: dict[str, tuple[str, Future[TaskOutcome]]] = {}
         """By client: the task it is at, and what comes of it."""
+        self._in_use: tuple[set[str], set[str]] = (set(), set())
+        """Parts and chains that the last checkpoint speaks of."""
 
     @property
     def now(self) -> float:
@@ -131,6 +133,8 @@ class Simulation(Session):
         outcome: TaskOutcome = wait(self._training.pop(client)[1])
         if outcome.update is None:
             self.log(Failed(client=client, task=task, reason=outcome.failure))
+            if outcome.lacking:
+                self.server.shelves.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
@@ -175,7 +179,16 @@ class Simulation(Session):
 
     # ------------------------------------------------------------ checkpoint
 
+    def _clear_shelf(self) -> None:
+        """Drop what no client has any more; what the checkpoint before this one speaks of stays until this is there."""
+        shelves, shelf = self.server.shelves, self.workers.shelf
+        if shelf is None or not shelves.used:
+            return
+        before, self._in_use = self._in_use, shelves.in_use()
+        shelf.keep_only(before[0] | self._in_use[0], before[1] | self._in_use[1])
+
     def save(self) -> Checkpoint:
+        self._clear_shelf()
         values, groups = self.server.state()
         return Checkpoint(
             values={
@@ -194,6 +207,7 @@ class Simulation(Session):
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
         self.server.load_state(values["server"], checkpoint.groups)
+        self._in_use = self.server.shelves.in_use()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)

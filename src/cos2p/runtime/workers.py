@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -27,6 +28,7 @@ from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
 from cos2p.seeding import torch_rng
 from cos2p.training.masks import Remembered
+from cos2p.training.shelf import Lacking, Shelf
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,18 @@ class TaskOutcome:
     update: bytes | None
     memory: bytes
     failure: str = ""
+    lacking: bool = False
+    """The device does not have the frozen parts that the task counts on."""
 
 
 class Workers:
     """A pool of processes, each with the run's data loaded."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, shelf: Path | None = None) -> None:
+        """`shelf`: where the devices keep what they want again (see `training.shelf`)."""
         count = recipe.run.workers or os.cpu_count() or 1
-        self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"))
+        self.shelf = None if shelf is None else Shelf(shelf)
+        self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"), shelf)
 
     def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task, pack_memory(memory))
@@ -70,11 +76,13 @@ def wait(future: Future[Any]) -> Any:
 # ---------------------------------------------------------------- inside a worker
 
 _world: World | None = None
+_shelf: Shelf | None = None
 
 
-def _start(recipe: Mapping[str, Any]) -> None:
-    global _world
+def _start(recipe: Mapping[str, Any], shelf: Path | None = None) -> None:
+    global _world, _shelf
     torch.set_num_threads(1)
+    _shelf = None if shelf is None else Shelf(shelf)
     _world = build_world(Recipe.parse(recipe))
 
 
@@ -82,10 +90,11 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     assert _world is not None
     task = Task.from_bytes(data)
     try:
-        update, remembered = run_task(_world.config, task, _world.shards[task.order.client], unpack_memory(memory))
+        shard = _world.shards[task.order.client]
+        update, remembered = run_task(_world.config, task, shard, unpack_memory(memory), _shelf)
         update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
-        return TaskOutcome(None, memory, str(error))
+        return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
     return TaskOutcome(update.to_bytes(), pack_memory(remembered))
 
 

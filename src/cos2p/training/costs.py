@@ -61,12 +61,15 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         batch=batch,
         samples=samples,
         epochs=settings.epochs,
-        optimizer=settings.optimizer,
+        optimizer=settings.stepper,
         features=settings.features,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
+        step_in_backward=settings.savings.step_in_backward,
+        recompute=settings.savings.recompute != "no",
+        activation_bytes=2 if settings.savings.bf16 else 4,
     )
 
 
@@ -87,10 +90,19 @@ def submodel_flops(
         config, tokens, shape.rows
     )
     return TaskFlops(
-        prefix=(samples + test_samples) * prefix_forward(config, shape, tokens),
+        prefix=(samples + test_samples) * _prefix_pass(config, order, shape, tokens),
         masks=masks,
         training=training + test_samples * forward,
     )
+
+
+def _prefix_pass(config: ModelConfig, order: Order, shape: Shape, tokens: int) -> float:
+    """One sample through the frozen part, from the features on that the device has of earlier tasks."""
+    whole = prefix_forward(config, shape, tokens)
+    known = order.shelved.features if order.shelved is not None else 0
+    if known == 0:
+        return whole
+    return sum(block_forward(config, size, tokens) for size in shape.prefix[known:])
 
 
 def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> int:
@@ -107,6 +119,6 @@ def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, 
     shape = trained_shape(config, order)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
     if order.quotas is not None:
-        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch))
+        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch), step_in_backward=False)
         phases.append(shape_ledger(config, Shape.of(config, order.spec), small, "mask"))
     return max(phases, key=lambda entry: entry.total)

@@ -24,6 +24,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
+from cos2p.training.shelf import Shelf
 from cos2p.units import format_bytes
 
 FeaturePrecision = Literal["float32", "float16"]
@@ -64,14 +65,27 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
 
 
 class PrefixFile:
-    """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded."""
+    """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded.
 
-    def __init__(self, encoded: Mapping[str, Tensor]) -> None:
-        self._encoded = encoded
+    `held`: parts that did not come with the task, by their names on the shelf.
+    """
+
+    def __init__(
+        self, encoded: Mapping[str, Tensor], held: Mapping[str, str] | None = None, shelf: Shelf | None = None
+    ) -> None:
+        self._encoded, self._held, self._shelf = encoded, held or {}, shelf
 
     def part(self, start: str) -> Weights:
-        chosen = {name: tensor for name, tensor in self._encoded.items() if name.startswith(start)}
+        if self._shelf is not None and start in self._held:
+            chosen = self._shelf.get(self._held[start])
+        else:
+            chosen = part_of(self._encoded, start)
         return {name.removeprefix(start): tensor for name, tensor in decode(chosen).items()}
+
+
+def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:
+    """The tensors of one part, by their full names."""
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 class Features:
@@ -152,6 +166,13 @@ def _mapped(count: int, dtype: torch.dtype) -> Tensor:
 Batches = Callable[[slice], Tensor]
 """Rows of the shard to model inputs."""
 
+Known = Callable[[Tensor], int]
+"""Fills features from an earlier task in and says how many blocks they went through; 0: there are none."""
+
+
+def nothing_known(values: Tensor) -> int:
+    return 0
+
 
 @torch.no_grad()
 def prefix_features(
@@ -164,10 +185,11 @@ def prefix_features(
     store: Store = "memory",
     precision: Precision = "float32",
     widths: Tensor | None = None,
+    known: Known = nothing_known,
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time.
 
-    `widths`: for texts whose batches are only as wide as they need to be.
+    `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
@@ -176,11 +198,13 @@ def prefix_features(
         features = Features(samples, tokens, config.dim, store, precision)
     else:
         features = TextFeatures(widths, config.dim, store, precision)
-    embed = loaded(Embedding(config, spec.rows), prefix.part("embed."))
-    for rows in slices:
-        features[rows] = embed(inputs(rows))
-    del embed
-    for i in range(spec.frozen):
+    start = known(features.values)
+    if start == 0:
+        embed = loaded(Embedding(config, spec.rows), prefix.part("embed."))
+        for rows in slices:
+            features[rows] = embed(inputs(rows))
+        del embed
+    for i in range(start, spec.frozen):
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
         block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:

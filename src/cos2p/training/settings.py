@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from cos2p.messages import LabelSkew
+from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
 from cos2p.training.embeddings import Embeddings
@@ -16,12 +17,43 @@ from cos2p.training.prefix import FeaturePrecision, Store
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
 
+class Savings(Settings):
+    """Training in fewer bytes, the same for every method; the ledger counts what each takes off."""
+
+    step_in_backward: bool = Field(
+        default=False,
+        description="Step with each gradient as soon as it is there, and drop it: the same bits. Trainers that look at "
+        "all gradients of a step (PLATON, PruneFL, FedAsync's own) keep them.",
+    )
+    eight_bit: bool = Field(default=False, description="Optimiser states of adan and adamw in blocks of 8 bits.")
+    recompute: Literal["no", "yes", "needed"] = Field(
+        default="no",
+        description="Blocks keep their input alone and run again in the backward: the same bits, a third more FLOPs. "
+        "`needed`: where a task does not fit its device otherwise.",
+    )
+    bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
+
+
 class LocalTraining(Settings):
     """How long and by what a device trains: the recipe's, and a part of every task."""
 
     epochs: int = Field(default=5, ge=1, description="E: passes over the local data per task.")
     optimizer: OptimizerName = Field(default="adan", description="adan (the paper's), adamw or sgd; fresh every task.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
+    savings: Savings = Savings()
+
+    @model_serializer(mode="wrap")
+    def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without savings that are not made: every task carries these settings, and its bytes count."""
+        written: dict[str, Any] = handler(self)
+        if self.savings == Savings():
+            written.pop("savings", None)
+        return written
+
+    @property
+    def stepper(self) -> str:
+        """The optimiser by its full name, a key of `numerics.optimizers.STATE_BYTES`."""
+        return eight_bit(self.optimizer) if self.savings.eight_bit else self.optimizer
 
 
 class Distillation(Settings):
@@ -71,6 +103,21 @@ class ExtendedSettings(Settings):
     """The other way to add settings of a trainer's own: beside the plain ones."""
 
     local: LocalSettings
+
+
+def with_savings(settings: LocalSettings | ExtendedSettings, **changes: object) -> LocalSettings | ExtendedSettings:
+    """The same training with these fields of `savings` set."""
+    local = settings if isinstance(settings, LocalSettings) else settings.local
+    savings = local.savings.model_copy(update=changes)
+    if savings == local.savings:
+        return settings
+    changed = local.model_copy(update={"savings": savings})
+    return changed if isinstance(settings, LocalSettings) else settings.model_copy(update={"local": changed})
+
+
+def without_savings(settings: LocalSettings | ExtendedSettings, *names: str) -> LocalSettings | ExtendedSettings:
+    """The same training without the named savings."""
+    return with_savings(settings, **{name: getattr(Savings(), name) for name in names})
 
 
 class TrainingSettings(LocalTraining):

@@ -18,7 +18,7 @@ A method with a device half of its own derives from it and overrides what differ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -34,6 +34,8 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.activations import lighten
+from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract
@@ -43,10 +45,22 @@ from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
-from cos2p.training.prefix import Features, FreshFeatures, PrefixFile, TextFeatures, features_at, prefix_features
-from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.prefix import (
+    Features,
+    FreshFeatures,
+    PrefixFile,
+    TextFeatures,
+    features_at,
+    part_of,
+    prefix_features,
+)
+from cos2p.training.settings import ExtendedSettings, LocalSettings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
+from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
+
+_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
+"""What decides which savings a trainer can make."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +103,32 @@ class Trainer:
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
+    shelf: Shelf | None = None
+    """Frozen parts and features of earlier tasks, if the device keeps any."""
 
     def __init__(self, config: ModelConfig, order: Order) -> None:
         self.config, self.order = config, order
-        self.settings = self.settings_type.model_validate(order.settings)
+        given = self.settings_type.model_validate(order.settings)
+        self.settings = without_savings(given, *self._impossible_savings())
 
     @property
     def local(self) -> LocalSettings:
         """Epochs, batch and the like."""
         return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
+
+    def _impossible_savings(self) -> Iterator[str]:
+        """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
+
+        One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
+        one with a model of its own runs its blocks itself.
+        """
+        own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
+        if own - {"build"}:
+            yield "step_in_backward"
+        if own & {"optimizers", "fit"}:
+            yield "eight_bit"
+        if own & {"build", "fit"}:
+            yield from ("recompute", "bf16")
 
     # ------------------------------------------------------------ what travels
 
@@ -142,15 +173,34 @@ class Trainer:
 
     # ------------------------------------------------------------ on the device
 
-    def run(self, task: Task, shard: Shard, remembered: Remembered) -> tuple[Update, Remembered]:
+    def run(
+        self, task: Task, shard: Shard, remembered: Remembered, shelf: Shelf | None = None
+    ) -> tuple[Update, Remembered]:
         """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
+        self.shelf = shelf
         check_rows(self.order.spec, shard)
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
         self.task, self.remembered = task, dict(remembered)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
+        self._shelve()
         return self.train(), self.remembered
+
+    def _shelve(self) -> None:
+        """Put aside what came with the task and is wanted again."""
+        shelved = self.order.shelved
+        if shelved is None:
+            return
+        if self.shelf is None:
+            raise Lacking("the task counts on frozen parts of earlier ones, and nothing is kept here")
+        for key in shelved.parts.keys() - shelved.held:
+            self.shelf.put(part_of(self.task.prefix, key))
+
+    def _frozen(self) -> PrefixFile:
+        shelved = self.order.shelved
+        held = {} if shelved is None else {key: shelved.parts[key] for key in shelved.held}
+        return PrefixFile(self.task.prefix, held, self.shelf)
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -175,13 +225,21 @@ class Trainer:
                 stepper.zero_grad(set_to_none=True)
             objective, loss = self._judge(batch)
             losses.append(loss)
-            objective.backward()
-            self.before_step()
-            for stepper in steppers:
-                stepper.step()
-            self.after_step()
+            self._step(objective, steppers)
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
+
+    def _step(self, objective: Tensor, steppers: list[Optimizer]) -> None:
+        """One backward pass and what follows from it."""
+        if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
+            with stepping_in_backward(steppers[0]):
+                objective.backward()
+            return
+        objective.backward()
+        self.before_step()
+        for stepper in steppers:
+            stepper.step()
+        self.after_step()
 
     def _judge(self, batch: Batch) -> tuple[Tensor, float]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
@@ -216,20 +274,39 @@ class Trainer:
         features = prefix_features(
             self.config,
             self.order.spec,
-            PrefixFile(self.task.prefix),
+            self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
             prefix_samples(self.config, self.order, self.local, len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
+            lambda values: self._known_features(part, values),
         )
+        self._keep_features(part, features.values)
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
 
+    def _known_features(self, part: Examples, values: Tensor) -> int:
+        """Fill in what an earlier task left, if the server thinks it is still good and it is there."""
+        shelved = self.order.shelved
+        if shelved is None or self.shelf is None or not shelved.features:
+            return 0
+        way = chain(shelved.through(shelved.features))
+        return shelved.features if self.shelf.read_features(self._owner(part), way, values) else 0
+
+    def _keep_features(self, part: Examples, values: Tensor) -> None:
+        shelved = self.order.shelved
+        if shelved is not None and self.shelf is not None and shelved.features < self.order.spec.frozen:
+            way = chain(shelved.through(self.order.spec.frozen))
+            self.shelf.put_features(self._owner(part), way, values)
+
+    def _owner(self, part: Examples) -> str:
+        return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
+
     def _behind_prefix(self, inputs: Tensor) -> Tensor:
-        count, file = len(inputs), PrefixFile(self.task.prefix)
+        count, file = len(inputs), self._frozen()
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
@@ -238,7 +315,7 @@ class Trainer:
         These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
         and the blocks above if they do: read one by one when they are needed.
         """
-        held, file = dict(weights), PrefixFile(self.task.prefix)
+        held, file = dict(weights), self._frozen()
         if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
             held["embed.tokens"] = file.part("embed.")["tokens"]
         for block in range(spec.frozen, spec.top) if spec.rest else ():
@@ -257,7 +334,10 @@ class Trainer:
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
-        return self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+        model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+        savings = self.local.savings
+        lighten(model.blocks.values(), model.exits.values(), recompute=savings.recompute != "no", bf16=savings.bf16)
+        return model
 
     def begin(self) -> None:
         """The model is ready, nothing has happened yet."""
@@ -265,7 +345,7 @@ class Trainer:
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
         trainable = [p for p in self.model.parameters() if p.requires_grad]
-        return [make_optimizer(self.local.optimizer, trainable, self.order.lr, self.local.weight_decay)]
+        return [make_optimizer(self.local.stepper, trainable, self.order.lr, self.local.weight_decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
         """The outputs of all exits, shallowest first."""

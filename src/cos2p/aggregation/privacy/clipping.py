@@ -59,4 +59,4 @@ def as_it_leaves(update: Update, settings: PrivacySettings, draw: Draw) -> Updat
             name: tensor + deviation * torch.randn(tensor.shape, generator=rng)
             for name, tensor in sorted(delta.items())
         }
-    return replace(update, delta=delta, report={}, extras={})
+    return replace(update.without_figures(), delta=delta, extras={})

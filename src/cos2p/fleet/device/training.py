@@ -36,6 +36,8 @@ class TrainingOutcome:
     done: bool
     reason: str = ""
     out_of_memory: bool = False
+    lacking: bool = False
+    """It does not have the frozen parts that the task counts on."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """Seconds and bytes."""
 
@@ -108,8 +110,8 @@ class TrainingProcess:
             return TrainingOutcome(True, numbers=answer["done"])
         if "out_of_memory" in answer:
             self.stop()  # its heap is torn; the next task begins clean
-            return TrainingOutcome(False, self._short(answer["out_of_memory"]), True, answer["out_of_memory"])
-        return TrainingOutcome(False, answer["failed"])
+            return TrainingOutcome(False, self._short(answer["out_of_memory"]), True, numbers=answer["out_of_memory"])
+        return TrainingOutcome(False, answer["failed"], lacking=answer.get("lacking") is True)
 
     def kill(self) -> None:
         """End the child from another thread; whoever waits for it is told."""
@@ -141,9 +143,9 @@ class TrainingProcess:
         numbers = {"memory": self.setup.memory, "peak": used}
         killed = gone.code == -signal.SIGKILL
         if killed and self.setup.memory and used > 0.9 * self.setup.memory:
-            return TrainingOutcome(False, self._short(numbers) + ", so it was killed", True, numbers)
+            return TrainingOutcome(False, self._short(numbers) + ", so it was killed", True, numbers=numbers)
         return TrainingOutcome(
-            False, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", False, numbers
+            False, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", numbers=numbers
         )
 
     # ------------------------------------------------------------ talking to it

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -58,6 +59,10 @@ from cos2p.tracking.files import write_atomic
 from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
+from cos2p.training.shelf import Lacking, Shelf
+
+SHELF_BYTES = 2**30
+"""For frozen parts and features that a device keeps from task to task."""
 
 
 def main() -> None:
@@ -127,7 +132,7 @@ class _Device:
             self._train(job)
         except Cos2pError as error:
             print(f"task failed: {error}", file=sys.stderr, flush=True)  # the device's own log
-            return {"failed": outward(error)}
+            return {"failed": outward(error), "lacking": isinstance(error, Lacking)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -146,11 +151,12 @@ class _Device:
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
         task = read_task(Path(job.task))
         self.owner.check_order(task.order.settings)
-        update, memory = run_task(self.config, task, self.shard, memory)
+        shelf = _shelf_of(remembered, self.owner.spend.disk)
+        update, memory = run_task(self.config, task, self.shard, memory, shelf)
+        shelf.shrink()
         # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
         update = as_it_leaves(update, self.privacy, fresh_draw)
-        if not self.setup.report:
-            update = replace(update, report={})
+        update = update if self.setup.report else update.without_figures()
         self.mapped = mapped_bytes()  # now, while the task is still there
         Path(job.update).write_bytes(update.to_bytes())
         # Last, and whole: a device killed before this line has neither answered nor learned.
@@ -165,6 +171,16 @@ class _Device:
             "asked": bytes_asked(error),
             "left": max(0, limit - data_bytes()) if limit != resource.RLIM_INFINITY else None,
         }
+
+
+def _shelf_of(remembered: Path, disk: int) -> Shelf:
+    """The run's shelf, beside what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
+    the owner gives it takes half at most: tasks and updates need the rest."""
+    own = remembered.with_suffix(".shelf")
+    for other in remembered.parent.glob("*.shelf"):
+        if other != own:
+            shutil.rmtree(other, ignore_errors=True)
+    return Shelf(own, min(SHELF_BYTES, disk // 2) if disk else SHELF_BYTES)
 
 
 def leave_compiler_out() -> None:

@@ -133,6 +133,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
                 str(answer.get("failure", ""))[:1000],
                 answer.get("out_of_memory") is True,
                 numbers if isinstance(numbers, dict) else None,
+                answer.get("lacking") is True,
             )
         )
 

@@ -149,7 +149,12 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         trained = time.monotonic()
         spending.add(seconds=trained - fetched)
         if not outcome.done:
-            return {"failure": outcome.reason, "out_of_memory": outcome.out_of_memory, "numbers": outcome.numbers}
+            return {
+                "failure": outcome.reason,
+                "out_of_memory": outcome.out_of_memory,
+                "lacking": outcome.lacking,
+                "numbers": outcome.numbers,
+            }
         spending.check_transfer((spool / "update").stat().st_size)
         spending.check_disk(_held(spool) + _held(remembered.parent))
         sent = self._send(notice.task, spool / "update")
@@ -178,5 +183,5 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
 
 def _held(folder: Path) -> int:
-    """Bytes of the files in a folder."""
-    return sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file())
+    """Bytes of the files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -319,6 +319,8 @@ class Driver(Session):
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self._lower(answer.client)
+        if answer.lacking:
+            self.server.shelves.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
     def _lower(self, client: str) -> None:
