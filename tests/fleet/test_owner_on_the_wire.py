@@ -86,9 +86,9 @@ def test_no_kit_runs_code_that_a_job_brings(tmp_path: Path) -> None:
         values = json.loads(policy.read_text())
         values["permissions"]["project_admin"]["byoc"] = "any"
         policy.write_text(json.dumps(values))
+        seen = len(_log(lab.machine("server").kit))
         lab.machine("server").start()
-        seen = len(_log(lab.machine("dev-1").kit))
-        lab.wait_for(lambda: "registered" in _log(lab.machine("dev-1").kit)[seen:])
+        lab.wait_for(lambda: "the client: dev-1" in _log(lab.machine("server").kit)[seen:])  # it is back
         submit(lab, job_with_code(tmp_path / "again", mark.with_name("device")))
         words = _wait_for_words(lab, "dev-1", "BYOC not permitted")
         assert "BYOC not permitted" in words
