@@ -18,6 +18,7 @@ from cos2p.aggregation.merge import Merge as MergePart
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
 from cos2p.aggregation.rules import Rules
+from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
@@ -111,7 +112,7 @@ class Server:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context, self.method = context, method
         self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
-        self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
+        self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = self._make_merge(method)
         self.orders: dict[str, Order] = {}
@@ -188,7 +189,7 @@ class Server:
         merge = self._make_merge(method)
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
 
     def _largest_rms(self) -> float:
         limit = self.context.schedule.max_update_rms
@@ -196,11 +197,15 @@ class Server:
 
     def _make_merge(self, method: Method) -> MergePart:
         own = method.merge()
-        return own if self.privacy is None else self.privacy.merge(self.context.config, own, method.trainers)
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
-    def _rules(self) -> Rules:
+    def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        if version == 0 and self.method.gathers_first:
+            redispatch = "at-aggregation"
+        if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
+            trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
@@ -299,7 +304,7 @@ class Server:
         if assignment.drift is not None:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         if self.privacy is not None:
-            check_covered(order.quotas, self.context.config, training.embeddings)
+            check_covered(order, self.context.config, training.embeddings)
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
@@ -408,6 +413,8 @@ class Server:
         self.versions.advance(self.merge.apply(before))
         self.shelves.moved(before, self.weights)
         self._forget_version(previous)
+        if self.method.gathers_first or self.method.gathers_last:
+            self.coordinator.rules = self._rules(action.version)
         return [closed, *self._spent(), NewVersion(action.version)]
 
     def _spent(self) -> list[Effect]:
@@ -482,7 +489,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
         if self.privacy is not None:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(self.method)

@@ -75,8 +75,8 @@ class Started(Event):
     model: Annotated[dict[str, Any], "shape of the model"]
     data: Annotated[
         dict[str, Any] | None,
-        "samples of `train`, `validation`, `test`; number of `classes`, and what needs no training: `chance`, `majority` "
-        "(the most frequent class of the test samples), `client_majority` (of each device's own)",
+        "samples of `train`, `validation`, `test`; number of `classes`, and what needs no training: `chance`, "
+        "`majority` (the most frequent class of the test samples), `client_majority` (of each device's own)",
     ] = None
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 

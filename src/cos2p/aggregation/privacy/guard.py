@@ -14,9 +14,9 @@ from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import RecipeError
+from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
 from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
 
 
 def with_multiplier(settings: PrivacySettings, schedule: ScheduleSettings, devices: int) -> PrivacySettings:
@@ -50,6 +50,13 @@ def check_rounds(settings: PrivacySettings, trigger: Trigger, redispatch: Redisp
         )
 
 
+NOT_PLAIN = (
+    "privacy.noise: this method's devices send more than an update, or its server weighs updates by what is in them; "
+    "methods that average plain updates can be private: cos2p without exits in closed form, cos2p-sync, cos2p-async, "
+    "fedavg, fedrolex"
+)
+
+
 class Privacy:
     """What a server holds of it."""
 
@@ -63,14 +70,10 @@ class Privacy:
         """Of the noise: on a round's sum, or on every update."""
         self.account = Account(settings.multiplier, settings.delta, settings.epsilon, by_round=self.central)
 
-    def merge(self, config: ModelConfig, own: Merge, trainers: tuple[type[Trainer], ...]) -> PrivateMerge:
+    def merge(self, config: ModelConfig, own: Merge) -> PrivateMerge:
         """In place of the method's own. RecipeError if that one lets an update count in ways that no noise covers."""
-        if type(own) is not SegmentMerge or set(trainers) != {SubmodelTrainer}:
-            raise RecipeError(
-                "privacy.noise: this method's devices send more than an update, or its server weighs updates by what "
-                "is in them; methods that average plain updates can be private: cos2p, cos2p-sync, cos2p-async, "
-                "fedavg, fedrolex"
-            )
+        if type(own) is not SegmentMerge:
+            raise RecipeError(NOT_PLAIN)
         if own.rule != "uniform":
             raise RecipeError(
                 f"privacy.noise: updates are weighed by {own.rule!r}, which depends on a device's data, so that "
@@ -101,9 +104,12 @@ class Privacy:
         self.denominator = float(values["denominator"])
 
 
-def check_covered(quotas: object, config: ModelConfig, embeddings: str) -> None:
-    """RecipeError if a task would make a device choose by its data what it trains: no noise covers a choice."""
-    if quotas is not None:
+def check_covered(order: Order, config: ModelConfig, embeddings: str) -> None:
+    """RecipeError if a task would make a device send more than an update, or choose by its data what it trains: no
+    noise covers that."""
+    if order.trainer != SubmodelTrainer.name:
+        raise RecipeError(NOT_PLAIN)
+    if order.quotas is not None:
         raise RecipeError(
             "privacy.noise: masks that a device trains tell of its data by which segments it keeps; set "
             "method.masks.heads and method.masks.units to 'fixed' or 'random'"

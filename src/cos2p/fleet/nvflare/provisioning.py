@@ -97,7 +97,9 @@ def _policy(name: str) -> dict[str, Any]:
     """What an admin may do on this machine. Nowhere: bring code (`byoc`: NVFlare would run a job's `custom` folder
     and check none of its classes), or read files by shell commands. On a device: nothing but give it a run and end
     that."""
-    rights = dict.fromkeys(("clone_job", "download_job", "view", "operate"), "any" if name == "server" else "none") | {
+    rights = dict.fromkeys(
+        ("clone_job", "download_job", "view", "operate", "app_command"), "any" if name == "server" else "none"
+    ) | {
         "submit_job": "any",
         "manage_job": "any",
     }
