@@ -30,13 +30,19 @@ def provision(
     ctx: typer.Context,
     plan: Annotated[Path, typer.Argument(help="fleet.toml: the server's address and the devices' names.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")] = Path("kits"),
+    renew: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--renew", help="Give this machine's kit new keys; once it has joined with them, the old are refused."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a kit, with keys of its own, for the server, the admin and every device. Existing kits are kept."""
     from cos2p.fleet.admin.fleet_plan import FleetPlan
     from cos2p.fleet.admin.kits import provision as make
 
-    kits = make(FleetPlan.load(plan), out)
+    kits = make(FleetPlan.load(plan), out, renew or ())
     if OutputMode.of(ctx, json=json).json:
         print_json([{"name": kit.name, "folder": str(kit.folder)} for kit in kits])
         return
@@ -112,6 +118,22 @@ def _measured(path: Path | None) -> dict[str, Any]:
     from cos2p.devices.profile import read_device
 
     return read_device(path)
+
+
+@app.command("revoke")
+def revoke(
+    kit: Annotated[Path, typer.Argument(help="The admin's kit.")],
+    device: Annotated[str, typer.Argument(help="The device whose kit was lost.")],
+) -> None:
+    """Let nobody in any more with a kit of this device that was made until now. A new one: fleet provision --renew."""
+    from cos2p.fleet.nvflare.admin_session import AdminSession
+
+    server = AdminSession(_open(kit, "admin"))
+    try:
+        server.revoke(device)
+    finally:
+        server.close()
+    typer.echo(f"{device}: its kits are refused from now on; a new one: cos2p fleet provision --renew {device}")
 
 
 @app.command("status")

@@ -13,9 +13,14 @@ from pathlib import Path
 import psutil
 
 from cos2p.errors import RunError
+from cos2p.fleet.certificates import check_clock
 from cos2p.fleet.kit import Kit
+from cos2p.fleet.notices import NoticeReader
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
+
+REJECTED = "registration rejected: "
+"""As NVFlare's client writes it down."""
 
 MARK = "COS2P_KIT"
 """In the environment of all processes of a kit: its folder."""
@@ -73,6 +78,13 @@ class Machine:
         if self._process is not None:
             self._process.wait()
 
+    def refusal(self) -> str:
+        """Why the server did not let this kit in, if that is how its process ended."""
+        with suppress(OSError):
+            lines = self.kit.log.read_text(errors="replace").splitlines()[-200:]
+            return next((line.partition(REJECTED)[2] for line in reversed(lines) if REJECTED in line), "")
+        return ""
+
     def last_words(self, lines: int = 5) -> str:
         """The end of the log, for a message."""
         with suppress(OSError):
@@ -89,16 +101,22 @@ def _surroundings() -> dict[str, str]:
 
 def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
     """Keep the kit's process running until `stopped`; one that ends by itself is started again, ever more slowly."""
-    pause = 1.0
+    pause, news = 1.0, NoticeReader(machine.kit.folder)
     while not stopped():
         began = time.monotonic()
+        if warning := check_clock(machine.kit):
+            say(warning)
         machine.start()
         while machine.running and not stopped():
             time.sleep(0.2)
+            for client, text in news.read():
+                say(f"{client}: {text}")
         if stopped() or (machine.kit.folder / "shutdown.fl").exists():
             break
         pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 60.0)
-        say(f"the process ended with code {machine.code}; started again in {pause:.0f} s (log: {machine.kit.log})")
+        reason = machine.refusal()
+        why = f"the server refused this kit: {reason}" if reason else f"the process ended with code {machine.code}"
+        say(f"{why}; started again in {pause:.0f} s (log: {machine.kit.log})")
         deadline = time.monotonic() + pause
         while time.monotonic() < deadline and not stopped():
             time.sleep(0.2)

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES
 from cos2p.processes.children import die_with_parent
+
+TRAINING_LOG = "training.log"
+"""In the kit: what happened to the device's tasks, in full."""
 
 FARTHEST = 2**50
 """A task is as large as the server says; a device's disk is the limit."""
@@ -69,7 +73,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def _join(self, name: str) -> None:
         try:
-            welcome, _ = self._link.insist("hello", {"session": self.session})
+            welcome, _ = self._link.insist("hello", {"session": self.session, "clock": time.time()})
             self._run = str(welcome["run"])
             threading.Thread(target=self._beat, args=(float(welcome["beat"]),), daemon=True).start()
             self._prepare(name, welcome)
@@ -77,7 +81,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         except (LinkDown, Refusal) as error:
             self.logger.error(f"cannot join the run: {error}")
         except Cos2pError as error:
-            self.logger.error(f"cannot take part: {error}")
+            self._note(f"cannot take part: {error}")
             self._link.insist("unfit", {"session": self.session, "reason": outward(error)})
 
     def _prepare(self, name: str, welcome: Mapping[str, Any]) -> None:
@@ -100,10 +104,16 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             slowdown=device.slowdown,
             threads=device.threads,
         )
-        self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
+        self._training = TrainingProcess(setup, self._folder / TRAINING_LOG, self._ended.is_set)
         found = self._training.start()
         facts = JoinRequest(found["samples"], found["test_samples"], memory, device.flops, found["rows"])
         self._facts = facts.to_dict()
+
+    def _note(self, text: str) -> None:
+        """Into the device's own log: all of it, since it stays here."""
+        self.logger.error(text)
+        with (self._folder / TRAINING_LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
@@ -122,7 +132,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         try:
             answer = self._do(json.loads(shareable["notice"]))
         except (Cos2pError, OSError) as error:
-            self.logger.error(f"the task is not done: {error}")
+            self._note(f"the task is not done: {error}")
             answer = {"failure": outward(error)}
             if isinstance(error, OwnerRefused):
                 self._spent_up = today()
