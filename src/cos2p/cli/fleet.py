@@ -120,6 +120,25 @@ def _measured(path: Path | None) -> dict[str, Any]:
     return read_device(path)
 
 
+@app.command("disclose")
+def disclose(ctx: typer.Context, kit: KitFolder, json: Json = False) -> None:
+    """Everything that leaves a device: every field of every message, how large, why, and how to switch it off."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from cos2p.fleet.disclosure import of_kit
+
+    found = of_kit(_open(kit, "device"))
+    if OutputMode.of(ctx, json=json).json:
+        print_json([asdict(entry) for entry in found])
+        return
+    table = Table("message", "field", "size", "why", "switch it off by", title=f"what leaves {kit}")
+    for entry in found:
+        table.add_row(f"{entry.message} ({entry.when})", entry.field, entry.size, entry.why, entry.off)
+    console().print(table)
+
+
 @app.command("revoke")
 def revoke(
     kit: Annotated[Path, typer.Argument(help="The admin's kit.")],

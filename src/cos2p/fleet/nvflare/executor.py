@@ -28,6 +28,7 @@ from cos2p.fleet.device.outward import outward
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.spending import Spending, today
 from cos2p.fleet.device.training import TrainingProcess
+from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
@@ -73,7 +74,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def _join(self, name: str) -> None:
         try:
-            welcome, _ = self._link.insist("hello", {"session": self.session, "clock": time.time()})
+            welcome, _ = self._link.insist("hello", Hello(self.session, time.time()).to_dict())
             self._run = str(welcome["run"])
             threading.Thread(target=self._beat, args=(float(welcome["beat"]),), daemon=True).start()
             self._prepare(name, welcome)
@@ -82,7 +83,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             self.logger.error(f"cannot join the run: {error}")
         except Cos2pError as error:
             self._note(f"cannot take part: {error}")
-            self._link.insist("unfit", {"session": self.session, "reason": outward(error)})
+            self._link.insist("unfit", CannotTakePart(self.session, outward(error)).to_dict())
 
     def _prepare(self, name: str, welcome: Mapping[str, Any]) -> None:
         """The owner's word first, then the data."""
@@ -118,7 +119,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
             try:
-                self._link.ask("beat", {"session": self.session}, idle=seconds)
+                self._link.ask("beat", Beat(self.session).to_dict(), idle=seconds)
                 if self._spent_up and self._spent_up != today():  # a new day: it has something to give again
                     self._link.ask("ready", self._facts | {"session": self.session}, idle=seconds)
                     self._spent_up = ""
@@ -128,12 +129,11 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
     # ------------------------------------------------------------ a task
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        answer: dict[str, Any]
         try:
             answer = self._do(json.loads(shareable["notice"]))
         except (Cos2pError, OSError) as error:
             self._note(f"the task is not done: {error}")
-            answer = {"failure": outward(error)}
+            answer = Answer(failure=outward(error)).to_dict()
             if isinstance(error, OwnerRefused):
                 self._spent_up = today()
         reply = make_reply(ReturnCode.OK)
@@ -142,7 +142,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def _do(self, order: dict[str, Any]) -> dict[str, Any]:
         if order.get("session") != self.session or self._training is None:
-            return {"failure": "the task was given to an earlier process of this device"}
+            return Answer(failure="the task was given to an earlier process of this device").to_dict()
         notice = Notice.from_dict(order)
         spool, spending = clean(self._folder / "spool"), self._spending
         remembered = self._folder / "remembered" / f"{self._run}.safetensors"
@@ -159,18 +159,13 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         trained = time.monotonic()
         spending.add(seconds=trained - fetched)
         if not outcome.done:
-            return {
-                "failure": outcome.reason,
-                "out_of_memory": outcome.out_of_memory,
-                "lacking": outcome.lacking,
-                "numbers": outcome.numbers,
-            }
+            return Answer(None, outcome.reason, outcome.out_of_memory, outcome.lacking, outcome.numbers).to_dict()
         spending.check_transfer((spool / "update").stat().st_size)
         spending.check_disk(_held(spool) + _held(remembered.parent))
         sent = self._send(notice.task, spool / "update")
         spending.add(size=sent.size)
         seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}
-        return {"sent": sent.to_dict(), "numbers": outcome.numbers | seconds}
+        return Answer(sent.to_dict(), numbers=outcome.numbers | seconds).to_dict()
 
     def _fetch(self, notice: Notice, path: Path) -> Path:
         incoming = Incoming(path, notice, FARTHEST)
