@@ -9,9 +9,13 @@ import pytest
 from cos2p.methods import methods
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
+from cos2p.runtime.world import build_world
 from cos2p.submodel.rates import cut
+from tests.methods.played import first_orders
 
-SHIPPED = ["cifar10-mini", "e1", "e2", "e3", "fashion-mini", "quickstart"]
+SHIPPED = [
+    "cifar10-mini", "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "minilm-banking77", "quickstart",
+]  # fmt: skip
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",
     "jetson-xavier-nx-16gb",
@@ -98,7 +102,7 @@ def test_comments_about_depth_are_true(name: str) -> None:
         if value.startswith("rate") and " blocks" in comment:
             rate = tomllib.loads(value)["rate"]
             claimed = int(comment.split(" blocks")[0].replace(f" of {config.depth}", "").split()[-1])
-            assert claimed == cut(config, rate).blocks, line
+            assert claimed == cut(config, rate, recipe.method["window"]["ratio"]).blocks, line
 
 
 @pytest.mark.parametrize(
@@ -113,3 +117,20 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.data.test_samples == 0  # the whole official test set at the end
     assert recipe.data.validation_fraction > 0
     assert recipe.training.lr_schedule == "cosine"
+
+
+def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_its_part() -> None:
+    """The claim of its first line, by the ledger."""
+    world = build_world(Recipe.load("demo"))
+    needed = world.context.full_memory()
+    assert needed is not None
+    assert f"{needed / 1e6:.1f} MB" in recipe_text("demo")
+    assert all(member.device.memory < needed for member in world.context.members.values())
+    first_orders(world)  # raises BudgetError if a task does not fit
+
+
+def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
+    for name in ("minilm-banking77", "dino-caltech101"):
+        method = Recipe.load(name).method
+        assert method["form"] == "pretrained"
+        assert method["exits"]["start"] == "discriminant"

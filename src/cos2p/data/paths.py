@@ -57,7 +57,7 @@ def opened(path: Path) -> Path:
 def find(path: str, name: str = "") -> Path:
     """The existing file or folder `path`/`name`, or a `DataError` that says where it was looked for."""
     wanted = _joined(path, name)
-    for place in _places(wanted):
+    for place in places(wanted):
         if place.exists():
             return opened(place)
     raise _not_found(wanted)
@@ -68,7 +68,7 @@ def find_all(path: str, name: str) -> list[Path]:
     wanted = _joined(path, name)
     if not _PATTERN.search(wanted.name):
         return [find(path, name)]
-    for place in _places(wanted):
+    for place in places(wanted):
         matches = sorted(place.parent.glob(place.name))
         if matches:
             return [opened(match) for match in matches]
@@ -104,7 +104,8 @@ def _expand(text: str) -> str:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
-def _places(wanted: Path) -> list[Path]:
+def places(wanted: Path) -> list[Path]:
+    """Where a path is looked for: as it is, and below $COS2P_DATA."""
     data_folder = "" if _root is not None else os.environ.get(DATA_FOLDER_VARIABLE, "")
     if wanted.is_absolute() or not data_folder:
         return [wanted]
@@ -112,7 +113,7 @@ def _places(wanted: Path) -> list[Path]:
 
 
 def _not_found(wanted: Path) -> DataError:
-    looked = " or ".join(str(place.absolute()) for place in _places(wanted))
+    looked = " or ".join(str(place.absolute()) for place in places(wanted))
     if wanted.is_absolute():
         advice = "check data.path"
     elif os.environ.get(DATA_FOLDER_VARIABLE):
