@@ -13,6 +13,9 @@ from pathlib import Path
 AGAIN_SECONDS = 300.0
 _NAME = "notices.jsonl"
 
+REVOKED = "its kit was revoked"
+"""A reason that a run acts on: whoever holds the kit is cut off in the middle of it."""
+
 
 class Notices:
     """The writer's end."""

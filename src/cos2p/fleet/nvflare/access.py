@@ -27,7 +27,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey
 from nvflare.private.defs import CellMessageHeaderKeys, ClientRegMsgKey
 
-from cos2p.fleet.notices import Notices
+from cos2p.fleet.notices import REVOKED, Notices
 from cos2p.fleet.nvflare.start import BEAT_SECONDS
 from cos2p.tracking.files import write_atomic
 
@@ -127,7 +127,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
         def revoke(client_name: str) -> Any:
             """NVFlare forgets the device's tokens; its name stays free for a new kit."""
             self._register.revoke(client_name)
-            self._notices.add(client_name, "its kit was revoked")
+            self._notices.add(client_name, REVOKED)
             removed = disable(client_name)
             manager.enable_client(client_name)
             return removed

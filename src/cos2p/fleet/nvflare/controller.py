@@ -25,7 +25,7 @@ from nvflare.apis.signal import Signal
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.fleet.notices import NoticeReader
+from cos2p.fleet.notices import REVOKED, NoticeReader
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.inbox import Answered
@@ -49,6 +49,8 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self._lock = threading.Lock()
         self._transfers: Transfers
         self._notices: NoticeReader
+        self._cut_off: set[str] = set()
+        """Tokens of revoked kits."""
         self._served: ServedRun
         self._driver: Driver | None = None
 
@@ -90,6 +92,8 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         while not stopped():
             self._engine.sync_clients_from_main_process()
             for client, reason in self._notices.read():  # kits that the server's own process did not let in
+                if reason == REVOKED:
+                    self._cut_off |= {token for token, own in self._registered().items() if own.name == client}
                 self._refuse(client, "", reason)
             time.sleep(ROLL_CALL_SECONDS)
 
@@ -152,9 +156,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         payloads = {"pull": self._pull, "push": self._push}
         serve(self._engine.get_cell(), self._known, handlers | payloads, self._transfers.count)
 
-    def _known(self) -> dict[str, Client]:
+    def _registered(self) -> dict[str, Client]:
         """The job's clients by their tokens."""
         return dict(self._engine.client_manager.clients)
+
+    def _known(self) -> dict[str, Client]:
+        """Those that are served: not the kits that were revoked while the job runs."""
+        return {token: client for token, client in self._registered().items() if token not in self._cut_off}
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
