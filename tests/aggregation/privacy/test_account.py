@@ -88,6 +88,16 @@ def test_an_account_goes_on() -> None:
     assert again.cost["a"] == 4
 
 
+def test_what_was_released_after_the_last_checkpoint_counts() -> None:
+    found = Account(1.0, 1e-5, 9.0, by_round=True)
+    found.took_part("a")
+    found.close_round()
+    found.at_least({"a": 3, "b": 1})
+    assert (found.updates["a"], found.cost["a"], found.updates["b"]) == (3, 3, 1)
+    found.at_least({"a": 2})
+    assert found.updates["a"] == 3
+
+
 def test_the_multiplier_follows_from_the_budget_and_the_schedule() -> None:
     private = PrivacySettings(noise="central", epsilon=8.0)
     by_rounds = with_multiplier(private, ScheduleSettings(rounds=9), devices=4).multiplier

@@ -62,6 +62,13 @@ class Account:
         if self.by_round:
             self._open[client] += 1
 
+    def at_least(self, updates: Mapping[str, int]) -> None:
+        """So many updates of each device were released for sure, some of them after the last checkpoint."""
+        for client, count in updates.items():
+            missing = max(0, count - self.updates[client])
+            self.updates[client] += missing
+            self.cost[client] += missing
+
     def close_round(self) -> None:
         self._open.clear()
 

@@ -159,6 +159,9 @@ def _check_version(kit: Kit, resources: dict[str, Any]) -> None:
     unknown = [
         name for name in named if name.startswith("cos2p.") and name not in (CONTROLLER, EXECUTOR, REJOIN, ACCESS)
     ]
+    policy = kit.local / "authorization.json"
+    if not unknown and policy.exists() and read_json(policy)["permissions"].get(ROLE) == "any":
+        unknown = ["an admin who may do anything"]
     if unknown:
         raise ConfigError(
             f"{kit.folder}: this kit was made by an older version (it names {unknown[0]}); provision again, into a new "
