@@ -75,6 +75,16 @@ def find_all(path: str, name: str) -> list[Path]:
     raise _not_found(wanted)
 
 
+def checkpoint_folder(name: str) -> str:
+    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none.
+
+    A confined process fetches nothing from a hub: it has to be there."""
+    if _root is not None:
+        return str(find(name))
+    expanded = _expand(name)
+    return next((str(place) for place in places(Path(expanded)) if place.is_dir()), expanded)
+
+
 def _joined(path: str, name: str) -> Path:
     if _root is not None:
         return _below_root(_root, path, name)

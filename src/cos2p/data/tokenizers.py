@@ -37,8 +37,9 @@ class Encoder:
 
 def find_tokenizer(pretrained: str) -> str:
     """The path of the `tokenizer.json` of a checkpoint, a folder or a hub name; DataError if it has none."""
-    folder = paths.find(pretrained) if paths.is_confined() else Path(pretrained).expanduser()
-    if folder.is_dir() or paths.is_confined():  # then nothing is fetched either
+    pretrained = paths.checkpoint_folder(pretrained)
+    folder = Path(pretrained)
+    if folder.is_dir() or paths.is_confined():  # then nothing is fetched
         return str(paths.opened(_in_folder(folder)))
     import huggingface_hub
 
@@ -61,8 +62,7 @@ def resolved(config: DataConfig, pretrained: str) -> DataConfig:
 def checkpoint_vocabulary(pretrained: str) -> int | None:
     """Rows of the checkpoint's table of tokens, if a folder says so."""
     try:
-        folder = paths.find(pretrained) if paths.is_confined() else Path(pretrained).expanduser()
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        values = json.loads((Path(paths.checkpoint_folder(pretrained)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, DataError):
         return None  # whoever loads the checkpoint will say what is wrong with it
     vocabulary = values.get("vocab_size") if isinstance(values, dict) else None
