@@ -11,7 +11,7 @@ from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
 from cos2p.submodel.rates import cut
 
-SHIPPED = ["cifar10-mini", "e1", "e2", "e3", "fashion-mini", "quickstart"]
+SHIPPED = ["cifar10-mini", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "quickstart"]
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",
     "jetson-xavier-nx-16gb",
