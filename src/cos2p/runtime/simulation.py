@@ -1,7 +1,7 @@
 """The simulator: real training, computed time. A thin driver of the server with a queue of events in virtual time.
 
 A device's task is trained for real in a worker process, but when its answer arrives is computed: FLOPs over the
-device's speed, bytes over its bandwidth, seeded jitter. So a run is the same on every machine, bit for bit, whatever
+device's speed, bytes over its bandwidth, seeded jitter. So a run is the same, bit for bit, whatever
 the number of workers; and a killed run goes on from its checkpoint as if nothing had happened.
 """
 
