@@ -16,7 +16,7 @@ ENTRY_POINTS = "cos2p.data"
 """Group of the entry points that add sources."""
 TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
-Task = Literal["classification", "language-modeling"]
+Task = Literal["classification", "language-modeling", "instruction"]
 Crop = Literal["center", "stretch"]
 Split = Literal["train", "validation", "test"]
 
@@ -76,8 +76,16 @@ class DataConfig(BaseModel):
 
     task: Task = Field(
         default="classification",
-        description="classification: one label per sample; language-modeling: the next token, from texts alone.",
+        description="classification: one label per sample; language-modeling: the next token, from texts alone; "
+        "instruction: a text whose answer is the next tokens, learned and judged by the answer alone.",
     )
+    prompt: str = Field(
+        default="{text}\nAnswer:",
+        description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and the "
+        "answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. Too "
+        "long ones lose their beginning.",
+    )
+    answer_column: str = Field(default="", description="instruction: the answers. Empty: the names of the labels.")
     image_column: str = Field(
         default="image",
         description="parquet, csv, jsonl, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv and "
@@ -187,8 +195,12 @@ class DataConfig(BaseModel):
             raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
         if self.source == "text" and self.task != "language-modeling":
             raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
-        if self.task == "language-modeling" and not self.text_column and self.source != "text":
-            raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
+        if self.task != "classification" and not self.text_column and self.source != "text":
+            raise ValueError(f"task {self.task!r} needs the column of the texts in `text_column`")
+        if self.task == "instruction" and "{text}" not in self.prompt:
+            raise ValueError(f"`prompt` is {self.prompt!r}; it needs {{text}} where the text goes")
+        if self.answer_column and self.task != "instruction":
+            raise ValueError(f"`answer_column` is for task 'instruction', not {self.task!r}")
         if self.augment.active and (self.text_column or self.source == "text"):
             raise ValueError("`augment` is for images; take it out for texts")
         self._label_names_agree()
@@ -222,6 +234,11 @@ class DataConfig(BaseModel):
                 f"source {self.source!r} is not known; known: {known}; others are installed as entry points"
             )
         return self
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples have classes."""
+        return self.task == "classification" or (self.task == "instruction" and not self.answer_column)
 
     @property
     def normalize(self) -> Normalize:

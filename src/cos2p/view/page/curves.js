@@ -35,6 +35,15 @@
     }));
   }
 
+  /** Lines of a language model, which is judged by its perplexity; none of a classifier. */
+  function perplexityLines(run, over) {
+    const scores = run.evaluations;
+    const at = over === "time" ? scores.t : scores.version;
+    return [["test", "server, test", ""], ["validation", "server, validation", "7 4"]]
+      .filter(([part]) => scores[part].perplexity?.length)
+      .map(([part, name, dash]) => ({ key: part, name, color: series(0), dash, width: 2.6, points: pairs(at, scores[part].perplexity) }));
+  }
+
   function lossLines(run, over) {
     const at = over === "time" ? run.rounds.t : run.rounds.version;
     return [
@@ -60,6 +69,8 @@
     let run = null;
     const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
     const loss = cos2p.lineChart({ label: "Loss", height: 300 });
+    const perplexity = cos2p.lineChart({ label: "Perplexity", height: 300 });
+    const language = h("div", { hidden: true }, h("h3", {}, "Perplexity of the server's model"), perplexity.el);
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
       why: "How often the server's model is right on samples it never saw, how often the devices' own smaller models are, and what the devices still get wrong while training.",
@@ -67,12 +78,15 @@
     });
     const pick = choice("Horizontal axis", [["rounds", "Rounds"], ["time", "Time"]], over, (value) => { over = value; draw(); });
     replace(frame.tools, pick.el);
-    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, h("h3", {}, "Top-1"), accuracy.el),
+    replace(frame.body, language, h("div", { class: "pair most" }, h("div", {}, h("h3", {}, "Top-1"), accuracy.el),
       h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
 
     function draw() {
       const lines = accuracyLines(run, over);
       accuracy.update({ series: lines, x: X[over], y: { low: 0, ...PERCENT } });
+      const hesitation = perplexityLines(run, over);
+      language.hidden = !hesitation.length;
+      if (hesitation.length) perplexity.update({ series: hesitation, x: X[over], y: { say: (y) => number(y, 2) } });
       loss.update({ series: lossLines(run, over), x: X[over], y: { say: (y) => number(y, 3) } });
       frame.refresh();
     }
