@@ -51,6 +51,7 @@ class Recipe(Settings):
     @classmethod
     def parse(cls, values: Mapping[str, Any], origin: str = "recipe") -> Recipe:
         """The recipe, or a `RecipeError` that names every wrong field at once."""
+        values = with_form(values)
         if wrong := recipe_problems(values):
             raise RecipeError(f"{origin}: " + "; ".join(wrong))
         recipe = cls.model_validate(dict(values))
@@ -80,6 +81,17 @@ def switch_method(values: dict[str, Any], name: str) -> None:
     known = methods().get(str(old.get("name"))) if isinstance(old, dict) else None
     same = known is not None and known.settings_type is method_class(name).settings_type
     values["method"] = {**(old if same else {}), "name": name}
+
+
+def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
+    if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
+        return values
+    known = methods().get(str(method.get("name")))
+    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
+        return values
+    return {**values, "method": {**method, "form": "pretrained"}}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
 from cos2p.submodel.window import (
+    Schedule,
     balanced_start,
     dwell_start,
     exit_depths,
@@ -14,6 +17,7 @@ from cos2p.submodel.window import (
     rolling_start,
     tier_offset,
     tier_offsets,
+    together_start,
     window_start,
 )
 
@@ -113,3 +117,22 @@ def test_exits_at_the_depths_of_the_tiers() -> None:
 def test_an_unknown_schedule_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown window schedule 'random'; known: rolling, dwell, balanced"):
         window_start("random", [0] * 8, 2, 0, 0)  # type: ignore[arg-type]
+
+
+@given(windows(), st.integers(0, 30))
+def test_windows_stay_above_the_first_block_where_they_fit(window: tuple[int, int, int, int], first: int) -> None:
+    depth, blocks, cycle, offset = window
+    for schedule in get_args(Schedule):
+        start = window_start(schedule, [0] * depth, blocks, cycle, offset, first)
+        assert min(first, depth - blocks) <= start <= depth - blocks
+
+
+def test_all_devices_are_at_the_same_blocks_in_a_round() -> None:
+    for round in range(6):
+        tops = {together_start(6, blocks, round) + blocks for blocks in (1, 2)}
+        assert tops == {6 - round} or round == 5  # the larger one is held at the bottom
+
+
+def test_a_window_that_does_not_move() -> None:
+    assert {window_start("fixed", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {3}
+    assert {window_start("top", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {6}

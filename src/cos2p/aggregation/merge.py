@@ -94,7 +94,9 @@ class SegmentMerge(Merge):
     """w ← w − Σ γ̃_n s(τ_n) Δ_n, with γ̃ normalised over the holders of each segment.
 
     Being normalised, γ̃ only shifts weight between the updates of a round: if all are equally stale, nothing is
-    damped. s(τ) = (1+τ)^(−step_exponent) shortens the stale update itself; 0 is the paper's form.
+    damped. s(τ) = (1+τ)^(−step_exponent) shortens the stale update itself; 0 is the paper's form. With
+    `holder_exponent` b the step of a segment that h devices held is shortened by (h/h_max)^b, h_max being the most that
+    held any segment of the round.
     """
 
     groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity", "holders")
@@ -109,10 +111,11 @@ class SegmentMerge(Merge):
         staleness_exponent: float = 0.0,
         momentum: float = 0.0,
         step_exponent: float = 0.0,
+        holder_exponent: float = 0.0,
     ) -> None:
         super().__init__(config)
         self.rule, self.exponent, self.momentum = rule, staleness_exponent, momentum
-        self.step_exponent = step_exponent
+        self.step_exponent, self.holder_exponent = step_exponent, holder_exponent
         self._used: Weights = {}  # sums of rounds before, for their memory: fresh pages cost more than zeroing old ones
         self._scratch = Scratch()
 
@@ -138,7 +141,7 @@ class SegmentMerge(Merge):
             key = segment_key(self.config, name)
             if not self.weight[key].any():
                 continue
-            inverse = expand({key: _inverse(self.weight[key])}, name, self.config)
+            inverse = expand({key: _inverse(self.weight[key]) * self._trust(key)}, name, self.config)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
             else:
@@ -146,6 +149,13 @@ class SegmentMerge(Merge):
         self._used |= self.sum
         self.clear("sum", "weight")
         return updated
+
+    def _trust(self, key: str) -> Tensor | float:
+        """(holders / updates of the round)^b of each segment: the mean of few devices is nearer to their own data."""
+        if not self.holder_exponent:
+            return 1.0
+        most = max(float(value.max()) for value in self.holders.values())
+        return (self.holders[key] / max(1.0, most)) ** self.holder_exponent
 
     def _with_momentum(self, name: str, step: Tensor) -> Tensor:
         """Heavy ball on what moved in this round; what nobody trained keeps both its value and its velocity."""

@@ -35,11 +35,12 @@ def coverage(
         rates += [group.rate] * group.count
     # Depth alone matters here, so any image the patches fit will do.
     config = chosen.model.config(image=chosen.model.image or chosen.model.patch or chosen.model.config().image)
-    table = coverage_table(config, rates, window["ratio"], window["schedule"], rounds)
+    table = coverage_table(config, rates, window["ratio"], window["schedule"], rounds, first=window["first"])
     typer.echo(
         f"{chosen.name}: {len(rates)} devices, {config.depth} blocks, schedule {window['schedule']}, "
         f"{rounds} rounds; devices per round\n{table.table()}\nN* = {table.minimum}"
         + (f"; {table.uncovered} rounds leave a block out" if table.uncovered else "")
-        + "\nN* is the fewest devices that train any one block in any round. Here all take part in every round and"
-        "\nnobody is late; where rounds close before all have answered, or with clients_per_round, it is lower."
+        + "\nN* is the fewest devices that train any one block in any round. Here all of them take part in every round"
+        "\nand nobody is late; in a run whose rounds close before all have answered, or with clients_per_round, it is "
+        "lower."
     )

@@ -125,6 +125,10 @@ class Method:
     """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
     """What its devices do with their tasks: all that `assign` may ask for."""
+    gathers_first: bool = False
+    """Its first version brings what all later tasks need: until then nobody gets a second task."""
+    gathers_last: bool = False
+    """In its last round every device tells something: that one and the one before wait for everybody."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
 

@@ -226,11 +226,15 @@ class Exit(nn.Module):
         if self.config.task == "language-modeling":
             assert table_VD is not None
             return F.linear(self.norm(x_BTD), table_VD)
+        return self.linear(self.features(x_BTD, context))  # type: ignore[no-any-return]
+
+    def features(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """(B, D): what the classifier reads."""
         x_BD = self.pooled(x_BTD, context)
-        if self.config.pooler != "none":
-            x_BD = self.pooler(x_BD)
-            x_BD = torch.tanh(x_BD) if self.config.pooler == "tanh" else torch.relu(x_BD)
-        return self.linear(x_BD)  # type: ignore[no-any-return]
+        if self.config.pooler == "none":
+            return x_BD
+        x_BD = self.pooler(x_BD)
+        return torch.tanh(x_BD) if self.config.pooler == "tanh" else torch.relu(x_BD)
 
     def pooled(self, x_BTD: Tensor, context: Context) -> Tensor:
         """(B, D). A mean is taken over normed tokens; of one token the others need no norm."""

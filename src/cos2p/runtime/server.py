@@ -14,6 +14,7 @@ from typing import Any
 from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.rules import Rules
+from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
@@ -78,7 +79,7 @@ Effect = Send | Timer | Event | NewVersion | Done
 class Server:
     def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
         self.context, self.method = context, method
-        self.coordinator = Coordinator(self._rules(), tuple(context.members), self._worth)
+        self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = method.merge()
         self.orders: dict[str, Order] = {}
@@ -153,11 +154,15 @@ class Server:
         merge = method.merge()
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
 
-    def _rules(self) -> Rules:
+    def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
+        if version == 0 and self.method.gathers_first:
+            redispatch = "at-aggregation"
+        if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
+            trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
@@ -349,6 +354,8 @@ class Server:
         self.versions.advance(self.merge.apply(before))
         self.shelves.moved(before, self.weights)
         self._forget_version(previous)
+        if self.method.gathers_first or self.method.gathers_last:
+            self.coordinator.rules = self._rules(action.version)
         return [closed, NewVersion(action.version)]
 
     def _coverage(self) -> dict[str, Any]:
@@ -400,7 +407,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
-        self.coordinator.rules = self._rules()
+        self.coordinator.rules = self._rules(self.coordinator.version)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current)
         for name, group in groups.items():

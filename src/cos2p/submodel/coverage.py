@@ -62,6 +62,7 @@ def coverage_table(
     schedule: Schedule = "rolling",
     rounds: int = 100,
     offsets: Sequence[int] | None = None,
+    first: int = 0,
 ) -> Coverage:
     """Play `rounds` rounds of a fleet with one keep rate per device; `offsets` default to those of the tiers.
 
@@ -71,7 +72,7 @@ def coverage_table(
     if not rates or rounds < 1:
         raise ConfigError(f"coverage needs at least one device and one round, got {len(rates)} and {rounds}")
     sizes = [cut(config, rate, ratio).blocks for rate in rates]
-    starts_at = tier_offsets(schedule, config.depth, sizes) if offsets is None else tuple(offsets)
+    starts_at = tier_offsets(schedule, config.depth, sizes, first) if offsets is None else tuple(offsets)
     if len(starts_at) != len(sizes):
         raise ConfigError(f"{len(starts_at)} offsets for {len(sizes)} devices; give one for each")
     dispatched = [0] * config.depth
@@ -79,7 +80,7 @@ def coverage_table(
     for cycle in range(rounds):
         row, top = [0] * config.depth, 0
         for blocks, offset in zip(sizes, starts_at, strict=True):
-            start = window_start(schedule, dispatched, blocks, cycle, offset)
+            start = window_start(schedule, dispatched, blocks, cycle, offset, first)
             for block in range(start, start + blocks):
                 dispatched[block] += 1
                 row[block] += 1

@@ -13,7 +13,10 @@ from typing import Literal, get_args
 
 from cos2p.errors import ConfigError
 
-Schedule = Literal["rolling", "dwell", "balanced"]
+Schedule = Literal["rolling", "dwell", "balanced", "together", "upper", "fixed", "top"]
+"""How a window moves: see the functions below; `fixed` stays where its device began, `top` at the top."""
+
+GOLDEN = (5**0.5 - 1) / 2
 
 
 def positions(depth: int, blocks: int) -> int:
@@ -37,8 +40,10 @@ def tier_offset(rank: int, tier_size: int, places: int) -> int:
     return rank % places
 
 
-def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int]) -> tuple[int, ...]:
+def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int], first: int = 0) -> tuple[int, ...]:
     """Every device's offset, from every device's number of blocks; a tier is the devices with the same number.
+
+    `first` as in `window_start`.
 
     Under `rolling`, no offsets can cover every block in every round if each tier has fewer devices than its window
     has positions: the outermost block is trained at one position only, and two tiers with coprime periods both miss
@@ -51,7 +56,8 @@ def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int]) -> tuple
     sizes, seen = Counter(blocks), Counter[int]()
     offsets = []
     for count in blocks:
-        offsets.append(tier_offset(seen[count], sizes[count], period(schedule, depth, count)))
+        above = depth - min(first, depth - count)
+        offsets.append(tier_offset(seen[count], sizes[count], period(schedule, above, count)))
         seen[count] += 1
     return tuple(offsets)
 
@@ -82,8 +88,43 @@ def balanced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int
     return min(order, key=lambda start: sum(coverage[start : start + blocks]))
 
 
-def window_start(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int) -> int:
-    """First trainable block under any schedule; `coverage` has one entry for each block of the model."""
+def together_start(depth: int, blocks: int, round: int) -> int:
+    """All devices at the same blocks in a round, from the top down: every block that trains has many holders.
+
+    Windows of unequal sizes end at the same block, as long as the larger one fits below it.
+
+    >>> [together_start(6, 1, r) for r in range(7)], [together_start(6, 3, r) for r in range(7)]
+    ([5, 4, 3, 2, 1, 0, 5], [3, 2, 1, 0, 0, 0, 3])
+    """
+    return max(0, depth - round % depth - blocks)
+
+
+def upper_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
+    """A position is visited in proportion to its height: the highest of P positions P times as often as the lowest.
+
+    Positions follow each other by the golden ratio, which spreads any number of visits evenly.
+
+    >>> [[upper_start(4, 1, cycle, 0) for cycle in range(1, 101)].count(start) for start in range(4)]
+    [10, 20, 30, 40]
+    """
+    places = positions(depth, blocks)
+    where = ((cycle + offset) * GOLDEN) % 1 * places * (places + 1) / 2
+    return next(start for start in range(places) if where < (start + 1) * (start + 2) / 2)
+
+
+def window_start(
+    schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int, first: int = 0
+) -> int:
+    """First trainable block under any schedule; `coverage` has one entry for each block of the model.
+
+    Blocks below `first` are left alone, unless the window is too large to stand above it. `together` counts rounds, the
+    same for all devices: give them as `cycle`.
+    """
+    first = min(first, len(coverage) - blocks)
+    return first + _start_above(schedule, coverage[first:], blocks, cycle, offset)
+
+
+def _start_above(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int) -> int:
     depth = len(coverage)
     if schedule == "rolling":
         return rolling_start(depth, blocks, cycle, offset)
@@ -91,6 +132,14 @@ def window_start(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle
         return dwell_start(depth, blocks, cycle, offset)
     if schedule == "balanced":
         return balanced_start(coverage, blocks, cycle, offset)
+    if schedule == "together":
+        return together_start(depth, blocks, cycle)
+    if schedule == "upper":
+        return upper_start(depth, blocks, cycle, offset)
+    if schedule == "fixed":
+        return rolling_start(depth, blocks, 0, offset)
+    if schedule == "top":
+        return depth - blocks
     raise ConfigError(f"unknown window schedule {schedule!r}; known: {', '.join(get_args(Schedule))}")
 
 

@@ -278,7 +278,7 @@ class RunFigures:
 
     @property
     def best_exit(self) -> int | None:
-        """The depth of the exit to use: the best on validation samples, or on test samples where there are no such."""
+        """The depth of the exit to use: the best on validation samples, or on test samples if there are none."""
         return None if self.evaluated is None else best_exit(self.evaluated.validation or self.evaluated.test)
 
     def result(self) -> dict[str, Any]:

@@ -166,6 +166,9 @@ def _mapped(count: int, dtype: torch.dtype) -> Tensor:
 Batches = Callable[[slice], Tensor]
 """Rows of the shard to model inputs."""
 
+Watch = Callable[[int, slice, Tensor, Context], None]
+"""Told of every batch behind every block: the depth, the rows, their features."""
+
 Known = Callable[[Tensor], int]
 """Fills features from an earlier task in and says how many blocks they went through; 0: there are none."""
 
@@ -186,10 +189,12 @@ def prefix_features(
     precision: Precision = "float32",
     widths: Tensor | None = None,
     known: Known = nothing_known,
+    watch: Watch | None = None,
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time.
 
     `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
+    `watch`: told of the features behind every block.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
@@ -209,7 +214,9 @@ def prefix_features(
         block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, inputs(rows))
-            features[rows] = block(features[rows], context)
+            features[rows] = x_BTD = block(features[rows], context)
+            if watch is not None:
+                watch(i + 1, rows, x_BTD, context)
         del block
     return features
 

@@ -8,125 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
 
+from cos2p.aggregation.closed_form import HeadForm
+from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.aggregation.weights import Rule
 from cos2p.costs.budget import mask_plan, peak
-from cos2p.messages import Order, Precision, Update
+from cos2p.errors import ConfigError
+from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
+from cos2p.methods.closed_heads import statistics_assignment
+from cos2p.methods.cos2p.settings import Cos2pSettings
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, spread
-from cos2p.submodel.window import Schedule, exit_depths, tier_offsets, window_start
+from cos2p.submodel.segments import segment_norms
+from cos2p.submodel.window import exit_depths, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
-
-MaskKind = Literal["trainable", "fixed", "random"]
-Suffix = Literal["removed", "streamed", "thin"]
-
-
-class MaskSettings(MaskTraining):
-    """Width: which heads and units a device keeps of the blocks in its window."""
-
-    heads: MaskKind = Field(
-        default="trainable", description="`trainable` on local data; `fixed`: drawn once; `random`: drawn every task."
-    )
-    units: MaskKind = Field(default="trainable", description="Likewise for the MLP units.")
-    rounds: int = Field(default=20, ge=0, description="Q̂: rounds in which masks train; later only at first visits.")
-    warmup: int = Field(
-        default=0, ge=0, description="Rounds with fixed masks before they train: the weights they judge by come first."
-    )
-
-
-class ExitSettings(Distillation):
-    """Exits along the depth and self-distillation between them."""
-
-    kind: Literal["tiers", "none"] = Field(
-        default="tiers",
-        description="`tiers`: an exit wherever a smaller device's window would end; `none`: the top only.",
-    )
-
-
-class WindowSettings(Settings):
-    """Depth: how the trainable window moves and what shape it has."""
-
-    schedule: Schedule = Field(default="rolling", description="`rolling` (the paper's), `dwell` or `balanced`.")
-    ratio: float = Field(
-        default=1.0, ge=0, description="R_width / R_depth: 1 balanced; 4 half as deep and twice as wide; 0 only width."
-    )
-    rest: Literal["removed", "kept"] = Field(
-        default="removed",
-        description="Heads and units of the window's blocks that do not train: removed (a smaller model), or `kept` in "
-        "their place, frozen (a pretrained model).",
-    )
-    suffix: Suffix = Field(
-        default="removed",
-        description="The blocks above the window: `removed`, with an exit in their place (the paper's form); "
-        "`streamed`: frozen, one in memory at a time, the loss at the true top; `thin`: a small share of their width, "
-        "trained along.",
-    )
-    thin_share: float = Field(
-        default=0.125, gt=0, le=1, description="Share of the width that the blocks of a `thin` suffix have."
-    )
-
-
-class PrefixSettings(FeatureCache):
-    """The frozen blocks below the window."""
-
-    width: Literal["full", "cut"] = Field(default="full", description="`cut`: by the device's own masks.")
-    precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
-    shelf: bool = Field(
-        default=False,
-        description="Devices keep frozen parts and the features behind them on disk between tasks: what has not "
-        "changed is neither sent nor computed again.",
-    )
-    drift: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="With `shelf`: how far a part may have moved since it was sent, as a share of its norm (the steps "
-        "it took, added up), and still serve; 0: not at all.",
-    )
-
-
-class WeightingSettings(Settings):
-    """How much an update counts."""
-
-    rule: Rule = Field(default="paper", description="γ as in the paper; `relative`, `uniform` or `samples`.")
-    staleness_exponent: float = Field(default=0.0, ge=0, description="a of a further factor (1+τ)^(−a); 0: none.")
-    step_exponent: float = Field(
-        default=0.0, ge=0, description="b of a factor (1+τ)^(−b) on the stale update itself; 0: the paper's form."
-    )
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="Server momentum on the merged step, 0 to 0.9.")
-
-
-class Cos2pSettings(Settings):
-    masks: MaskSettings = MaskSettings()
-    exits: ExitSettings = ExitSettings()
-    window: WindowSettings = WindowSettings()
-    prefix: PrefixSettings = PrefixSettings()
-    weighting: WeightingSettings = WeightingSettings()
-    rescale: bool = Field(default=False, description="Training-time 1/(kept share) on attention and MLP outputs.")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Cos2pSettings:
-        if self.window.rest == "kept" and "trainable" in (self.masks.heads, self.masks.units):
-            raise ValueError(
-                "window.rest 'kept' leaves every head and unit in its place, so masks have nothing to remove; "
-                "set masks.heads and masks.units to 'fixed' or 'random': what they name is what trains"
-            )
-        if self.window.rest == "kept" and self.rescale:
-            raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")
-        return self
+from cos2p.training.statistics import StatisticsTrainer
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
 
 
 class Cos2p(Method):
@@ -134,6 +44,7 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
@@ -146,31 +57,49 @@ class Cos2p(Method):
             for name, member in context.members.items()
         }
         depths = [shape.blocks for shape in self.cuts.values()]
-        offsets = tier_offsets(self.settings.window.schedule, context.config.depth, depths)
+        window = self.settings.window
+        if window.first >= context.config.depth:
+            raise ConfigError(
+                f"method.window.first is {window.first}; the model has blocks 0 to {context.config.depth - 1}"
+            )
+        offsets = tier_offsets(window.schedule, context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
         """Each client's last mask of each block, as its updates told."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
+        self.told: set[str] = set()
+        """Clients that have told sums of their features."""
+        self.round = 0
+        """The version that the newest task was cut from."""
+        exits, schedule = self.settings.exits, context.schedule
+        self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
+        if self.gathers_last and (schedule.rounds is None or schedule.updates is not None or schedule.rounds < 3):
+            raise ConfigError(
+                "method.exits.finish needs to know the last round: set schedule.rounds, 3 or more, "
+                "and take schedule.updates out"
+            )
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         schedule = self.context.schedule
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
 
     def merge(self) -> Merge:
-        weighting = self.settings.weighting
-        return SegmentMerge(
-            self.context.config,
-            weighting.rule,
-            weighting.staleness_exponent,
-            weighting.momentum,
-            weighting.step_exponent,
-        )
+        config, exits = self.context.config, self.settings.exits
+        options = self.settings.weighting.model_dump()
+        if self.gathers_first or self.gathers_last:
+            return HeadMerge(config, exits.start_form, exits.finish_form, exits.ridge, **options)
+        return SegmentMerge(config, **options)
 
     # ------------------------------------------------------------ which submodel
 
     def assign(self, call: Call) -> Assignment:
         member, settings = call.member, self.settings
+        self.round = call.version
+        if settings.exits.finish_form is not None and call.version + 1 == self.context.schedule.rounds:
+            return self._statistics(member, settings.exits.finish_form, final=True)
+        if settings.exits.start_form is not None and member.name not in self.told:
+            return self._statistics(member, settings.exits.start_form)
         blocks = self.next_blocks(member, call.cycle)
         start = blocks.start
         for block in blocks:
@@ -194,10 +123,21 @@ class Cos2p(Method):
             drift=settings.prefix.drift if settings.prefix.shelf else None,
         )
 
+    def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
+        """Of every exit that will be trained; at the end of the one that the server's model is read at."""
+        depth, prefix = self.context.config.depth, self.settings.prefix
+        top_only = final or self.settings.window.suffix != "removed"
+        depths = (depth,) if top_only else range(1, depth + 1)
+        drift = prefix.drift if prefix.shelf else None
+        return statistics_assignment(
+            self.context, member, depths, form, prefix.precision, drift, final, **shared(prefix, FeatureCache)
+        )
+
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
-        schedule, offset = self.settings.window.schedule, self.offsets[member.name]
-        start = window_start(schedule, self.dispatched, blocks, cycle, offset)
+        window, offset = self.settings.window, self.offsets[member.name]
+        turn = self.round if window.schedule == "together" else cycle
+        start = window_start(window.schedule, self.dispatched, blocks, turn, offset, window.first)
         return range(start, start + blocks)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
@@ -281,6 +221,8 @@ class Cos2p(Method):
         fresh = random_keep(config, quota, torch_rng(self.context.seed, "random mask", name, block, call.attempt))
         learned = self.masks[name].get(block, fixed)
         choice = {"trainable": learned, "fixed": fixed, "random": fresh}
+        if "magnitude" in (masks.heads, masks.units):
+            choice["magnitude"] = largest_keep(config, call.weights, block, quota)
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
@@ -300,6 +242,9 @@ class Cos2p(Method):
     # ------------------------------------------------------------ what the server remembers
 
     def accepted(self, order: Order, update: Update) -> None:
+        if order.trainer == StatisticsTrainer.name:
+            self.told.add(order.client)
+            return
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
         own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
@@ -310,7 +255,7 @@ class Cos2p(Method):
             name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
             for name, blocks in self.masks.items()
         }
-        return {"masks": masks, "dispatched": self.dispatched}, {}
+        return {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         for name, blocks in values["masks"].items():
@@ -319,6 +264,7 @@ class Cos2p(Method):
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
+        self.told, self.round = set(values["told"]), int(values["round"])
 
 
 def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, ...]:
@@ -338,6 +284,14 @@ def _widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generato
     own = set(kept)
     others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in own]
     return tuple(sorted([*kept, *others[: max(0, count - len(kept))]]))
+
+
+def largest_keep(config: ModelConfig, weights: Weights, block: int, size: BlockSize) -> BlockKeep:
+    """The segments of a block with the largest mean magnitude; of equals the first."""
+    start = f"blocks.{block}."
+    norms = segment_norms({n: w for n, w in weights.items() if n.startswith(start)}, config)
+    heads, units = (norms[f"{kind}.{block}"].argsort(descending=True, stable=True) for kind in ("heads", "units"))
+    return BlockKeep.of(heads[: size.heads].tolist(), units[: size.units].tolist())
 
 
 class Cos2pAsync(Cos2p):

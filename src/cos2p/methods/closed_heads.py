@@ -1,0 +1,86 @@
+"""Exits in closed form before anything trains: a device's first task is to tell sums of its features (one pass).
+
+What several methods share: the settings, the task, and who has told already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from cos2p.aggregation.closed_form import HeadForm
+from cos2p.costs.ledger import last_holding
+from cos2p.errors import ConfigError
+from cos2p.messages import Precision
+from cos2p.methods.base import Assignment, Member, RunContext
+from cos2p.models.config import ModelConfig
+from cos2p.settings import Settings
+from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_memory, statistics_spec
+
+
+class ExitStart(Settings):
+    """Where the exits begin."""
+
+    start: Literal["fresh", "means", "discriminant"] = Field(
+        default="fresh",
+        description="`fresh`: as the model came; `means`, `discriminant`: in closed form from sums of features by "
+        "class, which each device tells in its first task (the server learns its class counts and mean features).",
+    )
+    ridge: float = Field(
+        default=0.3,
+        gt=0,
+        description="`discriminant`: added to the scatter, as a share of its mean variance, 0.03 to 1.",
+    )
+
+    finish: Literal["trained", "means", "discriminant"] = Field(
+        default="trained",
+        description="Where the top exit ends: as it was `trained`, or once more in closed form, from sums that every "
+        "device tells in the last round (the two last rounds then wait for everybody).",
+    )
+
+    @property
+    def start_form(self) -> HeadForm | None:
+        return None if self.start == "fresh" else self.start
+
+    @property
+    def finish_form(self) -> HeadForm | None:
+        return None if self.finish == "trained" else self.finish
+
+
+def check_has_classes(config: ModelConfig) -> None:
+    if config.task != "classification":
+        raise ConfigError("exits in closed form are for classifiers; for a language model set exits.start = 'fresh'")
+
+
+def statistics_assignment(
+    context: RunContext,
+    member: Member,
+    depths: Sequence[int],
+    form: HeadForm,
+    precision: Precision = "float16",
+    drift: float | None = None,
+    final: bool = False,
+    **cache: object,
+) -> Assignment:
+    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
+
+    With `drift` the frozen parts stay on the device for later tasks (see `Assignment`).
+    """
+    config = context.config
+    check_has_classes(config)
+    spec = context.tables(statistics_spec(config), member)
+
+    def settings(batch: int) -> StatisticsSettings:
+        local = context.local(member, batch=batch, **cache).model_dump()
+        return StatisticsSettings.model_validate(
+            local | {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
+        )
+
+    def fits(batch: int) -> bool:
+        needed = statistics_memory(config, spec, settings(batch), member.samples).total
+        return needed <= member.device.memory or not context.enforce_memory
+
+    chosen = settings(last_holding(1, member.batch, fits))
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)

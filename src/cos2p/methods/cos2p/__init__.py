@@ -1,0 +1,6 @@
+"""Co-S²P: `settings` (its table and forms), `method` (which submodel, which exits, what the server remembers)."""
+
+from cos2p.methods.cos2p.method import Cos2p, Cos2pAsync, Cos2pSync
+from cos2p.methods.cos2p.settings import Cos2pSettings
+
+__all__ = ["Cos2p", "Cos2pAsync", "Cos2pSettings", "Cos2pSync"]

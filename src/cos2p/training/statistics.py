@@ -1,0 +1,211 @@
+"""What a device can tell of its data in one forward pass, without training: per class sums of features.
+
+From the sums of all devices the server computes classifiers in closed form (`aggregation.closed_form`): exits that
+start right instead of at random. Every block runs once over the shard, one in memory at a time, as in a prefix.
+
+Features are scaled to length one before they are added. So a class's sum is never longer than its count, which is what
+the door checks: no device can weigh more than its samples.
+
+What this reveals, and training does not: how many samples of each class a device has, and the mean of their features;
+with `moments` also how these features scatter. Never a sample, unless a class has one alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from cos2p.costs.budget import Ledger, shape_ledger
+from cos2p.costs.flops import block_forward, embedding_forward
+from cos2p.costs.shape import Shape
+from cos2p.errors import UpdateRefused
+from cos2p.messages import Update
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights, exit_key, exit_parameters
+from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
+from cos2p.models.transformer import Context, Exit
+from cos2p.submodel.slicing import extract
+from cos2p.training.costs import TaskFlops, workload
+from cos2p.training.prefix import PrefixFile, loaded, prefix_features
+from cos2p.training.settings import LocalSettings
+from cos2p.training.trainer import Trainer
+
+FLOAT = 4
+TOLERANCE = 1e-3
+"""Rounding that the door forgives, as a share of a count."""
+
+
+class StatisticsSettings(LocalSettings):
+    depths: tuple[int, ...] = Field(min_length=1, description="Behind how many blocks features are summed, ascending.")
+    moments: bool = Field(default=False, description="Also the sum of x·xᵀ: dim² / 2 scalars at every depth.")
+    final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
+
+
+def statistics_spec(config: ModelConfig) -> SubmodelSpec:
+    """All of the model, frozen. A submodel has a window: here the last block, of which nothing trains."""
+    return SubmodelSpec(config.depth - 1, (BlockKeep.full(config),), (config.depth,), fixed_embeddings=True)
+
+
+def statistics_shapes(config: ModelConfig, settings: StatisticsSettings) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what a device tells: `counts`, and at every depth `6.sums`, `6.length`, `6.moments`."""
+    shapes: dict[str, tuple[int, ...]] = {"counts": (config.classes,)}
+    for depth in settings.depths:
+        shapes |= {f"{depth}.sums": (config.classes, config.dim), f"{depth}.length": ()}
+        if settings.moments:
+            shapes[f"{depth}.moments"] = (config.dim * (config.dim + 1) // 2,)
+    return shapes
+
+
+def statistics_bytes(config: ModelConfig, settings: StatisticsSettings) -> int:
+    return FLOAT * sum(math.prod(shape) for shape in statistics_shapes(config, settings).values())
+
+
+def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: StatisticsSettings, samples: int) -> Ledger:
+    """A frozen prefix of all blocks; the sums, and those of one depth once more while a batch is added to them."""
+    load = workload(settings, samples)
+    shape = replace(Shape.of(config, spec), prefix=(BlockSize.full(config),) * config.depth)
+    base = shape_ledger(config, shape, load.with_(prefix_batch=load.batch), "prefix")
+    square = FLOAT * config.dim**2 if settings.moments else 0
+    indices = 4 * square  # of the half that is packed: two of eight bytes for each entry, twice
+    return replace(base, overhead=base.overhead + statistics_bytes(config, settings) + 2 * square + indices)
+
+
+class StatisticsTrainer(Trainer):
+    """Trains nothing: the update is empty, the sums are its extras."""
+
+    name: ClassVar[str] = "statistics"
+    settings_type = StatisticsSettings
+    settings: StatisticsSettings
+
+    # ------------------------------------------------------------ what travels
+
+    def sent(self, weights: Weights) -> Weights:
+        """The last block, and what stands before the classifier at every depth that is asked for."""
+        own = extract(weights, self.config, self.order.spec)
+        for depth in self.settings.depths:
+            key = exit_key(self.config, depth)
+            own |= {f"{key}.{name}": weights[f"{key}.{name}"].clone() for name in exit_parameters(self.config)}
+        return {name: tensor for name, tensor in own.items() if ".linear." not in name}
+
+    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
+    def upload(self) -> int:
+        return statistics_bytes(self.config, self.settings)
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Counts that add up to the samples, and sums that unit vectors can have."""
+        expected = statistics_shapes(self.config, self.settings)
+        found = {name: tuple(tensor.shape) for name, tensor in update.extras.items()}
+        if found != expected:
+            wrong = sorted(found.items() ^ expected.items())[0][0]
+            raise UpdateRefused(f"its statistics are not those that were asked for: {wrong} is wrong or missing")
+        for name, tensor in update.extras.items():
+            if tensor.dtype != torch.float32 or not bool(torch.isfinite(tensor).all()):
+                raise UpdateRefused(f"its statistics {name} are {tensor.dtype} or not finite; finite float32 are due")
+        counts = update.extras["counts"]
+        if bool((counts < 0).any()) or bool((counts != counts.round()).any()) or int(counts.sum()) != update.samples:
+            raise UpdateRefused(f"its counts add up to {float(counts.sum()):g}, its samples are {update.samples}")
+        for depth in self.settings.depths:
+            self._check_depth(update.extras, depth, max_rms)
+
+    def _check_depth(self, told: Weights, depth: int, max_rms: float) -> None:
+        counts, samples = told["counts"], float(told["counts"].sum())
+        norms = torch.linalg.vector_norm(told[f"{depth}.sums"].double(), dim=1)
+        if bool((norms > counts * (1 + TOLERANCE)).any()):
+            raise UpdateRefused(f"depth {depth}: a class's sum is longer than its count, which unit vectors cannot be")
+        length = float(told[f"{depth}.length"])
+        if not 0 < length <= samples * max_rms * math.sqrt(self.config.dim):
+            raise UpdateRefused(f"depth {depth}: features of mean length {length / samples:.3g} are not let in")
+        if self.settings.moments:
+            diagonal = unpacked(told[f"{depth}.moments"], self.config.dim).diagonal().double()
+            total = float(diagonal.sum())
+            if bool((diagonal < 0).any()) or abs(total - samples) > samples * TOLERANCE:
+                raise UpdateRefused(
+                    f"depth {depth}: its moments have trace {total:.6g}; {samples:g} is that of unit vectors"
+                )
+            largest = float(told[f"{depth}.moments"].abs().max())
+            if largest > samples * (1 + TOLERANCE):
+                raise UpdateRefused(f"depth {depth}: a moment of {largest:.3g} is more than {samples:g} samples have")
+
+    # ------------------------------------------------------------ what it costs
+
+    def flops(self, samples: int, test_samples: int) -> TaskFlops:
+        tokens = workload(self.settings, samples).length(self.config)
+        each = embedding_forward(self.config)
+        each += self.config.depth * block_forward(self.config, BlockSize.full(self.config), tokens)
+        if self.settings.moments:
+            each += len(self.settings.depths) * 2.0 * self.config.dim**2
+        return TaskFlops(prefix=samples * each)
+
+    def memory(self, samples: int) -> Ledger:
+        return statistics_memory(self.config, self.order.spec, self.settings, samples)
+
+    # ------------------------------------------------------------ on the device
+
+    def train(self) -> Update:
+        self.task = replace(self.task, prefix={**self.task.prefix, **self.task.weights})  # all of it only infers
+        order, part = self.order, replace(self.shard.train, augmenter=None)
+        if part.widths is not None:  # texts of like width together, so that little is padded
+            part = part.subset(part.widths.argsort(stable=True))
+        self.sums = {name: torch.zeros(shape) for name, shape in statistics_shapes(self.config, self.settings).items()}
+        self.sums["counts"] = torch.bincount(part.labels, minlength=self.config.classes).float()
+        self._exits = {depth: self._exit(depth) for depth in self.settings.depths}
+
+        def watch(depth: int, rows: slice, x_BTD: Tensor, context: Context) -> None:
+            if depth in self._exits:
+                self._add(depth, self._exits[depth].features(x_BTD, context), part.labels[rows])
+
+        prefix_features(
+            self.config,
+            replace(order.spec, frozen=self.config.depth),
+            self._frozen(),
+            lambda rows: self.shard.inputs(part, rows),
+            len(part),
+            min(self.settings.batch, len(part)),
+            self.settings.features,
+            self.settings.feature_precision,
+            part.widths,
+            watch=watch,
+        )
+        report = {"local_samples": 0, "prefix_recomputed": 1}  # no features are kept for later tasks
+        return Update(order.client, order.task, order.version, order.spec, {}, len(part), report, self.sums)
+
+    def _exit(self, depth: int) -> Exit:
+        """What is before the classifier at this depth; the classifier itself is what shall be found."""
+        module = Exit(self.config)
+        del module.linear
+        return loaded(module, PrefixFile(self.task.weights).part(exit_key(self.config, depth) + "."))
+
+    def _add(self, depth: int, x_BD: Tensor, labels: Tensor) -> None:
+        self.sums[f"{depth}.length"] += torch.linalg.vector_norm(x_BD, dim=1).sum()
+        unit_BD = F.normalize(x_BD, dim=1)
+        self.sums[f"{depth}.sums"].index_add_(0, labels, unit_BD)
+        if self.settings.moments:
+            self.sums[f"{depth}.moments"] += packed(unit_BD.T @ unit_BD)
+
+
+def packed(square: Tensor) -> Tensor:
+    """The upper half of a symmetric matrix, row by row.
+
+    >>> packed(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    rows, columns = torch.triu_indices(*square.shape)
+    return square[rows, columns]
+
+
+def unpacked(half: Tensor, dim: int) -> Tensor:
+    """The counterpart of `packed`."""
+    rows, columns = torch.triu_indices(dim, dim)
+    square = half.new_zeros(dim, dim)
+    square[rows, columns] = half
+    square[columns, rows] = half
+    return square
