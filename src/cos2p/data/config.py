@@ -81,9 +81,9 @@ class DataConfig(BaseModel):
     )
     prompt: str = Field(
         default="{text}\nAnswer:",
-        description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and the "
-        "answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. Too "
-        "long ones lose their beginning.",
+        description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and "
+        "the answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. "
+        "Too long ones lose their beginning.",
     )
     answer_column: str = Field(default="", description="instruction: the answers. Empty: the names of the labels.")
     image_column: str = Field(

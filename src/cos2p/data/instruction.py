@@ -15,8 +15,8 @@ from cos2p.errors import DataError
 
 
 def tokenize_answers(texts: list[str], answers: list[str], config: DataConfig) -> Tokens:
-    """Token ids of `config.prompt` around each text with its answer, at most `config.max_tokens`: what is too long loses
-    its beginning, never its answer."""
+    """Token ids of `config.prompt` around each text with its answer, at most `config.max_tokens`: what is too long
+    loses its beginning, never its answer."""
     encoder = make_encoder(config)
     found = [
         _answered(config.prompt.replace("{text}", text), answer, encoder, config.max_tokens)

@@ -99,7 +99,7 @@ class Progress:
     def client_words(self) -> str:
         loss = self.figures.client_mean("loss")
         if loss is not None:
-            return f"clients {perplexity(loss):.4g}"
+            return f"clients' perplexity {perplexity(loss):.4g}"
         return f"clients {percent(self.figures.client_mean('top1'))}"
 
     def trouble_words(self, names: int = 3) -> str:
