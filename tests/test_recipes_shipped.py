@@ -10,11 +10,14 @@ from cos2p.methods import methods
 from cos2p.models.sizes import SIZES, model
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
+from cos2p.runtime.world import build_world
 from cos2p.submodel.rates import cut
+from tests.methods.played import first_orders
 
 SHIPPED = [
-    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "e1",
-    "e2", "e3", "fashion-mini", "iot", "llama-fpb", "llama-fpb-mini", "quickstart",
+    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
+    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "iot", "llama-fpb", "llama-fpb-mini", "minilm-banking77",
+    "quickstart",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
@@ -107,7 +110,7 @@ def test_comments_about_depth_are_true(name: str) -> None:
         if value.startswith("rate") and " blocks" in comment:
             rate = tomllib.loads(value)["rate"]
             claimed = int(comment.split(" blocks")[0].replace(f" of {config.depth}", "").split()[-1])
-            assert claimed == cut(config, rate).blocks, line
+            assert claimed == cut(config, rate, recipe.method["window"]["ratio"]).blocks, line
 
 
 @pytest.mark.parametrize(
@@ -140,3 +143,20 @@ def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> No
     assert recipe.schedule.updates is not None
     assert recipe.schedule.updates % 8 == 0
     assert recipe.data.validation_fraction > 0
+
+
+def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_its_part() -> None:
+    """The claim of its first line, by the ledger."""
+    world = build_world(Recipe.load("demo"))
+    needed = world.context.full_memory()
+    assert needed is not None
+    assert f"{needed / 1e6:.1f} MB" in recipe_text("demo")
+    assert all(member.device.memory < needed for member in world.context.members.values())
+    first_orders(world)  # raises BudgetError if a task does not fit
+
+
+def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
+    for name in ("minilm-banking77", "dino-caltech101"):
+        method = Recipe.load(name).method
+        assert method["form"] == "pretrained"
+        assert method["exits"]["start"] == "discriminant"

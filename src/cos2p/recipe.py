@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -23,7 +23,17 @@ from cos2p.training.settings import TrainingSettings
 
 
 class RunSettings(Settings):
-    workers: int = Field(default=0, ge=0, description="Worker processes; 0: one for each core. Never changes a result.")
+    engine: Literal["local", "ray"] = Field(
+        default="local",
+        description="Where simulated devices train: in processes of this machine, or as workers of a Ray cluster. "
+        "Never changes a result.",
+    )
+    address: str = Field(
+        default="", description="The Ray cluster, HOST:PORT or ray://HOST:PORT; empty: the one this machine belongs to."
+    )
+    workers: int = Field(
+        default=0, ge=0, description="Worker processes; 0: one for each core (of the cluster). Never changes a result."
+    )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, description="Wall seconds between checkpoints; 0: every round."
     )

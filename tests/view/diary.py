@@ -150,6 +150,31 @@ def large_run(rounds: int, devices: int, seed: int = 0) -> Diary:
     return diary
 
 
+KINDS = ("phone", "pi", "laptop", "jetson")
+
+
+def wide_run(devices: int, rounds: int, each: int) -> Diary:
+    """Four kinds of devices, all here from the start, of which `each` others take part in every round."""
+    rng = numpy_rng(0, "wide run")
+    names = [f"{KINDS[number % 4]}-{number // 4 + 1}" for number in range(devices)]
+    diary = Diary().started(*names, rounds=rounds, depth=8, heads=8, kv_heads=8, mlp=256, dim=64, head_dim=8)
+    for name in names:
+        diary.joined(0.0, name)
+    for version in range(1, rounds + 1):
+        begin, chosen = 100.0 * (version - 1), rng.permutation(devices)[:each]
+        for client in chosen:
+            diary.task(begin, f"{names[client]}#{version}", version - 1, _split(60.0))
+        for client in chosen:
+            start = int(rng.integers(0, 6))
+            kept = {block: ([0, 1, 2, 3], list(range(0, 256, 2))) for block in range(start, start + 3)}
+            diary.answered(begin + 60.0 + 0.1 * int(client % 100), f"{names[client]}#{version}", blocks=kept, loss=1.0,
+                           local_top1=0.5, local_samples=9)  # fmt: skip
+        diary.aggregated(begin + 99.0, version, [names[client] for client in chosen], [[3] * 8] * 8)
+        diary.events[-1]["units"] = [[1, 2.5]] * 8
+        diary.evaluated(begin + 99.0, version, validation=0.5, test=0.5)
+    return diary
+
+
 def _split(total: float) -> dict[str, float]:
     parts = {"download": 0.05, "prefix": 0.05, "masks": 0.3, "training": 0.5, "upload": 0.1}
     return {name: share * float(total) for name, share in parts.items()}

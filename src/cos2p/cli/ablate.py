@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.studies import (
     Changes,
     Jobs,
@@ -37,6 +38,8 @@ def ablate(
     updates: Updates = None,
     changes: Changes = None,
     jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -62,4 +65,6 @@ def ablate(
         return run_ablation(plan, execute, write)
 
     folder = out or default_folder("ablate", recipe)
-    conduct("ablate", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)
+    conduct(
+        "ablate", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry, engine_settings(engine, address)
+    )

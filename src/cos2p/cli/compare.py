@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.studies import (
     Changes,
     Jobs,
@@ -64,6 +65,8 @@ def compare(
     ] = 0,
     changes: Changes = None,
     jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -108,4 +111,12 @@ def compare(
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:
         return run_comparison(plan, execute, write, lambda record: write_tuning(record, folder))
 
-    conduct("compare", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)
+    conduct(
+        "compare",
+        folder,
+        drive,
+        OutputMode.of(ctx, quiet, verbose, json),
+        jobs,
+        retry,
+        engine_settings(engine, address),
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.recipes import Changes, complete_recipe
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.errors import ConfigError
@@ -38,6 +39,8 @@ def run(
         int | None,
         typer.Option(help="Worker processes, 0 for one per core. Never changes a result.", show_default=False),
     ] = None,
+    engine: Engine = None,
+    address: Address = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out; RECIPE may be left out.")
     ] = False,
@@ -66,7 +69,8 @@ def run(
     voice = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
-    chosen = _load(recipe, out, [*(changes or ()), *_as_changes(seed, workers)], method)
+    options = [*_as_changes(seed, workers), *_engine_changes(engine, address)]
+    chosen = _load(recipe, out, [*(changes or ()), *options], method)
     folder = out or default_folder(chosen, method)
     with (
         following_run(folder, voice, _again(folder, fleet)) as listener,
@@ -81,6 +85,11 @@ def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
         yield f"seed={seed}"
     if workers is not None:
         yield f"run.workers={workers}"
+
+
+def _engine_changes(engine: str | None, address: str | None) -> Iterator[str]:
+    for name, value in engine_settings(engine, address).items():
+        yield f'run.{name}="{value}"'
 
 
 def _load(name: str | None, out: Path | None, changes: list[str], method: str | None) -> Recipe:

@@ -101,15 +101,27 @@ def default_folder(verb: str, recipe: str) -> Path:
     return Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}"
 
 
-def conduct(kind: str, folder: Path, drive: Drive, voice: OutputMode, jobs: int, retry: bool) -> None:
-    """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
+def conduct(
+    kind: str,
+    folder: Path,
+    drive: Drive,
+    voice: OutputMode,
+    jobs: int,
+    retry: bool,
+    engine: Mapping[str, str] | None = None,
+) -> None:
+    """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code.
+
+    `engine`: of the `[run]` table, for every cell (see `cli.engine`).
+    """
     from cos2p.studies.folder import study_folder, write_report
     from cos2p.studies.runner import Runner, StudyInterrupted
     from cos2p.view.frozen import write_report as freeze
 
     try:
         with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
-            report = drive(Runner(place, view, jobs, retry), lambda so_far: write_report(so_far, place))
+            runner = Runner(place, view, jobs, retry, engine=engine or {})
+            report = drive(runner, lambda so_far: write_report(so_far, place))
             write_report(report, place)
     except StudyInterrupted as stop:
         complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.studies import (
     Changes,
     Jobs,
@@ -44,6 +45,8 @@ def sweep(
     method: Annotated[str | None, typer.Option(help="Another method than the recipe's.", show_default=False)] = None,
     changes: Changes = None,
     jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -71,4 +74,6 @@ def sweep(
         return run_sweep(plan, execute, write)
 
     folder = out or default_folder("sweep", recipe)
-    conduct("sweep", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)
+    conduct(
+        "sweep", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry, engine_settings(engine, address)
+    )

@@ -64,15 +64,15 @@ def _input_gradient(config: ModelConfig, size: BlockSize, tokens: int) -> float:
     return 2.0 * tokens * sum(_linear(config, size)) + 5 * _product(config, size, tokens)
 
 
-def _streamed(config: ModelConfig, tokens: int) -> float:
-    """A whole block above the window: forward, forward once more, and the gradient through it."""
+def streamed_block(config: ModelConfig, tokens: int) -> float:
+    """One sample through a frozen block that keeps its input alone: forward twice, and the gradient through it."""
     full = BlockSize.full(config)
     return 2 * block_forward(config, full, tokens) + _input_gradient(config, full, tokens)
 
 
 def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool) -> float:
     total = sum(block_forward(config, size, tokens) for size in shape.window) if recompute else 0.0
-    total += shape.above * _streamed(config, tokens)
+    total += shape.above * streamed_block(config, tokens)
     if not shape.has_prefix:
         total += 2 * embedding_forward(config)  # an image needs no gradient
     for size in shape.window:
@@ -89,7 +89,7 @@ def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool
 def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
     """Weights are frozen, so backward is for the gates alone: it ends at the first block's attention output."""
     total = 0.0 if shape.has_prefix else embedding_forward(config)
-    total += shape.above * _streamed(config, tokens)
+    total += shape.above * streamed_block(config, tokens)
     for i, size in enumerate(shape.window):
         into_heads, out_of_heads, mlp = _linear(config, size)
         total += block_forward(config, size, tokens) + 2.0 * tokens * (out_of_heads + mlp)

@@ -2,8 +2,8 @@
 
 A method of one screen is a file (`fedavg`, `fedbuff`), a larger one a folder: `method` (which submodel, when to
 aggregate), `device` (its trainer), `merge` (how updates become the next model), and what both sides share. `cos2p` is
-the paper's; all others are its rivals and use nothing of it. `widths`, `leading`, `side_tensors` and `segment_reports`
-are what several have in common.
+the paper's; all others are its rivals and use nothing of it. `widths`, `leading`, `side_tensors`, `segment_reports`,
+`adapters`, `frozen_base` and `fitting` are what several have in common.
 
 Everything that a method of your own needs is imported from here (docs/howto/add-a-method.md); it builds on `training`,
 `aggregation` and `submodel`, and knows nothing of clocks, files and networks. Runtime and fleet drive methods and are

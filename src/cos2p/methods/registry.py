@@ -24,12 +24,16 @@ from cos2p.training.trainer import Trainer
 
 _BUILT_IN = (
     "adavit",
+    "chain",
     "cos2p",
     "fedasync",
     "fedavg",
     "fedbuff",
+    "fedepth",
+    "fedlora",
     "fedmezo",
     "fedpm",
+    "fedra",
     "fedrolex",
     "fedrolex_official",
     "heterofl",
@@ -37,6 +41,7 @@ _BUILT_IN = (
     "prunefl",
     "qvit",
     "ramfed",
+    "topwindow",
 )
 
 

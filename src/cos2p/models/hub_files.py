@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def resolve(folder: str | Path) -> Path:
-    """The folder of a checkpoint: here, below $COS2P_DATA, or downloaded by its hub name."""
+    """The folder of a checkpoint: as it is, below $COS2P_DATA, or downloaded by its hub name."""
     path = Path(checkpoint_folder(folder) if isinstance(folder, str) else folder).expanduser()
     if path.is_dir():
         return path

@@ -13,7 +13,7 @@ from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.run_folder import RunFolder, begin_folder, earlier_result
+from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
@@ -26,7 +26,7 @@ from cos2p.tracking.files import write_atomic
 class Interrupted(RunError):
     """The user stopped the run; it can be resumed."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 def run(
@@ -57,7 +57,8 @@ def run(
     begin_folder(recipe, path, resume=resume, overwrite=overwrite)
     if own is not None:
         write_atomic(*own)
-    return _simulate(recipe, path, listener or (lambda event: None))
+    with noting_why_it_stops(path):
+        return _simulate(recipe, path, listener or (lambda event: None))
 
 
 def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:

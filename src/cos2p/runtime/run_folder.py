@@ -4,6 +4,7 @@ DIR/recipe.toml            the recipe as used, every default written out
 DIR/events.jsonl           what happened
 DIR/checkpoint.safetensors the last consistent state; what happened until then is in the log
 DIR/result.json            the figures, when the run is over
+DIR/stopped.json           why it stopped before that, if it could say so
 DIR/weights.safetensors    the final weights with the whole bank of exits
 DIR/model/                 the final model as a Hugging Face folder
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cos2p.errors import RunError
+from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
 from cos2p.runtime.session import Session
@@ -23,7 +26,10 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
 from cos2p.tracking.events import EventLog
 from cos2p.tracking.files import prepare_folder, write_atomic
+from cos2p.tracking.stop_note import StopNote, remove_stop_note, write_stop_note
 
+INTERRUPTED = 130
+"""The exit code of a run that its user stopped."""
 CHEAP = 20
 """A checkpoint that takes a twentieth of the time between two, at most, is taken more often than it has to be."""
 
@@ -41,7 +47,21 @@ def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool 
     prepare_folder(folder, overwrite=overwrite, resume=resume)
     if resume and (folder / "recipe.toml").exists():
         check_same_recipe(recipe, folder)
+    remove_stop_note(folder)
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
+
+
+@contextmanager
+def noting_why_it_stops(folder: Path) -> Iterator[None]:
+    """What ends the block before its time is noted in the folder, for those who look at it later."""
+    try:
+        yield
+    except BaseException as error:
+        by_user = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == INTERRUPTED
+        defect = not isinstance(error, Cos2pError | KeyboardInterrupt)
+        words = f"{type(error).__name__}: {error}" if defect else str(error)
+        write_stop_note(folder, StopNote(not by_user, words or "stopped by Ctrl-C"))
+        raise
 
 
 class RunFolder:

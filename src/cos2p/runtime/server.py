@@ -38,7 +38,6 @@ from cos2p.runtime.decisions import (
     UpdateRejected,
 )
 from cos2p.runtime.shelves import Shelves
-from cos2p.submodel.slicing import extract_prefix
 from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
@@ -188,15 +187,12 @@ class Server:
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
         weights, config = self.versions[order.version], self.context.config
-        frozen = extract_prefix(weights, config, order.spec)
+        trainer = make_trainer(config, order)
+        frozen = trainer.sent_frozen(weights)
         if order.shelved is not None:
             held = tuple(order.shelved.held)
             frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
-        return Task(
-            order,
-            weights=make_trainer(config, order).sent(weights),
-            prefix=encode(frozen, order.prefix_precision),
-        )
+        return Task(order, weights=trainer.sent(weights), prefix=encode(frozen, order.prefix_precision))
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 

@@ -16,11 +16,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from cos2p.errors import RunError, TrainingError
+from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.processes.pool import ProcessPool, WorkerDied
+from cos2p.processes.ray_pool import RayPool
 from cos2p.recipe import Recipe
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
@@ -44,9 +45,18 @@ class Workers:
 
     def __init__(self, recipe: Recipe, shelf: Path | None = None) -> None:
         """`shelf`: where the devices keep what they want again (see `training.shelf`)."""
-        count = recipe.run.workers or os.cpu_count() or 1
-        self.shelf = None if shelf is None else Shelf(shelf)
-        self._pool = ProcessPool(count, _start, recipe.model_dump(mode="json"), shelf)
+        run, values = recipe.run, recipe.model_dump(mode="json")
+        self.shelf = None if shelf is None or run.engine == "ray" else Shelf(shelf)
+        self._pool: ProcessPool | RayPool
+        if run.engine == "ray":  # other machines have no part in this one's folders
+            if recipe.method.get("prefix", {}).get("shelf"):
+                raise ConfigError(
+                    "method.prefix.shelf keeps files of the devices on this machine, where the workers of "
+                    "run.engine 'ray' are not; leave one of the two out"
+                )
+            self._pool = RayPool(run.address, run.workers, _start, values)
+        else:
+            self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf)
 
     def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task, pack_memory(memory))

@@ -9,12 +9,13 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import MappingProxyType
 
 from cos2p.errors import RunError
 from cos2p.processes.children import deaf_children, how_it_ended
@@ -38,8 +39,19 @@ class StudyInterrupted(RunError):
 class Runner:
     """An `Execute` that really runs the cells, into `folder`/cells."""
 
-    def __init__(self, folder: Path, view: View, jobs: int = 1, retry: bool = False, work: Work = simulate) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        view: View,
+        jobs: int = 1,
+        retry: bool = False,
+        work: Work = simulate,
+        engine: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`engine`: fields of every cell's `[run]` table. With Ray a cell's process stays here, where it merges and
+        writes; what takes its time, training and judging, is done by the cluster's workers."""
         self.folder, self.view, self.jobs, self.retry, self.work = folder, view, jobs, retry, work
+        self.engine = engine
         self._running: list[_Job] = []
         self._interrupts = 0
 
@@ -92,7 +104,7 @@ class Runner:
             self.view.tick()
 
     def _start(self, cell: Cell) -> None:
-        job = _Job(cell, self.folder, self.work, alone=self.jobs == 1)
+        job = _Job(cell, self.folder, self.work, self.engine, alone=self.jobs == 1)
         self._running.append(job)
         self.view.started(cell)
 
@@ -106,13 +118,14 @@ class Runner:
 class _Job:
     """A cell at work."""
 
-    def __init__(self, cell: Cell, folder: Path, work: Work, alone: bool) -> None:
+    def __init__(self, cell: Cell, folder: Path, work: Work, engine: Mapping[str, str], alone: bool) -> None:
         self.cell, self.folder = cell, folder / "cells" / cell.name
         self.log = folder / "logs" / f"{cell.name}.log"
         self.began = time.monotonic()
         self.failed: Failed | None = None
         self.stopped = False
         recipe = cell.recipe.model_dump(mode="json")
+        recipe["run"] |= engine
         if not alone:
             recipe["run"]["workers"] = 1
         spawn = get_context("spawn")

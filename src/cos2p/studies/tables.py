@@ -14,7 +14,11 @@ from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
 from cos2p.studies.grid import Grid, Row
 
 MISSING = "–"
-BASELINES = {"chance": "chance", "majority": "always the most frequent class"}
+BASELINES = {
+    "chance": "chance",
+    "majority": "always the most frequent class",
+    "client_majority": "each device its own most frequent class",
+}
 """Figures of `result.json` that say what an accuracy is worth, and their words."""
 
 

@@ -38,7 +38,7 @@ from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
@@ -135,6 +135,10 @@ class Trainer:
     def sent(self, weights: Weights) -> Weights:
         """The trainable tensors the device is given, cut from the full model."""
         return extract(weights, self.config, self.order.spec)
+
+    def sent_frozen(self, weights: Weights) -> Weights:
+        """The tensors the device is given to run but not to train, before they are encoded for the wire."""
+        return extract_prefix(weights, self.config, self.order.spec)
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of the update that must come back, if the device says it trained `spec`."""
@@ -277,7 +281,7 @@ class Trainer:
             self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
-            prefix_samples(self.config, self.order, self.local, len(part)),
+            self.prefix_batch(len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
@@ -287,6 +291,10 @@ class Trainer:
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
+
+    def prefix_batch(self, samples: int) -> int:
+        """Samples at a time through the frozen prefix: as many as take no more memory than the training."""
+        return prefix_samples(self.config, self.order, self.local, samples)
 
     def _known_features(self, part: Examples, values: Tensor) -> int:
         """Fill in what an earlier task left, if the server thinks it is still good and it is there."""

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from cos2p.errors import Cos2pError, RunError
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
 from cos2p.tracking.files import MARKER
+from cos2p.tracking.stop_note import StopNote, read_stop_note
 from cos2p.view import model
+from cos2p.view.about import about
 from cos2p.view.bands import Series
 from cos2p.view.curves import rounded
 from cos2p.view.log import LogReader
 from cos2p.view.masks import no_masks
 from cos2p.view.pace import Pace, at_work, elapsed
 from cos2p.view.story import Story
+
+WORTH = ("chance", "majority", "client_majority")
+
+
+class Worth(TypedDict):
+    chance: float | None
+    majority: float | None
+    client_majority: float | None
 
 
 class RunSource:
@@ -74,28 +86,46 @@ class RunSource:
     def _outside(self) -> tuple[object, ...]:
         """What the document tells beside the log."""
         result = self.folder / "result.json"
-        return self.status(self._result()), result.stat().st_mtime_ns if result.exists() else 0
+        return self.status(self._result()), self._stop(), result.stat().st_mtime_ns if result.exists() else 0
+
+    def _stop(self) -> StopNote | None:
+        """What the process, or a fleet's server in the log, said when it stopped before the run was over."""
+        return read_stop_note(self.folder) or (StopNote(True, self._story.stopped) if self._story.stopped else None)
 
     def _note_pace(self) -> None:
         with suppress(OSError):
             self._pace.note(self._story.figures.share, (self.folder / "events.jsonl").stat().st_mtime)
 
+    def _recipe(self) -> dict[str, Any]:
+        """recipe.toml; empty if it cannot be read."""
+        try:
+            return tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
     def _deadline(self) -> float | None:
         try:
-            recipe = tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
-            seconds = recipe.get("schedule", {}).get("task_timeout")
+            seconds = self._recipe().get("schedule", {}).get("task_timeout")
             return float(seconds) if seconds else None
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError):
             return None
+
+    def _about(self, shape: model.Model | None) -> list[tuple[str, str]]:
+        try:
+            return about(self._recipe(), self._story.figures.started, shape)
+        except (ValueError, TypeError, AttributeError, LookupError):  # a recipe that cos2p did not write
+            return []
 
     def document(self) -> model.Run:
         """The run as read so far."""
         story, result = self._story, self._result()
         devices = story.devices.document(story.roster.names, story.figures)
         _fill_from_result(devices, result)
+        shape = _model(story.figures.started.model if story.figures.started is not None else None)
         return {
             "header": self._header(result),
-            "model": _model(story.figures.started.model if story.figures.started is not None else None),
+            "about": self._about(shape),
+            "model": shape,
             "devices": devices,
             "rounds": story.rounds.rows,
             "evaluations": story.evaluations.document(),
@@ -132,6 +162,9 @@ class RunSource:
             return "finished"
         if at_work(self.folder / "events.jsonl"):
             return "running"
+        stop = self._stop()
+        if stop is not None:
+            return "failed" if stop.failed else "stopped"
         return "waiting" if self._empty else "stopped"
 
     def _header(self, result: dict[str, Any]) -> model.Header:
@@ -141,7 +174,8 @@ class RunSource:
         part = story.evaluations.part
         judged, tested = story.evaluations.top1(part), story.evaluations.top1("test")
         best = max(judged, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
-        going_on = status == "running"
+        going_on, stop = status == "running", self._stop() if status in ("failed", "stopped") else None
+        known: dict[str, Any] = facts.get("data") or {}
         return {
             "name": self.folder.resolve().name,
             "recipe": str(facts.get("recipe") or result.get("recipe") or ""),
@@ -150,7 +184,7 @@ class RunSource:
             "seed": facts.get("seed", result.get("seed")),
             "kind": "fleet" if (self.folder / "fleet.json").exists() else "simulation",
             "status": status,
-            "ending": run.finished or str(result.get("finished") or ""),
+            "ending": run.finished or str(result.get("finished") or "") or (stop.reason if stop else ""),
             "round": run.version or int(result.get("rounds") or 0),
             "rounds": facts.get("rounds"),
             "updates": run.merged or int(result.get("updates") or 0),
@@ -167,11 +201,21 @@ class RunSource:
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else result.get("top1"),
+            **_worth(known | {name: result[name] for name in WORTH if result.get(name) is not None}),
+            "best_exit": story.evaluations.better_exit(),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
             "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
             "refused": run.refused or int(result.get("refused") or 0),
             "failed": run.total("failed") + run.total("lost"),
         }
+
+
+def _worth(known: Mapping[str, Any]) -> Worth:
+    return {
+        "chance": rounded(known.get("chance")),
+        "majority": rounded(known.get("majority")),
+        "client_majority": rounded(known.get("client_majority")),
+    }
 
 
 def is_run(folder: Path) -> bool:
@@ -197,6 +241,7 @@ def _fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> No
 def _device_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
     return {
         "name": name,
+        "group": name,
         "rate": found.get("rate"),
         "memory": found.get("memory"),
         "predicted": found.get("peak_memory"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Finished, Merged
-from cos2p.tracking.figure_parts import LIKELIHOOD, SCORES, RoundFigures, deepest, number
+from cos2p.tracking.figure_parts import LIKELIHOOD, SCORES, RoundFigures, best_exit, deepest, number
 from cos2p.tracking.figures import RunFigures
 from cos2p.view import model
 
@@ -79,6 +79,22 @@ class Evaluations:
         """(version, top-1 at the deepest exit), ascending."""
         found = ((v, rounded(deepest(self._found[v][1].get(part, {})).get("top1"))) for v in sorted(self._found))
         return [(version, top1) for version, top1 in found if top1 is not None]
+
+    def better_exit(self) -> model.BestExit | None:
+        """Of a shallower exit that was better than the deepest at the last evaluation."""
+        if not self._found:
+            return None
+        part, scores = self.part, self._found[max(self._found)][1].get(self.part, {})
+        best, last = best_exit(scores), max(map(int, scores), default=None)
+        if best is None or last is None or best == last or scores[str(last)].get("top1") is None:
+            return None
+        return {
+            "depth": best,
+            "top1": round(scores[str(best)]["top1"], 4),
+            "deepest": last,
+            "deepest_top1": round(scores[str(last)]["top1"], 4),
+            "part": part,
+        }
 
     def document(self) -> model.Evaluations:
         versions, part = sorted(self._found), self.part

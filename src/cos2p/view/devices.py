@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cos2p.tracking.figure_parts import DeviceFigures
 from cos2p.tracking.figures import RunFigures
+from cos2p.tracking.tiers import tiers
 from cos2p.view import model
 from cos2p.view.curves import rounded
 
@@ -19,13 +20,16 @@ class Devices:
             self._weights[device] = (count + 1, total + weight)
 
     def document(self, names: list[str], run: RunFigures) -> list[model.Device]:
-        return [self._row(number, name, run) for number, name in enumerate(names)]
+        known = {name: run.devices.get(name) or DeviceFigures() for name in names}
+        kinds = tiers({name: device.rate for name, device in known.items()})
+        group = {name: kind for kind, members in kinds.items() for name in members}
+        return [self._row(number, name, group[name], known[name], run) for number, name in enumerate(names)]
 
-    def _row(self, number: int, name: str, run: RunFigures) -> model.Device:
-        device = run.devices.get(name) or DeviceFigures()
+    def _row(self, number: int, name: str, group: str, device: DeviceFigures, run: RunFigures) -> model.Device:
         count, total = self._weights.get(number, (0, 0.0))
         return {
             "name": name,
+            "group": group,
             "rate": device.rate,
             "memory": device.memory,
             "predicted": device.predicted,

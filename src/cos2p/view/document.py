@@ -70,23 +70,25 @@ class Sources:
     def document(self) -> model.View:
         sources = [self._sources[folder] for folder in self.folders]
         runs = [found.document() for found in sources if isinstance(found, RunSource)]
-        _tell_apart(runs, [found.folder for found in sources if isinstance(found, RunSource)])
+        studies = [found.document(self.beside) for found in sources if isinstance(found, StudySource)]
+        _tell_apart([run["header"] for run in runs], [s.folder for s in sources if isinstance(s, RunSource)])
+        _tell_apart(studies, [found.folder for found in sources if isinstance(found, StudySource)])
         return {
             "schema": model.SCHEMA,
             "live": self.live,
             "version": "",
             "generated_by": f"cos2p {__version__}",
             "runs": runs,
-            "studies": [found.document(self.beside) for found in sources if isinstance(found, StudySource)],
+            "studies": studies,
         }
 
 
-def _tell_apart(runs: list[model.Run], folders: list[Path]) -> None:
-    """Runs in folders of one name are called by their parents' too."""
-    names = [run["header"]["name"] for run in runs]
-    for run, folder, name in zip(runs, folders, names, strict=True):
+def _tell_apart(named: Sequence[model.Header] | Sequence[model.Study], folders: list[Path]) -> None:
+    """What lies in folders of one name is called by their parents' too."""
+    names = [one["name"] for one in named]
+    for one, folder, name in zip(named, folders, names, strict=True):
         if names.count(name) > 1:
-            run["header"]["name"] = f"{folder.resolve().parent.name}/{name}"
+            one["name"] = f"{folder.resolve().parent.name}/{name}"
 
 
 def to_json(view: model.View) -> str:

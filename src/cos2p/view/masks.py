@@ -11,6 +11,9 @@ from cos2p.tracking.event_kinds import Merged
 from cos2p.view import model
 from cos2p.view.segments import Track
 
+SHOWN = 64
+"""Devices whose masks stand in the document; of a larger fleet so many of those that have any."""
+
 
 class MaskBook:
     def __init__(self, tracks: dict[str, Track]) -> None:
@@ -23,24 +26,27 @@ class MaskBook:
             blocks[block] = (heads, units, version)
 
     def document(self, clients: int) -> model.Masks:
+        shown = list(range(clients)) if clients <= SHOWN else _spread(sorted(self._kept))
         return {
+            "devices": shown,
             "kept": [
                 [
                     {"block": block, "heads": heads, "units": units, "version": version}
                     for block, (heads, units, version) in sorted(self._kept.get(client, {}).items())
                 ]
-                for client in range(clients)
+                for client in shown
             ],
-            "agreement_heads": self._agreement(clients, 0),
-            "agreement_units": self._agreement(clients, 1),
+            "agreement_heads": self._agreement(shown, 0),
+            "agreement_units": self._agreement(shown, 1),
         }
 
-    def _agreement(self, clients: int, place: int) -> list[list[float | None]]:
+    def _agreement(self, shown: list[int], place: int) -> list[list[float | None]]:
         """|both| / |either| over the blocks that both have trained: products of bit matrices."""
-        track = list(self._tracks.values())[place]
+        track, clients = list(self._tracks.values())[place], len(shown)
         kept = np.zeros((clients, track.depth, track.stride), dtype=np.float32)
         there = np.zeros((clients, track.depth), dtype=np.float32)
-        for client, blocks in self._kept.items():
+        for client, device in enumerate(shown):
+            blocks = self._kept.get(device)
             if blocks:
                 order = list(blocks)
                 kept[client, order] = track.decode([blocks[block][:2][place] for block in order]).reshape(
@@ -61,7 +67,13 @@ def _shares(part: NDArray[Any], whole: NDArray[Any]) -> list[list[float | None]]
     ]
 
 
+def _spread(devices: list[int]) -> list[int]:
+    count = min(SHOWN, len(devices))
+    return [devices[number * len(devices) // count] for number in range(count)]
+
+
 def no_masks(clients: int) -> model.Masks:
     """Of a run whose model is not known."""
-    nothing: list[list[float | None]] = [[None] * clients for _ in range(clients)]
-    return {"kept": [[] for _ in range(clients)], "agreement_heads": nothing, "agreement_units": nothing}
+    shown = list(range(min(clients, SHOWN)))
+    nothing: list[list[float | None]] = [[None] * len(shown) for _ in shown]
+    return {"devices": shown, "kept": [[] for _ in shown], "agreement_heads": nothing, "agreement_units": nothing}

@@ -37,6 +37,15 @@ Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 # ---------------------------------------------------------------- one run
 
 
+class BestExit(TypedDict):
+    depth: int
+    top1: float
+    deepest: int
+    deepest_top1: float
+    part: str
+    """The samples that say so: validation, or test where there are no such."""
+
+
 class Header(TypedDict):
     name: str
     """The run's folder: what tells runs of one recipe apart."""
@@ -48,7 +57,7 @@ class Header(TypedDict):
     kind: Literal["simulation", "fleet"]
     status: Status
     ending: str
-    """Why it ended ("rounds", "max_updates", …); empty while it runs."""
+    """Why it ended ("rounds", "max_updates", …) or stopped, in the words of who stopped it; empty while it runs."""
     round: int
     """Rounds closed: the version of the server's model."""
     rounds: int | None
@@ -75,6 +84,13 @@ class Header(TypedDict):
     best_round: int | None
     test: float | None
     """Top-1 on the test samples at the last evaluation; on all of them when the run is over."""
+    chance: float | None
+    """Top-1 without any training; of `majority` by always naming the most frequent class of the test samples, of
+    `client_majority` by each device naming its own."""
+    majority: float | None
+    client_majority: float | None
+    best_exit: BestExit | None
+    """Of a shallower exit that is better than the deepest at the last evaluation; null if there is none."""
     clients: float | None
     """Top-1 of the clients' own submodels on their own test part, averaged over their samples."""
     n_star: int | None
@@ -99,6 +115,8 @@ class Model(TypedDict):
 
 class Device(TypedDict):
     name: str
+    group: str
+    """Its kind: names that differ in their number alone."""
     rate: float | None
     """R_n: share of the model's parameters it may hold."""
     memory: int | None
@@ -244,10 +262,14 @@ class Mask(TypedDict):
 
 
 class Masks(TypedDict):
+    """Of a large fleet only some devices, spread evenly over those that have any: pairs grow with their square."""
+
+    devices: list[int]
+    """Index of each device below, ascending."""
     kept: list[list[Mask]]
-    """[device]: what it kept of each block it ever trained, at its last visit, blocks ascending."""
+    """[device here]: what it kept of each block it ever trained, at its last visit, blocks ascending."""
     agreement_heads: list[list[float | None]]
-    """[device][device]: |both| / |either| over the blocks that both have trained; null if there is none."""
+    """[device here][device here]: |both| / |either| over the blocks that both have trained; null if there is none."""
     agreement_units: list[list[float | None]]
 
 
@@ -266,6 +288,8 @@ class Troubles(TypedDict):
 
 class Run(TypedDict):
     header: Header
+    about: list[tuple[str, str]]
+    """What the run is of, (what, words): recipe, data, model, devices, baselines."""
     model: Model | None
     devices: list[Device]
     rounds: Rounds

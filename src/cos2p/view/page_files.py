@@ -15,13 +15,15 @@ PAGE_FILES: dict[str, list[str]] = {
         "linechart.js",
         "heatmap.js",
         "run_data.js",
-        # one file for each panel, the fleet's in four
+        "crowd.js",
+        # one file for each panel, the fleet's in five
         "header.js",
         "overview.js",
         "curves.js",
         "lane_drawing.js",
         "lane_controls.js",
         "lanes.js",
+        "group_lanes.js",
         "fleet.js",
         "coverage.js",
         "rolling.js",

@@ -35,14 +35,15 @@ class Track:
     clients: int = 0
     updates: NDArray[np.int64] = field(init=False)
     last: NDArray[np.int64] = field(init=False)
-    by_client: NDArray[np.bool_] = field(init=False)
+    by_client: NDArray[np.uint8] = field(init=False)
+    """A row of packed bits for each client: thousands of clients have to fit."""
 
     def __post_init__(self) -> None:
         self.stride = 8 * ((self.size + 7) // 8)
         length = self.depth * self.stride
         self.updates = np.zeros(length, dtype=np.int64)
         self.last = np.zeros(length, dtype=np.int64)
-        self.by_client = np.zeros((self.clients, length), dtype=np.bool_)
+        self.by_client = np.zeros((self.clients, length // 8), dtype=np.uint8)
 
     def decode(self, texts: list[str]) -> Bits:
         """Bits of consecutive blocks, each a bit string in hex that may end early."""
@@ -60,12 +61,21 @@ class Track:
 
     def add(self, client: int, part: slice, bits: Bits, version: int) -> None:
         if client >= len(self.by_client):
-            more = np.zeros((max(client + 1, 2 * len(self.by_client)), self.by_client.shape[1]), dtype=np.bool_)
+            more = np.zeros((max(client + 1, 2 * len(self.by_client)), self.by_client.shape[1]), dtype=np.uint8)
             more[: len(self.by_client)] = self.by_client
             self.by_client = more
         self.updates[part] += bits
         self.last[part][bits] = version
-        self.by_client[client, part] |= bits
+        packed = slice(part.start // 8, part.stop // 8)
+        self.by_client[client, packed] |= np.packbits(bits, bitorder="little")
+
+    def different_clients(self) -> NDArray[np.int64]:
+        """How many clients ever held each segment."""
+        total = np.zeros(self.depth * self.stride, dtype=np.int64)
+        for first in range(0, len(self.by_client), 256):  # unpacked, all at once would take eight times the room
+            bits = np.unpackbits(self.by_client[first : first + 256], axis=1, bitorder="little")
+            total += bits.sum(axis=0, dtype=np.int64)
+        return total
 
     def table(self, flat: NDArray[Any]) -> list[list[Any]]:
         """[block][segment], without the padding."""
@@ -141,8 +151,8 @@ class Coverage:
             "exact": True,
             "heads": heads.table(heads.updates),
             "units": units.table(units.updates),
-            "heads_clients": heads.table(heads.by_client.sum(axis=0)),
-            "units_clients": units.table(units.by_client.sum(axis=0)),
+            "heads_clients": heads.table(heads.different_clients()),
+            "units_clients": units.table(units.different_clients()),
             "heads_last": heads.table(heads.last),
             "units_last": units.table(units.last),
         }

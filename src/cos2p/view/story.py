@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cos2p.tracking.event_kinds import Aggregated, Evaluated, Event, Finished, Merged, Started
+from cos2p.tracking.event_kinds import Aggregated, Evaluated, Event, Finished, Merged, Started, Stopped
 from cos2p.tracking.figures import RunFigures
 from cos2p.view.curves import Evaluations, Rounds, Updates
 from cos2p.view.devices import Devices
@@ -23,10 +23,13 @@ class Story:
         self.lanes, self.devices, self.troubles = Lanes(self.roster, deadline), Devices(), Troubles(self.roster)
         self.coverage: Coverage | None = None
         self.masks: MaskBook | None = None
+        self.stopped = ""
+        """Why a fleet's server gave up, if that was the last thing it said."""
 
     def feed(self, event: Event) -> None:
         for part in (self.roster, self.lanes, self.troubles):
             part.feed(event)
+        self.stopped = event.reason if isinstance(event, Stopped) else ""
         if isinstance(event, Merged):
             self._merged(event)
         self.figures(event)

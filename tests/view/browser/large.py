@@ -67,5 +67,10 @@ def large_view(rounds: int, devices: int) -> dict[str, Any]:
     mask = {"heads": "ff0f", "units": rng.bytes(UNITS // 8).hex(), "version": rounds}
     agreement = rng.random((devices, devices)).round(3).tolist()
     kept = [[{"block": block, **mask} for block in range(DEPTH)] for _ in range(devices)]
-    run["masks"] = {"kept": kept, "agreement_heads": agreement, "agreement_units": agreement}
+    run["masks"] = {
+        "devices": list(range(devices)),
+        "kept": kept,
+        "agreement_heads": agreement,
+        "agreement_units": agreement,
+    }
     return view

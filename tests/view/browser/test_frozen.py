@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cos2p.tracking.stop_note import StopNote, write_stop_note
 from tests.view.browser.watched import Watched, page_of, page_of_run, sample
 from tests.view.diary import two_rounds
 
@@ -34,9 +35,16 @@ def test_curves_have_the_right_number_of_points(visit: Visit, tmp_path: Path) ->
     evaluations = len(run["evaluations"]["version"])
     assert seen.ask(POINTS, "test") == evaluations
     assert seen.ask(POINTS, "clients") == len(run["rounds"]["version"])
-    for depth in run["evaluations"]["exits"]:
-        assert seen.ask(POINTS, f"exit-{depth}") == evaluations
+    assert seen.ask(POINTS, "chance") == 2
     assert seen.ask(POINTS, "loss") == len(run["rounds"]["loss"])
+    seen.page.get_by_role("button", name="Exits", exact=True).click()
+    exits = run["evaluations"]["exits"]
+    assert [seen.ask(POINTS, f"exit-{depth}") for depth in exits] == [evaluations] * len(exits)
+    strokes = (
+        "[...document.querySelectorAll(\"#curves [data-series^='exit-'] .line\")].map(l => l.getAttribute('stroke'))"
+    )
+    assert len(set(seen.ask(strokes))) == len(exits)  # no two in one colour
+    seen.page.get_by_role("button", name="Server and clients", exact=True).click()
     seen.page.get_by_role("button", name="Time", exact=True).click()
     assert seen.ask(POINTS, "test") == evaluations
 
@@ -87,6 +95,48 @@ def test_every_chart_has_its_figures_as_a_table(visit: Visit, tmp_path: Path) ->
     panels = "[...document.querySelectorAll('section.panel:not([hidden])')]"
     tables = seen.ask(f"{panels}.map(s => [s.id, s.querySelectorAll('tbody tr').length])")
     assert {name for name, rows in tables if rows == 0} <= {"troubles"}  # none happened in this run
+
+
+def test_the_page_says_what_the_run_is_of_and_what_an_accuracy_is_worth(visit: Visit, tmp_path: Path) -> None:
+    view = sample()
+    view["runs"][0]["header"]["best_exit"] = {
+        "depth": 6,
+        "top1": 0.78,
+        "deepest": 8,
+        "deepest_top1": 0.74,
+        "part": "test",
+    }
+    seen = visit(page_of(view, tmp_path))
+    facts = seen.ask("[...document.querySelectorAll('#about dt')].map(dt => dt.textContent)")
+    assert facts == [name for name, _ in view["runs"][0]["about"]]
+    assert "chance 10 %" in seen.page.locator("#overview .tile").first.inner_text()
+    assert "Exit 6 is better than the deepest: 78.0 % against 74.0 %" in seen.page.locator("#curves").inner_text()
+
+
+def test_block_1_is_at_the_bottom_of_every_panel(visit: Visit, tmp_path: Path) -> None:
+    seen = visit(page_of(sample(), tmp_path))
+    seen.page.locator("#window .heat canvas").focus()
+    seen.page.keyboard.press("ArrowRight")
+    assert "block 8" in seen.page.locator("#window [role=status]").inner_text()
+    seen.page.locator("#coverage .heat canvas").first.focus()
+    seen.page.keyboard.press("ArrowRight")
+    assert "Block 8" in seen.page.locator("#coverage [role=status]").first.inner_text()
+
+
+@pytest.mark.parametrize(("failed", "words"), [(True, "The run did not start: no such file x.csv."), (False, "Nobody is at work on this run: no such file x.csv.")])  # fmt: skip  # noqa: E501
+def test_a_run_that_stopped_says_why(visit: Visit, tmp_path: Path, failed: bool, words: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".cos2p-run").touch()
+    write_stop_note(tmp_path / "run", StopNote(failed, "no such file x.csv"))
+    seen = visit(page_of_run(tmp_path / "run", tmp_path))
+    assert seen.page.locator(".banner[role=alert]").inner_text().startswith(words)
+    assert seen.ask("document.querySelectorAll('section.panel:not([hidden])').length") == 0
+
+
+def test_no_column_is_cut_off_at_1280(visit: Visit, tmp_path: Path) -> None:
+    seen = visit(page_of(sample(), tmp_path))
+    tables = "[...document.querySelectorAll('section.panel:not([hidden]) .scroller')]"
+    assert seen.ask(f"{tables}.filter(t => t.scrollWidth > t.clientWidth + 1).map(t => t.ariaLabel)") == []
 
 
 def test_a_run_without_any_event_yet(visit: Visit, tmp_path: Path) -> None:

@@ -19,6 +19,12 @@
     dark: ["#4fa3dd", "#9ccdec", "#f3d374", "#ee9a3e", "#e0662b"],
   };
 
+  // From the first exit to the last: neighbours differ in hue, not only in lightness.
+  const SPECTRUM = {
+    light: ["#6a2c91", "#2b63b8", "#00857c", "#4c8c14", "#a87800", "#c4451c"],
+    dark: ["#c9a2f2", "#7db6f7", "#48d1bf", "#a2d85c", "#f0cd52", "#f58d5a"],
+  };
+
   const theme = () => (document.documentElement.dataset.theme === "dark" ? "dark" : "light");
   const series = (index) => SERIES[theme()][index % SERIES.light.length];
   const dash = (index) => DASHES[index % DASHES.length];
@@ -41,6 +47,8 @@
     steps = steps ?? Array.from({ length: 256 }, (_, at) => between(RAMP[theme()], at / 255));
     return steps[Math.max(0, Math.min(255, Math.round(255 * share)))];
   }
+
+  const spectrum = (share) => between(SPECTRUM[theme()], share);
 
   const STALE_STEPS = STALE.light.length;
 
@@ -74,5 +82,5 @@
     for (const listener of listeners) listener();
   }
 
-  cos2p.color = { series, dash, ramp, stale, STALE_STEPS, css, onRamp, theme, onTheme, themeChanged };
+  cos2p.color = { series, dash, ramp, spectrum, stale, STALE_STEPS, css, onRamp, theme, onTheme, themeChanged };
 })();

@@ -116,6 +116,6 @@
     }
 
     cos2p.color.onTheme(() => { if (run) draw(); });
-    return { id: "coverage", short: "Coverage", el: frame.el, shown: (view, one) => Boolean(one), update(view, one) { run = one; draw(); } };
+    return { id: "coverage", short: "Coverage", el: frame.el, shown: (view, one) => Boolean(one?.model), update(view, one) { run = one; draw(); } };
   };
 })();

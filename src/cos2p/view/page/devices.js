@@ -19,7 +19,7 @@
     const peak = device.measured ?? device.predicted;
     if (peak === null) return device.memory === null ? "–" : `budget ${bytes(device.memory)}`;
     const over = device.memory !== null && peak > device.memory;
-    const words = `${bytes(peak)} of ${bytes(device.memory)}${device.measured !== null ? ", measured" : ""}${over ? " – over budget" : ""}`;
+    const words = `${bytes(peak)} of ${bytes(device.memory)}${device.measured !== null ? ", measured" : ""}${over ? ", over budget" : ""}`;
     return meter(peak, device.memory, words, over);
   }
 
@@ -31,14 +31,14 @@
     frame.legend([[swatch(css("--accent")), "used, against the budget or the most of all devices"], [swatch(css("--warn")), "over budget, also said in words"]]);
     const right = true;
     const columns = [{ title: "device" }, { title: "R", right }, { title: "memory, peak of budget" }, { title: "busy" }, { title: "down" }, { title: "up" },
-      { title: "updates", right }, { title: "mean τ", right }, { title: "mean γ̃", right }, { title: "own top-1", right }, { title: "refused · failed", right }];
+      { title: "updates", right }, { title: "mean τ", right }, { title: "mean γ̃", right }, { title: "own top-1", right }, { title: "refused, failed", right }];
     return {
       id: "devices", short: "Devices", el: frame.el,
       shown: (view, run) => Boolean(run?.devices.length),
       update(view, run) {
         const most = (key) => run.devices.reduce((top, device) => Math.max(top, device[key]), 0);
         const [down, up] = [most("bytes_down"), most("bytes_up")];
-        cos2p.keepPlace(frame.body, () => replace(frame.body, cos2p.table("Devices", columns, run.devices.map((device) => [
+        cos2p.keepPlace(frame.body, () => replace(frame.body, cos2p.table("Devices", columns, cos2p.crowd.chosen(run).map((at) => run.devices[at]).map((device) => [
           device.name, device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
           meter(device.bytes_down, down, bytes(device.bytes_down)), meter(device.bytes_up, up, bytes(device.bytes_up)),
           number(device.updates), number(device.staleness ?? NaN, 2), percent(device.weight, 0), percent(device.top1),
@@ -76,6 +76,6 @@
       frame.refresh();
     }
     cos2p.color.onTheme(() => { if (run) draw(); });
-    return { id: "traffic", short: "Traffic", el: frame.el, shown: (view, one) => Boolean(one), update(view, one) { run = one; draw(); } };
+    return { id: "traffic", short: "Traffic", el: frame.el, shown: (view, one) => Boolean(one?.rounds.t.length), update(view, one) { run = one; draw(); } };
   };
 })();

@@ -27,6 +27,8 @@
     return task.tau === 0 ? "0, fresh" : task.outcome === "open" ? `${rounds} so far` : rounds;
   }
 
+  const shownLanes = (run) => { const all = cos2p.runData.lanes(run); return cos2p.crowd.chosen(run).map((device) => all[device]); };
+
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
   cos2p.fleet = () => {
@@ -47,7 +49,8 @@
     replace(frame.tools, pick.el, button("Zoom in", "+", () => chart.zoom(0.5)), button("Zoom out", "−", () => chart.zoom(2)),
       button("Show the whole run", "⤢", chart.all));
     const empty = nothing("No device has a task yet.");
-    replace(frame.body, empty, chart.el, details);
+    const byGroup = cos2p.groupLanes();
+    replace(frame.body, empty, chart.el, details, byGroup.el); // the sheet puts the groups first
     hint();
 
     function hint() {
@@ -82,7 +85,7 @@
 
     function figures() {
       const rows = [];
-      for (const lane of cos2p.runData.lanes(run)) {
+      for (const lane of shownLanes(run)) {
         for (const task of lane.tasks) {
           rows.push([lane.name, number(task.index + 1), duration(task.start), duration(task.end), number(task.version),
             task.tau === null ? "–" : number(task.tau), OUTCOMES[task.outcome]]);
@@ -99,11 +102,12 @@
     cos2p.color.onTheme(() => frame.legend(legendItems(chart.options.colorBy, true)));
     return {
       id: "fleet", short: "Fleet", el: frame.el, chart,
-      shown: (view, one) => Boolean(one),
+      shown: (view, one) => Boolean(one?.model || one?.devices.length),
       update(view, one, fresh) {
         run = one;
         if (fresh) { chart.all(); hint(); }
-        const lanes = cos2p.runData.lanes(one);
+        const lanes = shownLanes(one);
+        byGroup.update(one);
         empty.hidden = lanes.some((lane) => lane.tasks.length);
         chart.el.hidden = details.hidden = !empty.hidden;
         chart.update({ lanes, aggregations: one.rounds.t.map((t, at) => ({ t, round: at })), end: Math.max(one.lanes.end * one.lanes.tick, 1e-9) });

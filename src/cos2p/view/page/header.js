@@ -36,7 +36,7 @@
       setText(where, header ? whereWords(header) : "");
       bar.style.width = header && header.status !== "finished" ? `${100 * header.share}%` : "0";
       document.title = `${header ? `${STATES[header.status]} · ${header.name}` : view.studies[0]?.title ?? "report"} · cos2p`;
-      const news = lost || (view.live && header ? ended(header) : "");
+      const news = lost || (header ? ended(header, view.live) : "");
       banner.hidden = !news;
       banner.classList.toggle("good", !lost && header?.status === "finished");
       setText(banner, news);
@@ -49,12 +49,16 @@
     return { update, contents };
   }
 
-  /** What a live page says when nothing more will come. */
-  function ended(header) {
-    if (header.status === "finished") return `The run has ended after ${number(header.round)} rounds and ${number(header.updates)} updates. This is its final state.`;
-    if (header.status === "failed") return `The run has failed: ${header.ending || "see the log"}.`;
-    return header.status === "stopped" ? "Nobody is at work on this run; go on with it by cos2p run … --resume." : "";
+  /** What is to be said of a run that goes on no more: by a live page always, by a frozen one if it was not as planned. */
+  function ended(header, live) {
+    const begun = header.round || header.updates || header.t;
+    if (header.status === "finished") return live ? `The run has ended after ${number(header.round)} rounds and ${number(header.updates)} updates. This is its final state.` : "";
+    if (header.status === "failed") return `${begun ? "The run has failed" : "The run did not start"}: ${sentence(header.ending || "see the log")}`;
+    if (header.status === "stopped") return `Nobody is at work on this run${header.ending ? `: ${sentence(header.ending)}` : "; it ended without a word, as a killed process does."} Go on with it by cos2p run --resume --out ${header.name}.`;
+    return header.status === "waiting" ? "Nothing has happened yet: the run has not begun, or is still loading its data." : "";
   }
+
+  const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
   function whereWords(header) {
     const parts = [header.rounds ? `round ${number(header.round)} of ${number(header.rounds)}` : `round ${number(header.round)}`];

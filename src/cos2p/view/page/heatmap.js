@@ -7,7 +7,7 @@
 
   /**
    * update({rows: [name], columns: count, color(row, column), tell(row, column) → {title, lines},
-   *         empty(row, column), text(row, column), columnLabel(column), gutter, cell: {height}, groups: [[column, name]]}).
+   *         empty(row, column), text(row, column), columnLabel(column), fitLabels, gutter, cell: {height}, groups: [[column, name]]}).
    * `pick(row, column)` is called when a cell is chosen.
    */
   function heatMap({ label, pick = null }) {
@@ -103,8 +103,9 @@
       const every = Math.max(1, Math.ceil((data.labelRoom ?? 26) / wide));
       pen.textAlign = "center";
       for (let column = 0; column < data.columns; column += every) {
-        const text = data.columnLabel(column);
-        if (text === null) continue;
+        const label = data.columnLabel(column);
+        if (label === null) continue;
+        const text = data.fitLabels ? fitted(pen, label, wide - 5) : label;
         const half = pen.measureText(text).width / 2;
         pen.fillText(text, Math.min(gutter + data.columns * wide - half, gutter + (column + 0.5) * wide), data.groups ? under : 8);
       }

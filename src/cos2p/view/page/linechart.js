@@ -84,12 +84,12 @@
         return replace(svg, s("text", { x: 0, y: EMPTY / 2 }, "Nothing to draw yet."));
       }
       const { x0, x1, y0, y1 } = extent();
-      const right = width - MARGIN.right;
+      const right = width - MARGIN.right - (shown().some((one) => one.label) ? 16 : 0);
       const bottom = height - MARGIN.bottom;
       const px = (x) => MARGIN.left + ((x - x0) / (x1 - x0)) * (right - MARGIN.left);
       const py = (y) => bottom - ((y - y0) / (y1 - y0)) * (bottom - MARGIN.top);
       scale = { px, py, x0, x1, right, bottom };
-      replace(svg, grid(px, py, x0, x1, y0, y1, right, bottom), shown().map((one) => drawSeries(one, px, py)),
+      replace(svg, grid(px, py, x0, x1, y0, y1, right, bottom), shown().map((one) => drawSeries(one, px, py)), endLabels(px, py),
         s("g", { class: "cursor" }));
       if (cursor !== null) drawCursor();
     }
@@ -125,6 +125,21 @@
       return s("g", { "data-series": one.key, "data-points": one.points.length }, band || null,
         s("path", { class: "line", d: path, stroke: one.color, "stroke-width": one.width ?? 2, "stroke-dasharray": one.dash || null }),
         dots ? known.map(([x, y]) => s("circle", { cx: px(x), cy: py(y), r: Math.min(3, (one.width ?? 2) + 0.6), fill: one.color })) : null);
+    }
+
+    /** The names of lines at their last points, moved apart where they would lie on each other. */
+    function endLabels(px, py) {
+      const found = shown().filter((one) => one.label).flatMap((one) => {
+        const last = one.points.findLast(([, y]) => y !== null);
+        return last ? [{ x: px(last[0]) + 7, y: py(last[1]) + 4, one }] : [];
+      }).sort((a, b) => a.y - b.y);
+      found.forEach((here, at) => { if (at) here.y = Math.max(here.y, found[at - 1].y + 12); });
+      const over = found.length ? Math.max(0, found.at(-1).y - (height - MARGIN.bottom)) : 0;
+      return found.map(({ x, y, one }) => {
+        const text = s("text", { x, y: y - over }, one.label);
+        text.style.fill = one.color; // the sheet's colour would win over an attribute
+        return text;
+      });
     }
 
     // ---- the crosshair

@@ -26,7 +26,8 @@
     replace(frame.tools, pick.el, select);
     replace(frame.body, h("div", { class: "pair" }, h("div", {}, keptTitle, kept.el), h("div", {}, agreeTitle, agree.el)), note);
 
-    const maskOf = (device) => run.masks.kept[device]?.find((mask) => mask.block === block);
+    const devices = () => run.masks.devices.map((at) => run.devices[at]);
+    const maskOf = (row) => run.masks.kept[row]?.find((mask) => mask.block === block);
 
     function draw() {
       const depth = run.model?.depth ?? 1;
@@ -42,13 +43,14 @@
         [swatch(ramp(0.75)), "kept"], [swatch(css("--well"), "outline"), "not kept"], [swatch(css("--line-strong"), "dotted"), "never here"],
         rampLegend("agree 0 %", "100 %"),
       ]);
-      setText(note, run.masks.kept.some((entry) => entry.length) ? "" : "No update with a mask has been merged yet.");
+      const few = run.masks.devices.length < run.devices.length ? `Masks of ${number(run.masks.devices.length)} of ${number(run.devices.length)} devices are in this page, spread evenly over those that have any.` : "";
+      setText(note, run.masks.kept.some((entry) => entry.length) ? few : "No update with a mask has been merged yet.");
       frame.refresh();
     }
 
     function drawKept(count, noun) {
       const parts = bins(count, 96);
-      const found = run.devices.map((_, device) => { const mask = maskOf(device); return mask ? bits(mask[what], count) : null; });
+      const found = run.masks.devices.map((_, row) => { const mask = maskOf(row); return mask ? bits(mask[what], count) : null; });
       const share = (row, column) => {
         const [from, to] = parts[column];
         let sum = 0;
@@ -56,7 +58,7 @@
         return sum / (to - from);
       };
       kept.update({
-        rows: run.devices.map((device) => device.name), columns: parts.length, gutter: 160, cell: { height: run.devices.length > 24 ? 12 : 20, most: 40 },
+        rows: devices().map((device) => device.name), columns: parts.length, gutter: 160, cell: { height: found.length > 24 ? 12 : 20, most: 40 },
         color: (row, column) => {
           if (!found[row]) return null;
           const here = share(row, column);
@@ -69,7 +71,7 @@
           const name = to - from > 1 ? `${noun}s ${from + 1}–${to}` : `${noun} ${from + 1}`;
           const mask = maskOf(row);
           const words = !mask ? "never here" : to - from > 1 ? `${percent(share(row, column), 0)} kept` : share(row, column) ? "kept" : "not kept";
-          return { title: run.devices[row].name, lines: [[null, name, words], mask ? [null, "of version", number(mask.version)] : null].filter(Boolean) };
+          return { title: devices()[row].name, lines: [[null, name, words], mask ? [null, "of version", number(mask.version)] : null].filter(Boolean) };
         },
       });
     }
@@ -80,13 +82,13 @@
       const count = matrix.length;
       agree.el.hidden = !count;
       agree.update({
-        rows: run.devices.slice(0, count).map((device) => device.name), columns: count, gutter: 160, cell: { height: count > 24 ? 12 : 20, most: 40 },
+        rows: devices().map((device) => device.name), columns: count, gutter: 160, cell: { height: count > 24 ? 12 : 20, most: 40 },
         color: (row, column) => (value(row, column) === null ? css("--well") : ramp(value(row, column))),
         text: (row, column) => (value(row, column) === null ? "–" : count <= 12 ? number(100 * value(row, column)) : ""),
         textColor: (row, column) => (value(row, column) === null ? css("--ink-faint") : onRamp(value(row, column))),
         columnLabel: (column) => number(column + 1),
         tell: (row, column) => ({
-          title: `${run.devices[row].name} and ${run.devices[column].name}`,
+          title: `${devices()[row].name} and ${devices()[column].name}`,
           lines: [[null, "agree on", value(row, column) === null ? "no block in common" : percent(value(row, column), 0)]],
         }),
       });
@@ -97,7 +99,7 @@
       return {
         caption: `Kept ${what}`,
         columns: [{ title: "device" }, { title: "kept of block " + (block + 1), right: true }, { title: "segments" }],
-        rows: run.devices.map((device, at) => {
+        rows: devices().map((device, at) => {
           const mask = maskOf(at);
           const list = mask ? [...bits(mask[what], count)].flatMap((bit, place) => (bit ? [place + 1] : [])) : [];
           const words = list.length > 40 ? `${list.slice(0, 40).join(", ")}, …` : list.join(", ");

@@ -6,12 +6,15 @@
   const { stale, css } = cos2p.color;
   const { number, duration } = cos2p.format;
 
+  const MOST = 160; // columns
+  const NAMED = 32; // columns with names
+
   cos2p.rolling = () => {
     let run = null;
     let round = 0;
     let last = true; // stay at the newest round until somebody moves the slider
     let timer = null;
-    const map = cos2p.heatMap({ label: "Blocks trained in this round: devices by blocks. Arrow keys move." });
+    const map = cos2p.heatMap({ label: "Blocks trained in this round: blocks by devices. Arrow keys move." });
     const slider = h("input", { type: "range", min: "0", step: "1", value: "0", "aria-label": "Round", oninput: () => go(Number(slider.value), true) });
     const play = h("button", { type: "button", class: "icon", "aria-label": "Play", title: "Play", onclick: toggle }, "▶");
     const output = h("output", {});
@@ -61,48 +64,69 @@
       play.title = "Play";
     }
 
+    /** The columns of the picture: every device of a small fleet, of a large one those that took part, in bins if they are many. */
+    function columnsOf(here) {
+      const crowded = cos2p.crowd.crowded(run);
+      const devices = crowded ? [...new Set(here.map((one) => one.client))].sort((a, b) => a - b) : run.devices.map((_, at) => at);
+      return cos2p.runData.bins(devices.length, MOST).map(([from, to]) => devices.slice(from, to));
+    }
+
+    /** [column][block] → {count: its updates that held the block, tau: the freshest of them}. */
+    function heldBy(columns, here, depth) {
+      const place = new Map(columns.flatMap((devices, at) => devices.map((device) => [device, at])));
+      const held = columns.map(() => Array.from({ length: depth }, () => ({ count: 0, tau: Infinity })));
+      for (const one of here) {
+        for (let block = one.start; block < one.top; block += 1) {
+          const cell = held[place.get(one.client)][block];
+          cell.count += 1;
+          cell.tau = Math.min(cell.tau, one.tau);
+        }
+      }
+      return held;
+    }
+
     function draw() {
       const depth = run.model?.depth ?? Math.max(1, ...run.updates.top);
-      const count = run.devices.length;
       slider.max = String(Math.max(0, rounds() - 1));
       slider.disabled = play.disabled = rounds() < 2;
       slider.value = String(round);
-      const held = run.devices.map(() => new Array(depth).fill(null));
-      const sums = new Array(depth).fill(0);
       const here = rows();
-      for (const one of here) {
-        for (let block = one.start; block < one.top; block += 1) {
-          held[one.client][block] = Math.min(held[one.client][block] ?? Infinity, one.tau);
-          sums[block] += 1;
-        }
-      }
+      const columns = columnsOf(here);
+      const held = heldBy(columns, here, depth);
+      const sums = Array.from({ length: depth }, (_, block) => held.reduce((sum, column) => sum + column[block].count, 0));
       const t = run.rounds.t[round];
       const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}` : "no round yet";
       output.textContent = text;
       slider.setAttribute("aria-valuetext", text);
       const most = Math.max(1, ...sums);
+      const all = columns.length; // the last column adds up the others
+      const block = (row) => depth - 1 - row; // block 1 at the bottom, as in the other panels
+      const cell = (row, column) => held[column][block(row)];
+      const name = (column) => (columns[column].length === 1 ? run.devices[columns[column][0]].name : `${number(columns[column].length)} devices from ${run.devices[columns[column][0]].name}`);
       map.update({
-        rows: [...run.devices.map((device) => device.name), "updates here"], columns: depth, gutter: 160,
-        cell: { height: count > 24 ? 14 : 20, most: 112 },
-        color: (row, column) => (row === count ? cos2p.color.ramp(sums[column] / most) : held[row][column] === null ? css("--well") : stale(held[row][column])),
-        empty: (row, column) => row === count && sums[column] === 0,
-        text: (row, column) => (row === count ? String(sums[column] || "") : held[row][column] === null ? "" : `τ ${held[row][column]}`),
-        textColor: (row, column) => (row === count ? cos2p.color.onRamp(sums[column] / most) : "#10151c"),
-        columnLabel: (column) => number(column + 1),
-        tell: (row, column) => row === count
-          ? { title: `Block ${column + 1}`, lines: [[null, "updates this round", number(sums[column])]] }
-          : { title: run.devices[row].name, lines: [[held[row][column] === null ? null : stale(held[row][column]), `block ${column + 1}`,
-            held[row][column] === null ? "not trained" : `trained, τ = ${held[row][column]}`]] },
+        rows: Array.from({ length: depth }, (_, row) => `block ${block(row) + 1}`), columns: all + 1, gutter: 66, cell: { height: depth > 16 ? 16 : 22, most: 128 },
+        color: (row, column) => (column === all ? cos2p.color.ramp(sums[block(row)] / most) : cell(row, column).count ? stale(cell(row, column).tau) : css("--well")),
+        empty: (row, column) => column === all && sums[block(row)] === 0,
+        text: (row, column) => (column === all ? String(sums[block(row)] || "") : cell(row, column).count ? `τ ${cell(row, column).tau}` : ""),
+        textColor: (row, column) => (column === all ? cos2p.color.onRamp(sums[block(row)] / most) : "#10151c"),
+        columnLabel: (column) => (column === all ? "Σ" : all > NAMED ? null : name(column)), fitLabels: true, labelRoom: 1,
+        tell: (row, column) => column === all
+          ? { title: `Block ${block(row) + 1}`, lines: [[null, "updates this round", number(sums[block(row)])]] }
+          : { title: name(column), lines: [[cell(row, column).count ? stale(cell(row, column).tau) : null, `block ${block(row) + 1}`,
+            cell(row, column).count ? `trained, τ = ${cell(row, column).tau}` : "not trained"]] },
       });
       map.el.dataset.round = round;
-      frame.legend([[swatch(stale(0)), "trained, fresh"], [swatch(stale(2)), "trained, stale"], [swatch(css("--well"), "outline"), "not trained"], [swatch(css("--warn"), "crossed"), "nobody was here"]]);
+      frame.legend([
+        [swatch(stale(0)), "trained, fresh"], [swatch(stale(2)), "trained, stale"], [swatch(css("--well"), "outline"), "not trained"],
+        [swatch(css("--warn"), "crossed"), "nobody was here"], ["Σ ", "updates of the round"],
+      ]);
       frame.refresh();
     }
 
     cos2p.color.onTheme(() => { if (run) draw(); });
     return {
       id: "window", short: "Window", el: frame.el, state: () => round,
-      shown: (view, one) => Boolean(one),
+      shown: (view, one) => Boolean(one?.model),
       update(view, one, fresh) {
         run = one;
         if (fresh) { stop(); last = true; }

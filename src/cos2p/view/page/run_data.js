@@ -69,6 +69,6 @@
   cos2p.runData = {
     lanes: (run) => once(run, "lanes", lanes),
     roundStarts: (run) => once(run, "rounds", (one) => roundStarts(one.updates)),
-    bits, bins, pairs,
+    once, bits, bins, pairs,
   };
 })();

@@ -5,7 +5,7 @@
   const { panel, choice, swatch } = cos2p.panel;
   const { series } = cos2p.color;
   const { number } = cos2p.format;
-  const { X, PERCENT } = cos2p.curveParts;
+  const { X, PERCENT, baselines } = cos2p.curveParts;
   const { studyTable, runsTable, heading } = cos2p.studyTable;
   const { possible, dotPlot, bandLines, sweepLines } = cos2p.studyParts;
   const WHY = {
@@ -34,15 +34,7 @@
     function draw() {
       const lines = bandLines(data.curves, whose, axis);
       el.hidden = !data.curves.some((curve) => curve.top1.rounds.x.length || curve.client_top1.rounds.x.length);
-      chart.update({ series: lines.concat(baselines(lines)), x: AXES[axis], y: { least: 0, most: 1, ...PERCENT } });
-    }
-    /** Chance and the most frequent class as level lines below the server's curves. */
-    function baselines(lines) {
-      const xs = lines.flatMap((line) => [line.points[0][0], line.points.at(-1)[0]]);
-      if (whose !== "top1" || !xs.length) return [];
-      return marksOf(data.tables[0]).map(([name, share], at) => ({
-        key: name, name, color: cos2p.color.css("--ink-faint"), dash: at ? "4 3" : "1 3", width: 1.3, plain: true, points: [[Math.min(...xs), share], [Math.max(...xs), share]],
-      }));
+      chart.update({ series: lines.concat(whose === "top1" ? baselines(lines, marksOf(data.tables[0])) : []), x: AXES[axis], y: { least: 0, most: 1, ...PERCENT } });
     }
     cos2p.color.onTheme(draw);
     return { el, update(next) { data = next; draw(); } };

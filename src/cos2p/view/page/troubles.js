@@ -16,7 +16,7 @@
     });
     return {
       id: "troubles", short: "Trouble", el: frame.el,
-      shown: (view, run) => Boolean(run),
+      shown: (view, run) => Boolean(run?.model || run?.troubles.total),
       update(view, run) {
         const { troubles } = run;
         const rows = troubles.t.map((t, at) => [

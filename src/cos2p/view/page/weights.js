@@ -7,21 +7,23 @@
   const { number, percent } = cos2p.format;
   const MOST = 160;
 
-  /** [device][bin] → mean γ̃ and the number of updates in it. */
+  /** [device shown][bin] → mean γ̃ and the number of updates in it. */
   function grid(run, parts) {
-    const cells = run.devices.map(() => parts.map(() => ({ sum: 0, count: 0, tau: 0 })));
+    const cells = new Map(cos2p.crowd.chosen(run).map((device) => [device, parts.map(() => ({ sum: 0, count: 0, tau: 0 }))]));
     const binOf = [];
     parts.forEach(([from, to], bin) => { for (let at = from; at < to; at += 1) binOf[at] = bin; });
     const { round, client, weight, tau } = run.updates;
     for (let at = 0; at < round.length; at += 1) {
-      const cell = cells[client[at]]?.[binOf[round[at]]];
+      const cell = cells.get(client[at])?.[binOf[round[at]]];
       if (!cell || weight[at] === null) continue;
       cell.sum += weight[at];
       cell.tau += tau[at];
       cell.count += 1;
     }
-    return cells;
+    return [...cells.values()];
   }
+
+  const shown = (run) => cos2p.crowd.chosen(run).map((at) => run.devices[at]);
 
   cos2p.weights = () => {
     let run = null;
@@ -32,7 +34,7 @@
       figures: () => ({
         caption: "Mean weight of each device",
         columns: [{ title: "device" }, { title: "updates", right: true }, { title: "mean γ̃", right: true }, { title: "mean τ", right: true }],
-        rows: run.devices.map((device) => [device.name, number(device.updates), percent(device.weight), number(device.staleness ?? NaN, 2)]),
+        rows: shown(run).map((device) => [device.name, number(device.updates), percent(device.weight), number(device.staleness ?? NaN, 2)]),
       }),
     });
     replace(frame.body, map.el);
@@ -40,10 +42,11 @@
     function draw() {
       const parts = cos2p.runData.bins(run.rounds.t.length, MOST);
       const cells = grid(run, parts);
+      const devices = shown(run);
       const mean = (row, column) => { const cell = cells[row][column]; return cell.count ? cell.sum / cell.count : null; };
       const few = parts.length <= 24;
       map.update({
-        rows: run.devices.map((device) => device.name), columns: parts.length, gutter: 160, cell: { height: run.devices.length > 24 ? 13 : 20, most: 46 },
+        rows: devices.map((device) => device.name), columns: parts.length, gutter: 160, cell: { height: devices.length > 24 ? 13 : 20, most: 46 },
         color: (row, column) => (mean(row, column) === null ? css("--well") : ramp(0.06 + 0.94 * mean(row, column))),
         text: (row, column) => (few && mean(row, column) !== null ? number(100 * mean(row, column)) : ""),
         textColor: (row, column) => onRamp(mean(row, column)),
@@ -52,7 +55,7 @@
           const [from, to] = parts[column];
           const cell = cells[row][column];
           return {
-            title: `${run.devices[row].name}, ${to - from > 1 ? `aggregations ${from + 1}–${to}` : `aggregation ${from + 1}`}`,
+            title: `${devices[row].name}, ${to - from > 1 ? `aggregations ${from + 1}–${to}` : `aggregation ${from + 1}`}`,
             lines: cell.count
               ? [[null, "weight γ̃", percent(cell.sum / cell.count)], [null, "updates", number(cell.count)], [null, "staleness τ", number(cell.tau / cell.count, cell.count > 1 ? 1 : 0)]]
               : ["no update in it"],

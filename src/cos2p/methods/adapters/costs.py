@@ -1,0 +1,148 @@
+"""What training adapters costs while every block is streamed: bytes of the worst moment, and FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, streamed_block
+from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, last_holding, shape_ledger
+from cos2p.costs.shape import Shape, block_scalars, table_scalars
+from cos2p.costs.tape import FLOAT, BlockTape, exit_ops, loss_op
+from cos2p.costs.walk import Op, Step, walk
+from cos2p.costs.workload import Workload
+from cos2p.methods.adapters.factors import Target
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import block_parameters
+from cos2p.models.spec import BlockSize
+from cos2p.numerics.optimizers import state_bytes, state_tensors, step_temporary_bytes
+
+
+@dataclass(frozen=True)
+class AdapterLoad:
+    """One task: how many blocks run before the adapters and with them, and what is trained."""
+
+    config: ModelConfig
+    work: Workload
+    frozen: int
+    """Blocks whose features are computed once."""
+    streamed: int
+    """Blocks that run at every step."""
+    rank: int
+    targets: Sequence[Target]
+    trains_down: bool
+    trained: Sequence[int]
+    """Scalars of every trained tensor, the exit's last."""
+    exit_scalars: int
+    held: int
+    """Scalars of factors that are held and not trained."""
+    rows: int | None = None
+    """Rows of the token tables that the device has; None: all."""
+
+    @property
+    def tokens(self) -> int:
+        return self.work.length(self.config)
+
+    @property
+    def prefix_shape(self) -> Shape:
+        """The frozen part, below a window of next to nothing."""
+        full = BlockSize.full(self.config)
+        window = (BlockSize(0, 0),)
+        prefix = (full,) * self.frozen
+        return Shape(self.frozen, window, (self.frozen + 1,), prefix, rows=self.rows, fixed_embeddings=True)
+
+    # ------------------------------------------------------------ bytes
+
+    def peak(self) -> Ledger:
+        training = self.training()
+        passing = self.prefix(self.prefix_batch())
+        return max(training, passing, key=lambda entry: entry.total)
+
+    def prefix_batch(self) -> int:
+        """Samples at a time through the frozen part, so that its pass needs no more memory than the training."""
+        allowed = self.training().total
+        return last_holding(1, self.work.micro, lambda samples: self.prefix(samples).total <= allowed)
+
+    def prefix(self, samples: int) -> Ledger:
+        base = shape_ledger(self.config, self.prefix_shape, self.work.with_(prefix_batch=samples), "prefix")
+        return replace(base, weights=FLOAT * sum(self.trained))
+
+    def training(self) -> Ledger:
+        config, work, count = self.config, self.work, sum(self.trained)
+        table = table_scalars(config, self.rows)  # the output table of a language model, frozen
+        tensors = len(self.trained) * (3 + state_tensors(work.optimizer))
+        cached = self.prefix(1).features
+        base = Ledger(
+            "weight",
+            "pass",
+            weights=FLOAT * (2 * count + self.held + table),  # as received and as trained
+            optimizer=state_bytes(work.optimizer, self.trained),
+            features=cached,
+            inputs=self.prefix(1).inputs,
+            overhead=SLACK_BYTES + PAGE_BYTES * tensors,
+        )
+        worst = walk(self._tape(), "stepped" if work.step_in_backward else "kept")
+        batch = work.micro * self.tokens * config.dim * FLOAT
+        chunk = step_temporary_bytes(work.optimizer, work.threads)
+        kept = 0 if work.step_in_backward else FLOAT * count
+        return max(
+            replace(base, activations=worst.activations + (chunk if not kept else 0), gradients=worst.gradients),
+            replace(base, moment="step", activations=batch + chunk, gradients=kept),
+            key=lambda entry: entry.total,
+        )
+
+    def _tape(self) -> list[Step]:
+        config, samples = self.config, self.work.micro
+        rotary = [Op(2 * self.tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
+        exits = exit_ops(
+            config, samples, self.tokens, train=True, table_trains=False, deepest=True, alone=True, student=False,
+            rows=self.rows,
+        )  # fmt: skip
+        return [*rotary, self._streamed_op(), *exits, loss_op(config, samples, self.tokens, 1, False, self.rows)]
+
+    def _streamed_op(self) -> Op:
+        """All streamed blocks: what went into each is kept, and one of them is in memory, decoded from 16 bits."""
+        config, full = self.config, BlockSize.full(self.config)
+        block = BlockTape(config, full, self.work.micro * self.tokens, train=False)
+        weights = FLOAT * block_scalars(config, full)
+        inner = walk(block.through()).activations + self._adapter_bytes(block)
+        forward = block.D + max(block.inference() + weights, weights + weights // 2)
+        if not self.rank:  # nothing below the head is trained, so nothing is kept
+            return Op(block.D, forward=forward)
+        grown = FLOAT * (sum(self.trained) - self.exit_scalars)
+        return Op(self.streamed * block.D, grown, forward, backward=2 * block.D + inner + weights)
+
+    def _adapter_bytes(self, block: BlockTape) -> int:
+        """What one block's adapters keep for their gradients.
+
+        What they need for a moment, a second tensor as wide as the matrix's, is less than what the activation needs.
+        """
+        kept = 2 * block.row * self.rank * len(self.targets)
+        if self.rank and self.trains_down:  # then inputs of adapted matrices are kept too, which frozen ones need not
+            kept += block.D * (bool({"q", "k", "v"} & {*self.targets}) + bool({"fc1", "gate"} & {*self.targets}))
+            kept += block.Q * ("o" in self.targets) + block.F * ("fc2" in self.targets)
+        return kept
+
+    # ------------------------------------------------------------ FLOPs
+
+    def prefix_flops(self) -> float:
+        """One sample through what is computed once."""
+        return prefix_forward(self.config, self.prefix_shape, self.tokens)
+
+    def step_flops(self) -> float:
+        """One sample, forward and backward."""
+        if self.rank:
+            block = streamed_block(self.config, self.tokens)
+        else:  # nothing below the head is trained
+            block = block_forward(self.config, BlockSize.full(self.config), self.tokens)
+        return self.streamed * (block + 4 * self._adapters()) + 3 * exit_forward(self.config, self.tokens, self.rows)
+
+    def forward_flops(self) -> float:
+        """One sample, tested."""
+        block = block_forward(self.config, BlockSize.full(self.config), self.tokens)
+        return self.streamed * (block + self._adapters()) + exit_forward(self.config, self.tokens, self.rows)
+
+    def _adapters(self) -> float:
+        """One sample through the adapters of one block."""
+        matrices = block_parameters(self.config)
+        return 2.0 * self.tokens * self.rank * sum(sum(matrices[f"{t}.weight"].shape) for t in self.targets)

@@ -1,0 +1,114 @@
+"""Progressive training (ProFL, NeuLite, SLT): groups of blocks from the bottom to the top, one after the other.
+
+All devices are in the same stage. In a stage the groups below are frozen (their features are computed once per task),
+one group trains, and above it there is
+
+    form = "exit"    nothing but an exit (ProFL, NeuLite)
+    form = "thin"    all higher blocks at a small share of their width, trained along (SLT): the loss is at the true top
+
+The run is divided into as many equal parts as there are stages; the last stage trains the top group and the model's own
+head. A group is as large as the smallest device can hold; a larger device takes the next blocks too. A device that can
+hold no group trains the model's head. Rounds are synchronous, so no update of an earlier stage comes late.
+
+Ours: equal parts instead of freezing when weights stop moving (a rule that short runs never reach), and no information
+terms in the loss (NeuLite). `first` leaves the blocks below it as they are (ChainFed's starting layer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from cos2p.errors import ConfigError
+from cos2p.messages import Order, Update
+from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
+from cos2p.methods.fitting import Store, largest_group
+from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
+from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.settings import Settings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
+
+
+class ChainSettings(FrozenBaseSettings):
+    form: Literal["exit", "thin"] = Field(
+        default="exit", description="Above the group: an `exit`, or all higher blocks `thin`, trained along."
+    )
+    thin_share: float = Field(default=0.125, gt=0, le=1, description="Share of the width of the higher blocks.")
+    first: int = Field(default=0, ge=0, description="The first block that is trained; those below stay as they are.")
+    embeddings: bool = Field(default=False, description="The lowest group trains the embeddings too.")
+
+
+class Chain(FrozenBaseMethod):
+    name: ClassVar[str] = "chain"
+    title: ClassVar[str] = "progressive chain"
+    settings_type: ClassVar[type[Settings]] = ChainSettings
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, *FrozenBaseMethod.trainers)
+    settings: ChainSettings
+    forms: ClassVar[Forms] = {"thin": ("method.form=thin",)}
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        if self.settings.first >= context.config.depth:
+            raise ConfigError(f"first is {self.settings.first}; the model has blocks 0 to {context.config.depth - 1}")
+        self.merged = 0
+        """Updates merged so far."""
+        self.sizes = {name: self._size(member) for name, member in context.members.items()}
+        """Most blocks that each member can train at any place, and where it keeps its features."""
+        smallest = min((blocks for blocks, _ in self.sizes.values() if blocks), default=context.config.depth)
+        self.starts = range(self.settings.first, context.config.depth, smallest)
+        """Where the stages' groups begin."""
+
+    def stage(self, version: int) -> int:
+        """Which part of the run this is, by rounds or by updates, whichever is further."""
+        schedule = self.context.schedule
+        shares = [version / schedule.rounds] if schedule.rounds else []
+        shares += [self.merged / schedule.updates] if schedule.updates else []
+        return min(len(self.starts) - 1, int(max(shares) * len(self.starts)))
+
+    def assign(self, call: Call) -> Assignment:
+        blocks, store = self.sizes[call.member.name]
+        if blocks == 0:
+            return self.head_alone(call.member)
+        start = self.starts[self.stage(call.version)]
+        return self.group(call.member, range(start, min(start + blocks, self.context.config.depth)), store)
+
+    def next_blocks(self, member: Member, cycle: int) -> range:
+        start = self.starts[self.stage(0)]
+        return range(start, min(start + max(1, self.sizes[member.name][0]), self.context.config.depth))
+
+    def _size(self, member: Member) -> tuple[int, Store]:
+        most = self.context.config.depth - self.settings.first
+        return largest_group(self, member, most, partial(self._tasks, member))
+
+    def _tasks(self, member: Member, blocks: int, store: Store) -> list[Assignment]:
+        """Wherever a stage may begin, which the smallest device decides."""
+        depth = self.context.config.depth
+        starts = range(self.settings.first, depth)
+        return [self.group(member, range(start, min(start + blocks, depth)), store) for start in starts]
+
+    def group(self, member: Member, blocks: range, store: Store) -> Assignment:
+        config, settings = self.context.config, self.settings
+        window = (BlockKeep.full(config),) * len(blocks)
+        if settings.form == "thin":
+            heads, units = (max(1, int(settings.thin_share * size)) for size in (config.groups, config.mlp))
+            thin = BlockKeep(tuple(range(heads)), tuple(range(units)))
+            window += (thin,) * (config.depth - blocks.stop)
+        spec = SubmodelSpec(
+            blocks.start, window, (blocks.start + len(window),), fixed_embeddings=not settings.embeddings
+        )
+        local = self.context.local(member, features=store)
+        return Assignment(spec, local, SubmodelTrainer, prefix_precision=settings.precision)
+
+    def accepted(self, order: Order, update: Update) -> None:
+        self.merged += 1
+
+    def state(self) -> tuple[dict[str, Any], Weights]:
+        return {"merged": self.merged}, {}
+
+    def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
+        self.merged = int(values["merged"])

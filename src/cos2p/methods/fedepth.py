@@ -1,0 +1,108 @@
+"""Federated block coordinate descent (FeDepth, Zhang et al. 2023; LISA, Pan et al. 2024): some blocks at a time.
+
+A device trains one group of consecutive blocks and the head, with the loss at the true top: what lies below only
+infers, once; what lies above is frozen, streamed, and differentiated through. Only the group and the head travel back;
+the server averages each over those who trained it.
+
+    order = "up", "down"    groups in turn, by the device's own counter (FeDepth's way, one group a task)
+    order = "random"        a group drawn for every task (LISA's way)
+
+A group has as many blocks as fit the device's memory wherever the group lies. A device that cannot hold one trains the
+head alone. With one group for all blocks and `embeddings`, this is FedAvg.
+
+Ours: FeDepth passes through all groups within one task and sends everything back; here a task is one group, so that
+tasks of all methods see equally much data. LISA draws two single blocks; here a group's blocks are neighbours, since
+between two trained blocks everything would have to be held. Optimisers start afresh at every task, as in both.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
+from cos2p.methods.fitting import Store, largest_group
+from cos2p.methods.frozen_base import FrozenBaseMethod, LateWorkMethod, LateWorkSettings
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.seeding import torch_rng
+from cos2p.settings import Settings
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
+
+
+class FeDepthSettings(LateWorkSettings):
+    order: Literal["up", "down", "random"] = Field(
+        default="up", description="Groups from the lowest `up` or from the top `down`, or drawn at `random`."
+    )
+    together: bool = Field(default=False, description="All devices at the same place in a round, not by own counters.")
+    blocks: int = Field(default=0, ge=0, description="Most blocks of a group; 0: as many as fit.")
+    embeddings: bool = Field(default=False, description="The lowest group trains the embeddings too.")
+
+
+class FeDepth(LateWorkMethod):
+    name: ClassVar[str] = "fedepth"
+    title: ClassVar[str] = "FeDepth"
+    settings_type: ClassVar[type[Settings]] = FeDepthSettings
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, *FrozenBaseMethod.trainers)
+    settings: FeDepthSettings
+    forms: ClassVar[Forms] = {
+        "LISA": ("method.order=random",),
+        "together": ("method.order=down", "method.together=true"),
+    }
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self._groups: dict[str, list[Assignment]] = {}
+
+    def assign(self, call: Call) -> Assignment:
+        groups = self.groups(call.member)
+        if not groups:
+            return self.head_alone(call.member)
+        # A draw is a new one at every try; a turn is kept until its update was accepted.
+        own = call.attempt if self.settings.order == "random" else call.cycle
+        return groups[self.turn(call.member, call.version if self.settings.together else own)]
+
+    def next_blocks(self, member: Member, cycle: int) -> range:
+        groups = self.groups(member)
+        if not groups:
+            return range(self.context.config.depth - 1, self.context.config.depth)
+        spec = groups[self.turn(member, cycle)].spec
+        return range(spec.frozen, spec.top)
+
+    def turn(self, member: Member, count: int) -> int:
+        """Which of its groups a member trains at its `count`-th turn."""
+        groups = len(self.groups(member))
+        if self.settings.order == "random":
+            who = "all" if self.settings.together else member.name
+            return int(torch.randint(groups, (), generator=torch_rng(self.context.seed, "group", who, count)))
+        return count % groups if self.settings.order == "up" else -1 - count % groups
+
+    def groups(self, member: Member) -> list[Assignment]:
+        """A member's tasks from the lowest group to the top; none if it cannot hold one."""
+        if member.name not in self._groups:
+            depth = self.context.config.depth
+            most = min(depth, self.settings.blocks or depth)
+            blocks, store = largest_group(self, member, most, partial(self._tasks, member))
+            self._groups[member.name] = self._tasks(member, blocks, store) if blocks else []
+        return self._groups[member.name]
+
+    def _tasks(self, member: Member, blocks: int, store: Store) -> list[Assignment]:
+        """The last group ends at the top, and may overlap the one below it."""
+        depth = self.context.config.depth
+        starts = [min(start, depth - blocks) for start in range(0, depth, blocks)]
+        return [self.group(member, range(start, start + blocks), store) for start in starts]
+
+    def group(self, member: Member, blocks: range, store: Store) -> Assignment:
+        config = self.context.config
+        spec = SubmodelSpec(
+            blocks.start,
+            (BlockKeep.full(config),) * len(blocks),
+            (config.depth,),
+            suffix=blocks.stop < config.depth,
+            fixed_embeddings=not self.settings.embeddings,
+        )
+        local = self.context.local(member, features=store)
+        return Assignment(spec, local, SubmodelTrainer, prefix_precision=self.settings.precision)

@@ -1,0 +1,107 @@
+"""Federated LoRA (Hu et al. 2022, on devices): low-rank factors beside frozen matrices train, with the head.
+
+Three forms of the same devices:
+
+    hlora   products are averaged and cut back to the largest rank by their singular values (HLoRA, FlexLoRA): devices
+            of unequal ranks count alike, whatever the basis of their factors
+    ffa     `down` is drawn once from the run's seed and never trained (FFA-LoRA, Sun et al. 2024): averaging is exact,
+            half the bytes travel
+    fedit   both factors are averaged row by row (FedIT): the usual form, and a biased one
+
+A device takes the largest of the ranks 32, 16, 8, 4, 2 that fits its memory, up to `rank`; where none does, it trains
+the head alone. It is as small as it can be: base in 16 or 8 bits on the wire and on disk, one block in memory, what
+went into each block kept and the rest computed again (as MeBP does on phones), features of what is frozen below the
+adapters computed once, on disk if memory is short.
+
+The scale s = α/r is one number for all ranks; `peft`'s usual α = 2r is s = 2. Dropout is left out, so runs repeat bit
+for bit. What is judged and saved is the base with the adapters merged into it; the adapters are saved beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from cos2p.aggregation.merge import Merge
+from cos2p.methods.adapters.device import AdapterSettings
+from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
+from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
+from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
+from cos2p.methods.fitting import STORES, first_that_fits
+from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
+from cos2p.models.layout import Weights
+from cos2p.settings import Settings
+
+RANKS = (32, 16, 8, 4, 2)
+"""What a device chooses from; below the smallest it trains the head alone."""
+
+
+class FedLoraSettings(LateWorkSettings, AdapterSettings):
+    form: Literal["hlora", "ffa", "fedit"] = Field(
+        default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
+    )
+    rank: int = Field(default=32, ge=2, description="Largest rank; a device takes what fits of 32, 16, 8, 4, 2.")
+    top_blocks: int = Field(default=0, ge=0, description="How many of the top blocks have adapters; 0: all.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FedLoraSettings:
+        if self.form == "fedit" and self.aggregation != "synchronous":
+            raise ValueError("factors of different versions have different bases: form 'fedit' is synchronous")
+        return self
+
+
+class FedLora(LateWorkMethod):
+    name: ClassVar[str] = "fedlora"
+    title: ClassVar[str] = "FedLoRA"
+    settings_type: ClassVar[type[Settings]] = FedLoraSettings
+    settings: FedLoraSettings
+    forms: ClassVar[Forms] = {"FFA": ("method.form=ffa",)}
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        check_targets(context.config, self.settings.targets)
+        self.ranks = tuple(rank for rank in RANKS if rank <= self.settings.rank)
+        top = self.settings.top_blocks or context.config.depth
+        self.first = max(0, context.config.depth - top)
+        self.chosen: dict[str, Assignment] = {}
+        """Each member's task: always the same one."""
+
+    def assign(self, call: Call) -> Assignment:
+        name = call.member.name
+        if name not in self.chosen:
+            self.chosen[name] = first_that_fits(self, call.member, self.options(call.member), "the head alone")
+        return self.chosen[name]
+
+    def options(self, member: Member) -> Iterator[Assignment]:
+        """Tasks of every rank, the largest first; then the head alone."""
+        blocks = tuple(range(self.first, self.context.config.depth))
+        factors: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
+        for rank in self.ranks:
+            for store in STORES:
+                yield self.adapter_task(member, rank, self.first, blocks, store, self.settings, factors)
+        yield self.head_alone(member)
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        blocks = range(self.first, self.context.config.depth)
+        shapes = adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
+        return {**weights, **first_adapters(shapes, self.context.seed)}
+
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        return merged(weights, self.settings.scale)
+
+    def merge(self) -> Merge:
+        kind = ProductMerge if self.settings.form == "hlora" else FactorMerge
+        return kind(self.context.config, self.settings.weights)
+
+
+class LinearProbe(LateWorkMethod):
+    """The head alone, on features of the untouched base: what any fine-tuning has to beat."""
+
+    name: ClassVar[str] = "probe"
+    title: ClassVar[str] = "linear probe"
+    settings_type: ClassVar[type[Settings]] = LateWorkSettings
+
+    def assign(self, call: Call) -> Assignment:
+        return self.head_alone(call.member)

@@ -1,0 +1,91 @@
+"""FedRA (Su et al., ECCV 2024): every device gets a random part of the blocks, the others are left out altogether.
+
+Each task the server draws K_n of the L blocks for a device, keeps their order, and sends embeddings, these blocks and
+the head; the device trains adapters in them, and the head. Each block's adapters are averaged over the devices that had
+it, unweighted; those of a block that nobody had keep their values. What is judged is the model with all its blocks.
+
+From the paper and its public code: adapters of rank 8, α 8 (s = 1) on the attention's output and fc2, uniform draws
+without replacement. Ours: K_n is the largest number of blocks that fits the device's memory, where theirs are given by
+tiers; blocks are streamed, as for all methods on a frozen base; no dropout, so that runs repeat bit for bit; norms are
+not trained, nor sent back. `keep_ends` always gives the first and the last block: without them the part is far from
+anything the pretrained blocks have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from cos2p.aggregation.merge import Merge
+from cos2p.methods.adapters.device import AdapterSettings
+from cos2p.methods.adapters.factors import Target, adapter_shapes, check_targets, first_adapters, merged
+from cos2p.methods.adapters.merge import FactorMerge
+from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
+from cos2p.methods.fitting import STORES, first_that_fits
+from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
+from cos2p.models.layout import Weights
+from cos2p.seeding import torch_rng
+from cos2p.settings import Settings
+
+
+class FedRaSettings(LateWorkSettings, AdapterSettings):
+    targets: tuple[Target, ...] = Field(
+        default=("o", "fc2"), min_length=1, description="Matrices with an adapter: q, k, v, o, fc1, gate, fc2."
+    )
+    scale: float = Field(default=1.0, gt=0, description="s = α/r; 1 to 4.")
+    rank: int = Field(default=8, ge=1, description="Rank of all adapters.")
+    keep_ends: bool = Field(default=False, description="The first and the last block are always among the drawn.")
+
+
+class FedRA(LateWorkMethod):
+    name: ClassVar[str] = "fedra"
+    title: ClassVar[str] = "FedRA"
+    settings_type: ClassVar[type[Settings]] = FedRaSettings
+    settings: FedRaSettings
+    forms: ClassVar[Forms] = {"ends kept": ("method.keep_ends=true",)}
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        check_targets(context.config, self.settings.targets)
+        self.chosen: dict[str, Assignment] = {}
+        """Each member's task with the lowest blocks; as many are drawn every time."""
+
+    def assign(self, call: Call) -> Assignment:
+        member = call.member
+        if member.name not in self.chosen:
+            self.chosen[member.name] = first_that_fits(self, member, self.parts(member), "the head alone")
+        chosen = self.chosen[member.name].settings.model_dump()
+        if chosen["rank"] == 0:
+            return self.chosen[member.name]
+        blocks = self.drawn(member, call.attempt, len(chosen["blocks"]))
+        return self.adapter_task(member, self.settings.rank, 0, blocks, chosen["features"], self.settings)
+
+    def parts(self, member: Member) -> Iterator[Assignment]:
+        """Tasks of so many blocks, the most first; then the head alone."""
+        for count in range(self.context.config.depth, 0, -1):
+            for store in STORES:
+                yield self.adapter_task(member, self.settings.rank, 0, tuple(range(count)), store, self.settings)
+        yield self.head_alone(member)
+
+    def drawn(self, member: Member, attempt: int, count: int) -> tuple[int, ...]:
+        """`count` blocks without repetition, ascending."""
+        depth = self.context.config.depth
+        order = torch.randperm(depth, generator=torch_rng(self.context.seed, "fedra", member.name, attempt)).tolist()
+        if self.settings.keep_ends:
+            ends = [0, depth - 1]
+            order = [*ends, *(block for block in order if block not in ends)]
+        return tuple(sorted(order[:count]))
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        config = self.context.config
+        shapes = adapter_shapes(config, range(config.depth), self.settings.targets, self.settings.rank)
+        return {**weights, **first_adapters(shapes, self.context.seed)}
+
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        return merged(weights, self.settings.scale)
+
+    def merge(self) -> Merge:
+        return FactorMerge(self.context.config, self.settings.weights)

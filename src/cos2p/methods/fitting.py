@@ -1,0 +1,67 @@
+"""The largest task that fits a device: for methods whose devices take a rank or a group by their memory, not a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from cos2p.errors import BudgetError
+from cos2p.messages import Order
+from cos2p.methods.base import Assignment, Member, Method
+from cos2p.units import format_bytes
+
+Store = Literal["memory", "disk"]
+STORES: tuple[Store, ...] = ("memory", "disk")
+"""Where a device keeps the features of what is frozen, the quicker first."""
+
+
+def needed_bytes(method: Method, member: Member, assignment: Assignment) -> int:
+    """Bytes of the worst moment of a method's task, by the ledger; nothing is allocated."""
+    context, spec = method.context, assignment.spec
+    if context.training.embeddings in method.embeddings:
+        spec = context.tables(spec, member)
+    order = Order(
+        client=member.name,
+        task="",
+        version=0,
+        cycle=0,
+        attempt=0,
+        seed=context.seed,
+        trainer=assignment.trainer.name,
+        settings=assignment.settings.model_dump(mode="json"),
+        lr=context.training.lr,
+        spec=spec,
+        quotas=assignment.quotas,
+        prefix_precision=assignment.prefix_precision,
+    )
+    return assignment.trainer(context.config, order).memory(member.samples).total
+
+
+def first_that_fits(method: Method, member: Member, options: Iterable[Assignment], smallest: str) -> Assignment:
+    """The first of the options, largest first, that the member's memory can hold; BudgetError if none is.
+
+    Where memory is not enforced, the first.
+    """
+    needed = 0
+    for option in options:
+        needed = needed_bytes(method, member, option)
+        if needed <= member.device.memory or not method.context.enforce_memory:
+            return option
+    raise BudgetError(
+        f"even {smallest} needs {format_bytes(needed)}, the device has {format_bytes(member.device.memory)}"
+    )
+
+
+def largest_group(
+    method: Method, member: Member, most: int, tasks: Callable[[int, Store], Iterable[Assignment]]
+) -> tuple[int, Store]:
+    """The most blocks, from `most` down, with which all of a member's tasks fit its memory; 0 if none do.
+
+    `tasks(blocks, store)` are those of all places. Features are in memory if that fits, else on disk.
+    """
+    for blocks in range(most, 0, -1):
+        for store in STORES:
+            needed = (needed_bytes(method, member, task) for task in tasks(blocks, store))
+            if not method.context.enforce_memory or all(size <= member.device.memory for size in needed):
+                return blocks, store
+    return 0, STORES[0]

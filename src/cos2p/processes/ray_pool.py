@@ -1,0 +1,107 @@
+"""The same pool on a Ray cluster: workers are actors on whichever machines have room.
+
+A job is a pure function of its arguments, so one whose machine dies is done again on another: nothing is lost, and no
+result depends on where it was computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from cos2p.errors import ConfigError
+from cos2p.processes.pool import WorkerDied
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+"""How often a job is begun: one that kills whoever does it must not go round the cluster."""
+
+
+class RayPool:
+    """Up to `count` actors, 0 for one on each processor of the cluster. Each calls `start` before its first job."""
+
+    def __init__(self, address: str, count: int, start: Callable[..., None], *arguments: Any) -> None:
+        self._ray = _connected(address)
+        processors = int(self._ray.cluster_resources().get("CPU", 1))
+        # An actor beyond the processors would wait for ever, and the jobs of its thread with it.
+        self.count = max(1, min(count or processors, processors))
+        self._start = (start, arguments)
+        self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="ray")
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._alive: list[Any] = []
+        self._closed = False
+
+    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """`work` and its arguments, result and errors are pickled; `work` is found by name on the other machine."""
+        return self._threads.submit(self._do, work, arguments)
+
+    def close(self) -> None:
+        """Stop at once; jobs under way end with WorkerDied, those that wait are cancelled."""
+        with self._lock:
+            self._closed = True
+            for actor in self._alive:
+                self._ray.kill(actor)
+        self._threads.shutdown(cancel_futures=True)
+        self._ray.shutdown()
+
+    def _do(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        from ray.exceptions import RayActorError, RayError, RayTaskError
+
+        death: Exception | None = None
+        for _ in range(ATTEMPTS):
+            actor = getattr(self._mine, "actor", None) or self._hire()
+            try:
+                return self._ray.get(actor.do.remote(work, arguments))  # type: ignore[no-any-return]
+            except RayActorError as error:  # it, or its whole machine
+                self._mine.actor, death = None, error
+            except RayTaskError as error:
+                raise error.cause from None
+            except RayError as error:
+                raise WorkerDied(f"Ray: {_first_line(error)}") from None
+        raise WorkerDied(f"{ATTEMPTS} workers died of it: {_first_line(death)}")
+
+    def _hire(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise WorkerDied("the pool is closed")
+            kind = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Servant)
+            actor = self._mine.actor = kind.remote(*self._start)
+            self._alive.append(actor)
+        return actor
+
+
+def _connected(address: str) -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("run.engine is 'ray', and Ray is not installed here: pip install 'cos2p[ray]'") from None
+    try:
+        ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address or 'this machine'}: {_first_line(error)}; start one with "
+            "`ray start --head`, add machines with `ray start --address HOST:PORT`, and name it with --address"
+        ) from None
+    return ray
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+# ---------------------------------------------------------------- inside a worker
+
+
+class _Servant:
+    def __init__(self, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        start(*arguments)
+
+    def do(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        return work(*arguments)

@@ -1,0 +1,82 @@
+"""What a run is of, in words: recipe, data, split, model, devices, end, and what its accuracies are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cos2p.report.words import count, percent
+from cos2p.tracking.event_kinds import Started
+from cos2p.view import model
+
+GROUPS = 6
+"""Kinds of devices that are named one by one."""
+
+
+def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model | None) -> list[tuple[str, str]]:
+    """(what, words), without what is not known. `recipe` is the run's recipe.toml, or empty."""
+    facts = {
+        "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
+        "Method": started.title or started.method if started else str(recipe.get("method", {}).get("name", "")),
+        "Data": _data(recipe.get("data", {}), started),
+        "Split over the devices": _split(recipe.get("partition", {})),
+        "Model": _model(recipe.get("model", {}), shape),
+        "Devices": _devices(recipe.get("fleet", {}), started),
+        "Ends": _end(recipe.get("schedule", {})),
+        "To compare accuracies with": _worth(started),
+    }
+    return [(name, words) for name, words in facts.items() if words]
+
+
+def _joined(between: str, *parts: object) -> str:
+    return between.join(str(part) for part in parts if part)
+
+
+def _data(table: Mapping[str, Any], started: Started | None) -> str:
+    known = (started.data or {}) if started else {}
+    sizes = [f"{known[part]:,} {part}" for part in ("train", "validation", "test") if known.get(part)]
+    classes = count(int(known["classes"]), "class").replace("classs", "classes") if known.get("classes") else ""
+    return _joined(" · ", _joined(" ", table.get("source"), table.get("path")), _joined(", ", *sizes), classes)
+
+
+def _split(table: Mapping[str, Any]) -> str:
+    kind = str(table.get("kind", ""))
+    return f"{kind}, alpha {table['alpha']:g}" if kind in ("dirichlet", "hsu", "lda") and "alpha" in table else kind
+
+
+def _model(table: Mapping[str, Any], shape: model.Model | None) -> str:
+    name = table.get("pretrained") or table.get("size")
+    if shape is None:
+        return str(name or "")
+    size = f"{shape['parameters'] / 1e6:.3g} M parameters with all exits" if shape["parameters"] else ""
+    blocks = f"{count(shape['depth'], 'block')} of width {shape['dim']}"
+    return _joined(" · ", name, blocks, f"{shape['heads']} heads and {shape['units']:,} units each", size)
+
+
+def _devices(table: Mapping[str, Any], started: Started | None) -> str:
+    groups = [group for group in table.get("devices", ()) if isinstance(group, Mapping)]
+    words = [_group(group) for group in groups[:GROUPS]]
+    if len(groups) > GROUPS:
+        words.append(f"{len(groups) - GROUPS} more kinds")
+    total = len(started.devices) if started else sum(int(group.get("count", 1)) for group in groups)
+    return _joined(": ", count(total, "device") if total else "", _joined(", ", *words))
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    rate = f" (R {group['rate']:.3g})" if isinstance(group.get("rate"), int | float) else ""
+    return f"{int(group.get('count', 1)):,} × {group.get('name') or group.get('preset', 'laptop')}{rate}"
+
+
+def _end(table: Mapping[str, Any]) -> str:
+    ends = {"rounds": "rounds", "updates": "client updates", "virtual_seconds": "virtual seconds"}
+    return _joined(" or ", *(f"after {table[key]:,} {words}" for key, words in ends.items() if table.get(key)))
+
+
+def _worth(started: Started | None) -> str:
+    known = (started.data or {}) if started else {}
+    names = {
+        "chance": "chance",
+        "majority": "always the most frequent class",
+        "client_majority": "each device its own most frequent class",
+    }
+    return _joined(" · ", *(f"{words} {percent(known[key])}" for key, words in names.items() if known.get(key)))

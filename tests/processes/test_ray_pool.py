@@ -1,0 +1,113 @@
+"""Workers on a Ray cluster of several nodes, all on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cos2p.errors import ConfigError
+from cos2p.processes.pool import WorkerDied
+from cos2p.processes.ray_pool import RayPool
+from cos2p.runtime.results import WALL_CLOCK_FIELDS
+from cos2p.runtime.run import run
+from tests.runtime.small import small
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'cos2p[ray]'")
+pytestmark = pytest.mark.slow  # 60 s: nodes are processes of their own
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head without processors, and two nodes that can die."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd() / "src"), str(Path.cwd())]))
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes.add_node(num_cpus=1)
+    nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    yield nodes
+    nodes.shutdown()
+
+
+_started = ""
+
+
+def _start(name: str) -> None:
+    global _started
+    _started = name
+
+
+def _add(a: int, b: int) -> tuple[str, int]:
+    return _started, a + b
+
+
+def _fail() -> None:
+    raise ValueError("no good")
+
+
+def _node_after(seconds: float) -> str:
+    import ray
+
+    time.sleep(seconds)
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _die() -> None:
+    os._exit(3)
+
+
+def test_jobs_their_errors_and_their_deaths(cluster: Any) -> None:
+    pool = RayPool(cluster.address, 0, _start, "ready")
+    try:
+        assert pool.count == 2
+        assert pool.submit(_add, 2, 3).result() == ("ready", 5)
+        with pytest.raises(ValueError, match="no good"):
+            pool.submit(_fail).result()
+        with pytest.raises(WorkerDied, match="died of it"):
+            pool.submit(_die).result()
+        assert pool.submit(_add, 1, 1).result() == ("ready", 2)
+        # Both nodes are at work; one of them dies in the middle, and its job is done by the other.
+        nodes = {pool.submit(_node_after, 0.5).result() for _ in range(4)}
+        jobs = [pool.submit(_node_after, 3.0) for _ in range(2)]
+        time.sleep(1.5)
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        assert {job.result() for job in jobs} <= nodes
+    finally:
+        pool.close()
+
+
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key not in WALL_CLOCK_FIELDS}
+
+
+def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(cluster: Any, tmp_path: Path) -> None:
+    recipe = small(schedule={"rounds": 3})
+    here = run(recipe, tmp_path / "here")
+    killed: list[int] = []
+
+    def kill_one(event: Any) -> None:
+        if event.kind == "aggregated" and not killed:
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+            killed.append(1)
+
+    there = run(
+        small(schedule={"rounds": 3}, run={"engine": "ray", "address": cluster.address, "workers": 2}),
+        tmp_path / "there",
+        listener=kill_one,
+    )
+    assert killed
+    assert figures(here) == figures(there)
+    weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("here", "there")]
+    assert weights[0] == weights[1]
+
+
+def test_no_cluster_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
+        RayPool("127.0.0.1:1", 1, _start, "never")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cos2p.errors import DataError
+from cos2p.recipe import Recipe
+from cos2p.runtime.results import recipe_toml
+from cos2p.runtime.run import run
+from cos2p.tracking.stop_note import STOP_NOTE, StopNote, read_stop_note, write_stop_note
+from cos2p.tracking.tiers import MOST, tiers
+from cos2p.view.build import RunSource
+from tests.view.diary import Diary, two_rounds, wide_run
+
+
+def document(folder: Path) -> dict[str, str]:
+    source = RunSource(folder)
+    source.refresh()
+    return dict(source.document()["about"])
+
+
+def test_what_a_run_is_of(tmp_path: Path) -> None:
+    folder = two_rounds().write(tmp_path / "run")
+    (folder / "recipe.toml").write_text(recipe_toml(Recipe.load("quickstart")), encoding="utf-8")
+    facts = document(folder)
+    assert facts["Recipe"].startswith("quickstart: 8 unequal devices")
+    assert facts["Split over the devices"] == "dirichlet, alpha 1.5"
+    assert facts["Devices"].startswith("2 devices: 1 × jetson-xavier-nx-8gb (R 0.0625), 3 × ")
+    assert facts["Ends"] == "after 30 rounds"
+    assert facts["Model"].startswith("vit-nano · 2 blocks of width 16 · 4 heads and 8 units each")
+
+
+def test_the_baselines_come_from_the_log(tmp_path: Path) -> None:
+    data = {"train": 1200, "test": 360, "classes": 10, "chance": 0.1, "majority": 0.125, "client_majority": 0.5}
+    diary = Diary().started("a")
+    diary.events[0]["data"] = data
+    source = RunSource(diary.write(tmp_path / "run"))
+    source.refresh()
+    header, facts = source.document()["header"], dict(source.document()["about"])
+    assert (header["chance"], header["majority"], header["client_majority"]) == (0.1, 0.125, 0.5)
+    assert facts["Data"] == "1,200 train, 360 test · 10 classes"
+    assert facts["To compare accuracies with"].startswith("chance 10.0 % · always the most frequent class 12.5 %")
+
+
+@pytest.mark.parametrize("text", ["no = [toml", "data = 3", 'fleet = {devices = "many"}', "schedule = {rounds = {}}"])
+def test_a_recipe_that_cos2p_did_not_write_is_no_harm(tmp_path: Path, text: str) -> None:
+    folder = two_rounds().write(tmp_path / "run")
+    (folder / "recipe.toml").write_text(text, encoding="utf-8")
+    assert document(folder) is not None
+
+
+def test_a_failed_start_leaves_its_reason(tmp_path: Path) -> None:
+    recipe = Recipe.load("quickstart", ["data.source=csv", "data.path=nowhere", "data.train=x.csv", "data.test=x.csv"])
+    with pytest.raises(DataError) as failure:
+        run(recipe, tmp_path / "run")
+    source = RunSource(tmp_path / "run")
+    source.refresh()
+    header = source.document()["header"]
+    assert (header["status"], header["ending"]) == ("failed", str(failure.value))
+
+
+def test_a_stop_by_the_user_is_no_failure_and_the_next_start_forgets_it(tmp_path: Path) -> None:
+    folder = two_rounds().write(tmp_path / "run")
+    folder.joinpath("events.jsonl").write_text(
+        "".join(folder.joinpath("events.jsonl").read_text().splitlines(True)[:5])
+    )
+    write_stop_note(folder, StopNote(False, "stopped at virtual second 9"))
+    source = RunSource(folder)
+    source.refresh()
+    assert source.document()["header"]["status"] == "stopped"
+    assert source.document()["header"]["ending"] == "stopped at virtual second 9"
+    (folder / STOP_NOTE).write_text("[]")
+    assert read_stop_note(folder) is None
+
+
+def test_kinds_of_devices() -> None:
+    assert tiers({"12": None}) == {"12": ["12"]}
+    many = {f"device{'x' * number}": 0.25 if number % 2 else 0.5 for number in range(MOST + 1)}
+    assert list(tiers(many)) == ["R 0.5", "R 0.25"]
+    assert list(tiers({name: 0.01 * at for at, name in enumerate(many, start=1)})) == ["all"]
+
+
+def test_masks_of_a_large_fleet_are_a_sample(tmp_path: Path) -> None:
+    source = RunSource(wide_run(300, rounds=2, each=100).write(tmp_path / "run"))
+    source.refresh()
+    found = source.document()
+    assert len(found["masks"]["devices"]) == len(found["masks"]["kept"]) == len(found["masks"]["agreement_heads"]) == 64
+    assert all(found["devices"][at]["updates"] for at in found["masks"]["devices"])
+    assert {device["group"] for device in found["devices"]} == {"phone", "pi", "laptop", "jetson"}
+    assert found["coverage"] is not None
+    assert max(map(max, found["coverage"]["heads_clients"] or ())) <= 200
