@@ -18,10 +18,37 @@ TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
 Task = Literal["classification", "language-modeling", "instruction"]
 Crop = Literal["center", "stretch"]
-Split = Literal["train", "validation", "test"]
+SPLITS = ("train", "validation", "test")
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
+
+
+class LabelNames(BaseModel):
+    """Name n stands for label n of a file. The classes are those of `train`, in its order.
+
+    >>> LabelNames(train=("bad", "good"), test=("good", "bad")).of("validation")
+    ('bad', 'good')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: tuple[str, ...] = Field(default=(), description="Of the training file; empty: labels name themselves.")
+    validation: tuple[str, ...] = Field(default=(), description="Of the validation file; empty: as in `train`.")
+    test: tuple[str, ...] = Field(default=(), description="Of the test file; empty: as in `train`.")
+
+    @model_validator(mode="after")
+    def _same_names(self) -> LabelNames:
+        for split in SPLITS:
+            if sorted(self.of(split)) != sorted(set(self.train)):
+                raise ValueError(
+                    f"`label_names` of {split} are {', '.join(self.of(split))}; they must be those of train, "
+                    f"{', '.join(self.train) or 'which has none'}, each once, in any order"
+                )
+        return self
+
+    def of(self, split: str) -> tuple[str, ...]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split] or self.train
 
 
 class DataConfig(BaseModel):
@@ -80,7 +107,7 @@ class DataConfig(BaseModel):
         "instruction: a text whose answer is the next tokens, learned and judged by the answer alone.",
     )
     prompt: str = Field(
-        default="{text}\nAnswer:",
+        default="{text} Answer:",
         description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and "
         "the answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. "
         "Too long ones lose their beginning.",
@@ -97,12 +124,9 @@ class DataConfig(BaseModel):
     label_column: str = Field(
         default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
     )
-    label_names: dict[Split, tuple[str, ...]] = Field(
-        default={},
-        description="What the labels of a file mean where two files count their classes differently: "
-        '`{ train = ["negative", "positive", "neutral"], test = ["negative", "neutral", "positive"] }`, '
-        "name n for label n. The classes are those of `train`, in its order; a split that is not named counts as "
-        "`train` does.",
+    label_names: LabelNames = Field(
+        default=LabelNames(),
+        description="What the labels of each file mean, where files count their classes differently.",
     )
     group_column: str = Field(
         default="",
@@ -203,7 +227,8 @@ class DataConfig(BaseModel):
             raise ValueError(f"`answer_column` is for task 'instruction', not {self.task!r}")
         if self.augment.active and (self.text_column or self.source == "text"):
             raise ValueError("`augment` is for images; take it out for texts")
-        self._label_names_agree()
+        if self.label_names.train and self.classes:
+            raise ValueError("`label_names` and a class file in `classes` both name the classes; give one of them")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise ValueError(
@@ -211,19 +236,6 @@ class DataConfig(BaseModel):
                     "give one number, or one per channel"
                 )
         return self
-
-    def _label_names_agree(self) -> None:
-        if not self.label_names:
-            return
-        known = self.label_names.get("train", ())
-        if not known or self.classes:
-            raise ValueError("`label_names` needs a list for `train`, and then no class file in `classes`")
-        for split, names in self.label_names.items():
-            if sorted(names) != sorted(set(known)):
-                raise ValueError(
-                    f"`label_names` of {split} are {', '.join(names)}; they must be those of train, "
-                    f"{', '.join(known)}, each once, in any order"
-                )
 
     def _registered(self) -> DataConfig:
         """What the other fields mean is a registered source's own affair."""
