@@ -94,7 +94,10 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    """A pretrained model has a form of the method for pretrained models, where there is one and none is named.
+
+    A language model brings its own output table: its exits have no classes to begin from.
+    """
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
