@@ -48,7 +48,9 @@ class Recipe(Settings):
 
     name: str = Field(min_length=1, description="What the run is called.")
     description: str = Field(default="", description="One line for `cos2p recipes ls`.")
-    seed: int = Field(default=0, ge=0, description="The same seed gives the same run, bit for bit.")
+    seed: int = Field(
+        default=0, ge=0, description="The same seed gives the same run, bit for bit on one kind of processor."
+    )
     model: ModelSettings = ModelSettings()
     data: DataConfig = DataConfig()
     partition: PartitionSettings = PartitionSettings()
