@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
@@ -64,6 +65,7 @@ class RunContext:
     seed: int
     enforce_memory: bool = True
     """Refuse tasks that do not fit a device's memory."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     robust: RobustSettings = field(default_factory=RobustSettings)
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.admission import check_decoded, check_finite, refusal_reason
 from cos2p.aggregation.door import Door
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Merge as MergePart
+from cos2p.aggregation.privacy.clipping import Draw
+from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
 from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
-from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods import make_trainer
@@ -33,18 +37,33 @@ from cos2p.runtime.decisions import (
     Aggregate,
     Bench,
     ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
     Finish,
     Merge,
     News,
     StartTimer,
+    Stop,
     Ticket,
     UpdateArrived,
     UpdateRejected,
 )
 from cos2p.runtime.shelves import Shelves
-from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Doubted, Dropped, Event, Merged, Refused
+from cos2p.seeding import torch_rng
+from cos2p.tracking.event_kinds import (
+    BUDGET_SPENT,
+    Aggregated,
+    Benched,
+    Dispatched,
+    Doubted,
+    Dropped,
+    Event,
+    Left,
+    Merged,
+    Refused,
+    Spent,
+)
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
@@ -89,13 +108,40 @@ class ClosedTask(UpdateRefused):
         self.task = task
 
 
+def _privacy(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _guard(context: RunContext) -> Guard:
+    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    if not context.privacy.on:
+        return Guard(context.config, context.robust)
+    if context.robust.holds:
+        raise ConfigError(
+            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
+            "them may change; with [privacy] leave both at their defaults"
+        )
+    return Guard(context.config, context.robust.model_copy(update={"bound": 0.0}))
+
+
 class Server:
-    def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
+    def __init__(self, context: RunContext, method: Method, weights: Weights, draw: Draw | None = None) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context, self.method = context, method
+        self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
         self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
-        self.merge = method.merge()
-        self.guard = Guard(context.config, context.robust)
+        self.merge = self._make_merge(method)
+        self.guard = _guard(context)
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
@@ -132,6 +178,8 @@ class Server:
 
         One that is refused changes nothing but this: its sender has done with its task and gets a new one.
         """
+        if self.privacy is not None and sender in self.context.members:
+            self.privacy.received(sender)
         ticket = self.coordinator.in_flight().get(sender)
         if ticket is None:
             return [Refused(client=sender, task="", reason="it has no open task")]
@@ -152,9 +200,9 @@ class Server:
 
         Raises UpdateRefused for what is wrong with it, and anything else that a method may raise over it.
         """
-        config, schedule, order = self.context.config, self.context.schedule, self.orders[ticket.task]
+        config, order = self.context.config, self.orders[ticket.task]
         samples = self.context.members[sender].samples
-        door = Door(order, config, make_trainer(config, order), samples, schedule.max_update_rms)
+        door = Door(order, config, make_trainer(config, order), samples, self._largest_rms())
         opened = data if isinstance(data, Update) else door.open(data)
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(sender, task):
@@ -179,11 +227,14 @@ class Server:
         )
         decoded = self.merge.decode(item, self.weights)
         if decoded is not item:
-            check_decoded(decoded.delta, self.context.schedule.max_update_rms)
+            check_decoded(decoded.delta, self._largest_rms())
         ready = self.guard.take(decoded, order.task, order.version)
         weight = self.merge.weigh(decoded, self.weights) if ready is None else self.merge.add(ready, self.weights)
         self.method.accepted(order, update)
         self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
+        if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
+            self.privacy.merged(order.client)
+            update, size = update.without_figures(), 0.0
         for block in range(update.spec.frozen, update.spec.top):
             self.trained[block] += 1
         return Merged(
@@ -208,10 +259,18 @@ class Server:
         self.context = replace(self.context, members={**self.context.members, member.name: member})
         method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
-        merge = method.merge()
+        merge = self._make_merge(method)
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
         self.coordinator.rules = self._rules(self.coordinator.version)
+
+    def _largest_rms(self) -> float:
+        limit = self.context.schedule.max_update_rms
+        return limit if self.privacy is None else self.privacy.largest_rms(limit)
+
+    def _make_merge(self, method: Method) -> MergePart:
+        own = method.merge()
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
     def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
@@ -272,7 +331,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects.append(self._dispatch(action))
+                effects += self._dispatch(action) if self._affords(action.client) else self._let_go(action.client)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -283,7 +342,18 @@ class Server:
                 effects.append(Done(action.reason))
         return effects
 
-    def _dispatch(self, action: Dispatch) -> Send:
+    def _affords(self, client: str) -> bool:
+        return self.privacy is None or self.privacy.account.allows(client)
+
+    def _let_go(self, client: str) -> list[Effect]:
+        """The client has spent its privacy budget. When all have, the run is over."""
+        effects: list[Effect] = [Left(client=client, reason=BUDGET_SPENT)]
+        effects += self._carry_out(self.coordinator.handle(ClientLeft(client)))
+        if not any(map(self._affords, self.context.members)):
+            effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
+        return effects
+
+    def _dispatch(self, action: Dispatch) -> list[Effect]:
         member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
@@ -312,10 +382,12 @@ class Server:
         order = self._as_needed(order)
         if assignment.drift is not None:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
+        if self.privacy is not None:
+            check_covered(order, self.context.config, training.embeddings)
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        return Send(order)
+        return [Send(order)]
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
         """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""
@@ -386,14 +458,14 @@ class Server:
         except Exception as error:  # the door should have seen it; if it did not, the model stays as it was
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
-            after, self.merge = before, self.method.merge()
+            after, self.merge = before, self._make_merge(self.method)
         self.guard.stepped(before, after)
         self.versions.advance(after, keep=asked_for)
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
-        return [*effects, closed, NewVersion(action.version), *barred]
+        return [*effects, closed, *self._spent(), NewVersion(action.version), *barred]
 
     def _release(self) -> list[Effect]:
         """The guard gives back what it kept of this round."""
@@ -416,6 +488,27 @@ class Server:
 
     def _bar(self, client: str) -> list[Effect]:
         return self._carry_out(self.coordinator.bar(client, self.guard.barred[client]))
+
+    def _spent(self) -> list[Effect]:
+        """A round is closed: what the run has cost so far."""
+        if self.privacy is None:
+            return []
+        account, settings = self.privacy.account, self.privacy.settings
+        account.close_round()
+        return [
+            Spent(
+                epsilon=_finite(account.worst()),
+                delta=settings.delta,
+                budget=settings.epsilon,
+                noise=settings.noise,
+                clip=settings.clip,
+                multiplier=account.multiplier,
+                devices={
+                    client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+                    for client, n in sorted(account.updates.items())
+                },
+            )
+        ]
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
@@ -457,7 +550,9 @@ class Server:
         groups["method"] = tensors
         guard, kept = self.guard.state()
         groups |= {f"guard.{name}": group for name, group in kept.items()}
+        private = {} if self.privacy is None else {"privacy": self.privacy.state()}
         return {
+            **private,
             "guard": guard,
             "coordinator": self.coordinator.to_dict(),
             "current": self.versions.current,
@@ -470,6 +565,9 @@ class Server:
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules(self.coordinator.version)
+        if self.privacy is not None:
+            self.privacy.load_state(values["privacy"])
+            self.merge = self._make_merge(self.method)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
