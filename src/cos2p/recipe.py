@@ -5,13 +5,16 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
+from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class, method_settings, methods
@@ -48,13 +51,18 @@ class Recipe(Settings):
 
     name: str = Field(min_length=1, description="What the run is called.")
     description: str = Field(default="", description="One line for `cos2p recipes ls`.")
-    seed: int = Field(default=0, ge=0, description="The same seed gives the same run, bit for bit.")
+    seed: int = Field(
+        default=0, ge=0, description="The same seed gives the same run, bit for bit on one kind of processor."
+    )
     model: ModelSettings = ModelSettings()
     data: DataConfig = DataConfig()
     partition: PartitionSettings = PartitionSettings()
     fleet: FleetSettings
     training: TrainingSettings = TrainingSettings()
     schedule: ScheduleSettings
+    privacy: PrivacySettings = PrivacySettings()
+    robust: RobustSettings = RobustSettings()
+    attack: AttackSettings = AttackSettings()
     method: dict[str, Any] = Field(default={"name": "cos2p"}, description="`name` and the method's own settings.")
     run: RunSettings = RunSettings()
 
@@ -94,14 +102,23 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    """A pretrained model has a form of the method for pretrained models, where there is one and none is named.
+
+    A language model brings its own output table: its exits have no classes to begin from.
+    """
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
+    form = None if known is None else known.settings_type.model_fields.get("form")
+    if form is None or "pretrained" not in get_args(form.annotation) or "form" in method:
         return values
-    return {**values, "method": {**method, "form": "pretrained"}}
+    begun = {**method, "form": "pretrained"}
+    data, exits = values.get("data"), method.get("exits", {})
+    language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
+    if language and isinstance(exits, Mapping):
+        begun["exits"] = {"start": "fresh", **exits}  # the form's own start, in closed form, is for classifiers
+    return {**values, "method": begun}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:
