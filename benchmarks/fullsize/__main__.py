@@ -21,7 +21,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fullsize import llama, texts, vision
+from benchmarks.fullsize import ledger, llama, texts, vision
 from benchmarks.fullsize.tasks import Measured, Record
 
 PAPER = {"memory": -0.22, "time": -0.24}
@@ -92,17 +92,20 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, default=Path("../shared/data/twitter_financial_news/train.csv.gz"))
     parser.add_argument("--samples", type=int, default=4, help="texts of the language model's task")
     parser.add_argument("--cap", type=float, default=5.0, help="GiB of the language model's process")
-    parser.add_argument("--predict", action="store_true", help="of `texts` the ledger alone; nothing is measured")
+    parser.add_argument("--predict", action="store_true", help="the ledger alone; nothing is measured")
     parser.add_argument("--record", type=Path, default=Path("runs/fullsize.jsonl"))
     chosen = parser.parse_args()
     record = Record(chosen.record)
+    console = Console(width=180)
     if "vision" in chosen.parts:
+        for name in chosen.recipes:
+            console.print(ledger.table(name))
+    if "vision" in chosen.parts and not chosen.predict:
         with tempfile.TemporaryDirectory() as folder:
             vision.run(record, chosen.recipes, chosen.methods, Path(folder), chosen.batch)
-    if "llama" in chosen.parts:
+    if "llama" in chosen.parts and not chosen.predict:
         cap = int(chosen.cap * 2**30)
         llama.run(record, chosen.weights, chosen.texts, chosen.rates, chosen.methods, chosen.samples, cap)
-    console = Console(width=180)
     if "texts" in chosen.parts:
         if not chosen.predict:
             texts.run(record)

@@ -78,7 +78,7 @@ def measure(part: str, world: World, server: Server, order: Order, devices: int,
     ledger: Ledger = trainer.memory(member.samples)
     setup = Setup(
         member.name, world.recipe.model_dump(mode="json"), world.config.to_dict(), list(world.bundle.class_names),
-        memory=cap, threads=1,
+        trusted=True, memory=cap, threads=1,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         files = Job(*(str(Path(folder) / name) for name in ("task", "update", "remembered")))
