@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +123,10 @@ class Task:
         return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
 
 
+NEEDED_REPORT = frozenset({"prefix_recomputed"})
+"""Of a report, what the server acts on: it follows from the settings, not from the data."""
+
+
 @dataclass(frozen=True, eq=False)
 class Update:
     """What a device learned: only what it trained, as the difference to what it received."""
@@ -138,6 +142,10 @@ class Update:
     report: Mapping[str, Any] = field(default_factory=dict)
     """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""
     extras: Weights = field(default_factory=dict)
+
+    def without_figures(self) -> Update:
+        """The same without what tells of the data in its report."""
+        return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
         meta = {

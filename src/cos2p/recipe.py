@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
@@ -57,6 +58,7 @@ class Recipe(Settings):
     fleet: FleetSettings
     training: TrainingSettings = TrainingSettings()
     schedule: ScheduleSettings
+    privacy: PrivacySettings = PrivacySettings()
     method: dict[str, Any] = Field(default={"name": "cos2p"}, description="`name` and the method's own settings.")
     run: RunSettings = RunSettings()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -94,6 +94,11 @@ class FleetSettings(Settings):
     )
     heartbeat_seconds: float = Field(
         default=60.0, ge=0, description="Seconds of silence after which the server takes a device for gone."
+    )
+    reports: Literal["minimal", "full"] = Field(
+        default="minimal",
+        description="What a real fleet's devices tell beside their updates: nothing more than the run needs; or losses "
+        "and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
     )
     begins_at: str = Field(
         default="00:00", pattern=rf"^{_TIME}$", description="Time of day at virtual second 0, for `online`."

@@ -14,10 +14,11 @@ composes named parts and answers a few questions; it has no loop and does no I/O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
@@ -63,6 +64,7 @@ class RunContext:
     seed: int
     enforce_memory: bool = True
     """Refuse tasks that do not fit a device's memory."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
         """The spec with as much of the token tables as `training.embeddings` gives this member.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from cos2p.numerics.likelihood import perplexity
-from cos2p.report.words import duration, percent, printable
+from cos2p.report.words import duration, epsilon_words, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.tiers import tiers
@@ -102,6 +102,9 @@ class Progress:
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
+        """How good the clients' own submodels are; in a private run, which tells nothing of them, what it costs."""
+        if self.figures.spent is not None:
+            return epsilon_words(vars(self.figures.spent))
         loss = self.figures.client_mean("loss")
         if loss is not None:
             return f"clients' perplexity {perplexity(loss):.4g}"

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.report.words import count, duration, percent, printable, without_training
+from cos2p.report.words import count, duration, epsilon_words, percent, printable, without_training
 from cos2p.tracking.tiers import tiers
 from cos2p.units import format_bytes
 
@@ -54,6 +54,7 @@ def _figures(result: Mapping[str, Any]) -> Table:
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
         ("coverage", coverage_words(result["n_star"])),
         ("staleness τ", staleness_words(result["staleness"])),
+        ("privacy", epsilon_words(result.get("privacy"))),
         ("refused", count(result["refused"], "update") if result["refused"] else ""),
         ("ended by", _ending(result.get("finished"))),
     ):

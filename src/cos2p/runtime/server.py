@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Merge as MergePart
+from cos2p.aggregation.privacy.clipping import Draw
+from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
@@ -29,17 +33,31 @@ from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Bench,
+    ClientLeft,
     Dispatch,
     Drop,
     Finish,
     Merge,
     News,
     StartTimer,
+    Stop,
     UpdateArrived,
     UpdateRejected,
 )
 from cos2p.runtime.shelves import Shelves
-from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
+from cos2p.seeding import torch_rng
+from cos2p.tracking.event_kinds import (
+    BUDGET_SPENT,
+    Aggregated,
+    Benched,
+    Dispatched,
+    Dropped,
+    Event,
+    Left,
+    Merged,
+    Refused,
+    Spent,
+)
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
@@ -76,12 +94,27 @@ class Done:
 Effect = Send | Timer | Event | NewVersion | Done
 
 
+def _privacy(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
+
+
 class Server:
-    def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
+    def __init__(self, context: RunContext, method: Method, weights: Weights, draw: Draw | None = None) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context, self.method = context, method
+        self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
         self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
-        self.merge = method.merge()
+        self.merge = self._make_merge(method)
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
@@ -116,6 +149,8 @@ class Server:
 
         One that is refused changes nothing but this: its sender has done with its task and gets a new one.
         """
+        if self.privacy is not None and sender in self.context.members:
+            self.privacy.received(sender)
         ticket = self.coordinator.in_flight().get(sender)
         if ticket is None:
             return [Refused(client=sender, task="", reason="it has no open task")]
@@ -130,7 +165,7 @@ class Server:
                 order,
                 self.context.config,
                 make_trainer(self.context.config, order),
-                max_rms=self.context.schedule.max_update_rms,
+                max_rms=self._largest_rms(),
                 max_samples=self.context.members[sender].samples,
             )
         except UpdateRefused as refusal:
@@ -151,10 +186,18 @@ class Server:
         self.context = replace(self.context, members={**self.context.members, member.name: member})
         method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
-        merge = method.merge()
+        merge = self._make_merge(method)
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
         self.coordinator.rules = self._rules(self.coordinator.version)
+
+    def _largest_rms(self) -> float:
+        limit = self.context.schedule.max_update_rms
+        return limit if self.privacy is None else self.privacy.largest_rms(limit)
+
+    def _make_merge(self, method: Method) -> MergePart:
+        own = method.merge()
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
     def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
@@ -213,7 +256,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects.append(self._dispatch(action))
+                effects += self._dispatch(action) if self._affords(action.client) else self._let_go(action.client)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -224,7 +267,18 @@ class Server:
                 effects.append(Done(action.reason))
         return effects
 
-    def _dispatch(self, action: Dispatch) -> Send:
+    def _affords(self, client: str) -> bool:
+        return self.privacy is None or self.privacy.account.allows(client)
+
+    def _let_go(self, client: str) -> list[Effect]:
+        """The client has spent its privacy budget. When all have, the run is over."""
+        effects: list[Effect] = [Left(client=client, reason=BUDGET_SPENT)]
+        effects += self._carry_out(self.coordinator.handle(ClientLeft(client)))
+        if not any(map(self._affords, self.context.members)):
+            effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
+        return effects
+
+    def _dispatch(self, action: Dispatch) -> list[Effect]:
         member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
@@ -253,10 +307,12 @@ class Server:
         order = self._as_needed(order)
         if assignment.drift is not None:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
+        if self.privacy is not None:
+            check_covered(order, self.context.config, training.embeddings)
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        return Send(order)
+        return [Send(order)]
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
         """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""
@@ -328,6 +384,9 @@ class Server:
             self.weights,
         )
         self.method.accepted(order, update)
+        if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
+            self.privacy.merged(action.client)
+            update, size = update.without_figures(), 0.0
         for block in range(update.spec.frozen, update.spec.top):
             self.trained[block] += 1
         return Merged(
@@ -359,7 +418,28 @@ class Server:
         self.shelves.moved(before, self.weights)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
-        return [closed, NewVersion(action.version)]
+        return [closed, *self._spent(), NewVersion(action.version)]
+
+    def _spent(self) -> list[Effect]:
+        """A round is closed: what the run has cost so far."""
+        if self.privacy is None:
+            return []
+        account, settings = self.privacy.account, self.privacy.settings
+        account.close_round()
+        return [
+            Spent(
+                epsilon=_finite(account.worst()),
+                delta=settings.delta,
+                budget=settings.epsilon,
+                noise=settings.noise,
+                clip=settings.clip,
+                multiplier=account.multiplier,
+                devices={
+                    client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+                    for client, n in sorted(account.updates.items())
+                },
+            )
+        ]
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
@@ -399,7 +479,9 @@ class Server:
         groups = {f"version.{v}": self.versions[v] for v in self.versions.held}
         groups |= {f"merge.{name}": group for name, group in self.merge.state().items()}
         groups["method"] = tensors
+        private = {} if self.privacy is None else {"privacy": self.privacy.state()}
         return {
+            **private,
             "coordinator": self.coordinator.to_dict(),
             "current": self.versions.current,
             "orders": [order.to_dict() for order in self.orders.values()],
@@ -411,6 +493,9 @@ class Server:
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules(self.coordinator.version)
+        if self.privacy is not None:
+            self.privacy.load_state(values["privacy"])
+            self.merge = self._make_merge(self.method)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():

@@ -175,7 +175,8 @@ class Simulation(Session):
         member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
         trainer = make_trainer(self.world.config, order)
-        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data))
+        widths = self.world.shards[order.client].widths
+        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data), widths)
         self.log(self.server.dispatched(order, len(data), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:

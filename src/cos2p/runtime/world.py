@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cos2p.aggregation.privacy.guard import with_multiplier
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.device import Device
@@ -42,9 +44,17 @@ def build_world(recipe: Recipe) -> World:
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
-    shards = _deal(recipe, bundle, devices)
+    shards = deal_shards(recipe, bundle, devices)
     members = {device.name: _member(recipe, config, device, group, shards[device.name]) for device, group in devices}
-    context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
+    context = RunContext(
+        config,
+        members,
+        recipe.training,
+        recipe.schedule,
+        recipe.seed,
+        recipe.fleet.enforce_memory,
+        private_settings(recipe),
+    )
     return World(recipe, bundle, config, context, shards)
 
 
@@ -55,6 +65,11 @@ def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGr
         tables = held_tables(config, training.embeddings, rows)
         rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
     return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
+
+
+def private_settings(recipe: Recipe) -> PrivacySettings:
+    """The recipe's, with the noise multiplier that follows from it."""
+    return with_multiplier(recipe.privacy, recipe.schedule, len(fleet_devices(recipe)))
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
@@ -112,7 +127,8 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
     return devices
 
 
-def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+def deal_shards(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+    """Every device's part of the data, by its name."""
     train, settings = bundle.train, recipe.partition
     weights = [group.share if group.share is not None else group.batch for _, group in devices]
     labels = train.strata()

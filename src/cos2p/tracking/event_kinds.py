@@ -21,6 +21,9 @@ Window = Annotated[list[int], "first block that trains, and the one after the la
 NOBODY_LEFT = "no device is left that could answer"
 """Why a run ended before its rounds or updates were done, if that is why."""
 
+BUDGET_SPENT = "the privacy budget is spent"
+"""Why a device leaves, and why a run ended, if that is why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -145,6 +148,19 @@ class Aggregated(Event):
     n_star: Annotated[int, "N*: fewest updates that held any one head or unit"]
     heads: Annotated[list[list[int]], "per block and head: how many updates held it"]
     units: Annotated[list[list[float]], "per block: how many updates held a unit, at least and on average"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent(Event):
+    """What the run has cost in privacy so far, after each round of a private run."""
+
+    epsilon: Annotated[float | None, "ε of the device that took part most; null: infinite, there is no noise"]
+    delta: Annotated[float, "δ"]
+    budget: Annotated[float | None, "ε that no device goes beyond; null: none"]
+    noise: Annotated[str, "`central` or `local`"]
+    clip: Annotated[float, "C: largest norm of an update"]
+    multiplier: Annotated[float, "σ: noise in units of C"]
+    devices: Annotated[dict[str, dict[str, float | None]], "by name: `updates` so far, and what they cost, `epsilon`"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +304,7 @@ _LOGGED: tuple[type[Event], ...] = (
     Arrived,
     Merged,
     Aggregated,
+    Spent,
     Evaluated,
     Traffic,
     Finished,

@@ -29,6 +29,7 @@ from cos2p.tracking.event_kinds import (
     Merged,
     Refused,
     Resumed,
+    Spent,
     Started,
 )
 from cos2p.tracking.events import read_events
@@ -78,6 +79,8 @@ class RunFigures:
         self._best_merit = -math.inf
         self.since_best = 0
         """Evaluations on validation samples that were no better."""
+        self.spent: Spent | None = None
+        """What a private run has cost."""
         self.finished: str | None = None
         self._round_start = 0.0
         self._round: list[Merged] = []
@@ -110,6 +113,9 @@ class RunFigures:
             self._end_spells(event.t)
         for device in self.devices.values():
             device.task = None
+
+    def _on_spent(self, event: Spent) -> None:
+        self.spent = event
 
     # ------------------------------------------------------------ devices
 
@@ -303,9 +309,16 @@ class RunFigures:
             "bytes_down": self.total("bytes_down"),
             "n_star": self.n_star,
             "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
+            **self._privacy(),
             "seed": self.started.seed if self.started is not None else None,
             "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
         }
+
+    def _privacy(self) -> dict[str, Any]:
+        """What a private run cost; nothing of another."""
+        if self.spent is None:
+            return {}
+        return {"privacy": {name: getattr(self.spent, name) for name in self.spent.names if name != "t"}}
 
     def _device_result(self, name: str, device: DeviceFigures) -> dict[str, Any]:
         return {

@@ -96,6 +96,8 @@ class Header(TypedDict):
     """Of a shallower exit that is better than the deepest at the last evaluation; null if there is none."""
     clients: float | None
     """Top-1 of the clients' own submodels on their own test part, averaged over their samples."""
+    privacy: str
+    """What a private run has cost so far, in words; empty for any other."""
     n_star: int | None
     """The fewest updates that held any segment, over all rounds. 0: some segment stood still in some round."""
     refused: int

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
@@ -38,7 +39,7 @@ from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, 
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
-from cos2p.runtime.world import first_weights
+from cos2p.runtime.world import first_weights, private_settings
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     Arrived,
@@ -98,9 +99,16 @@ class Driver(Session):
         """Make the server for those who are here now. More may come."""
         recipe, known = self.recipe, {member.name: member for member in members}
         context = RunContext(
-            self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory
+            self.config,
+            known,
+            recipe.training,
+            recipe.schedule,
+            recipe.seed,
+            recipe.fleet.enforce_memory,
+            private_settings(recipe),
         )
-        self.server = Server(context, build_method(recipe.method, context), first_weights(recipe, self.config))
+        method = build_method(recipe.method, context)
+        self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 
