@@ -94,14 +94,12 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    """Where the model is pretrained, the method's own defaults for such models, of settings that are not named."""
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
-        return values
-    return {**values, "method": {**method, "form": "pretrained"}}
+    return values if known is None else {**values, "method": {**known.pretrained, **method}}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -44,6 +44,8 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
+    pretrained: ClassVar[Mapping[str, Any]] = {"form": "pretrained"}
+    frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
