@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from cos2p.methods import methods
+from cos2p.models.sizes import SIZES, model
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
 from cos2p.runtime.world import build_world
@@ -14,8 +15,12 @@ from cos2p.submodel.rates import cut
 from tests.methods.played import first_orders
 
 SHIPPED = [
-    "cifar10-mini", "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "minilm-banking77", "quickstart",
+    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
+    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
+    "minilm-banking77", "omniglot-drawers", "quickstart", "shakespeare-roles",
 ]  # fmt: skip
+CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
+"""Shapes of the recipes' checkpoints, which come apart from the package."""
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",
     "jetson-xavier-nx-16gb",
@@ -54,10 +59,13 @@ def test_the_papers_fleets() -> None:
     """Table "Detailed implementation": (board, number, R, batch)."""
     fleets = {
         name: [(g.preset, g.count, g.rate, g.batch) for g in Recipe.load(name).fleet.devices]
-        for name in ("e1", "e2", "e3")
+        for name in ("e1", "e2", "e3", "bert-small-agnews", "bert-small-sst2")
     }
+    e1 = [(NX8, 1, 1 / 16, 8), (AGX, 3, 9 / 16, 64), (ORIN, 4, 9 / 16, 128)]
     assert fleets == {
-        "e1": [(NX8, 1, 1 / 16, 8), (AGX, 3, 9 / 16, 64), (ORIN, 4, 9 / 16, 128)],
+        "e1": e1,
+        "bert-small-agnews": e1,
+        "bert-small-sst2": e1,
         "e2": [(NX8, 1, 1 / 16, 8), (NX16, 2, 1 / 16, 32), (AGX, 3, 1 / 16, 64), (ORIN, 10, 9 / 16, 128)],
         "e3": [(NX8, 1, 1 / 64, 8), (NX16, 2, 1 / 16, 32), (AGX, 3, 1 / 4, 64), (ORIN, 10, 9 / 16, 128)],
     }
@@ -96,7 +104,7 @@ def test_the_papers_hyperparameters(
 def test_comments_about_depth_are_true(name: str) -> None:
     """`rate = 0.0625  # 2 of 8 blocks ...`: the first number in the comment is the window's depth."""
     recipe = Recipe.load(name)
-    config = recipe.model.config(image=recipe.model.patch or 16)
+    config = CHECKPOINTS.get(name) or recipe.model.config(image=recipe.model.patch or 16)
     for line in recipe_text(name).splitlines():
         value, _, comment = line.partition("#")
         if value.startswith("rate") and " blocks" in comment:
@@ -117,6 +125,23 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.data.test_samples == 0  # the whole official test set at the end
     assert recipe.data.validation_fraction > 0
     assert recipe.training.lr_schedule == "cosine"
+
+
+@pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini"])
+def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
+    """Bearish, bullish, neutral there; negative, neutral, positive here."""
+    names = Recipe.load(name).data.label_names
+    assert names.train == ("negative", "positive", "neutral")
+    assert names.test == ("negative", "neutral", "positive")
+
+
+@pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini"])
+def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> None:
+    recipe = Recipe.load(name)
+    assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
+    assert recipe.schedule.updates is not None
+    assert recipe.schedule.updates % 8 == 0
+    assert recipe.data.validation_fraction > 0
 
 
 def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_its_part() -> None:

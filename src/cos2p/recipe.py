@@ -18,7 +18,7 @@ from cos2p.methods import method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
-from cos2p.settings import Settings, problems
+from cos2p.settings import Settings, merged_tables, problems
 from cos2p.training.settings import TrainingSettings
 
 
@@ -48,7 +48,9 @@ class Recipe(Settings):
 
     name: str = Field(min_length=1, description="What the run is called.")
     description: str = Field(default="", description="One line for `cos2p recipes ls`.")
-    seed: int = Field(default=0, ge=0, description="The same seed gives the same run, bit for bit.")
+    seed: int = Field(
+        default=0, ge=0, description="The same seed gives the same run, bit for bit on one kind of processor."
+    )
     model: ModelSettings = ModelSettings()
     data: DataConfig = DataConfig()
     partition: PartitionSettings = PartitionSettings()
@@ -94,12 +96,16 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the model is pretrained, the method's own defaults for such models, of settings that are not named."""
+    """Where the model is pretrained, the method's own defaults for such models, below what is named."""
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    return values if known is None else {**values, "method": {**known.pretrained, **method}}
+    if known is None:
+        return values
+    data = values.get("data")
+    language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
+    return {**values, "method": merged_tables(known.pretrained(language), method)}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -34,6 +34,12 @@ def find_all(path: str, name: str) -> list[Path]:
     raise _not_found(wanted)
 
 
+def checkpoint_folder(name: str) -> str:
+    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none."""
+    expanded = _expand(name)
+    return next((str(place) for place in places(Path(expanded)) if place.is_dir()), expanded)
+
+
 def _joined(path: str, name: str) -> Path:
     return Path(_expand(path)) / _expand(name)
 

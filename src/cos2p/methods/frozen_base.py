@@ -44,7 +44,11 @@ class FrozenBaseMethod(Method):
 
     trainers: ClassVar[tuple[type[Trainer], ...]] = (LoraTrainer, StatisticsTrainer)
     settings: FrozenBaseSettings
-    pretrained: ClassVar[Mapping[str, Any]] = {"start": "discriminant"}
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        """The head starts in closed form, as Co-S²P's does there."""
+        return {} if language else {"start": "discriminant"}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)

@@ -44,7 +44,8 @@ def note_words(event: Event) -> str | None:
         "unfit": "cannot take part",
         "lowered": "gets a smaller submodel",
     }.get(event.kind)
-    if said is None or not isinstance(event, DeviceEvent):
+    back = getattr(event, "until", None) is not None  # by its hours: no trouble
+    if said is None or back or not isinstance(event, DeviceEvent):
         return None
     why = getattr(event, "reason", None)
     reason = f": {printable(why)}" if why else ""

@@ -9,6 +9,7 @@ import numpy as np
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.device import Device
+from cos2p.devices.draw import group_devices
 from cos2p.devices.rates import choose_rate
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
@@ -103,9 +104,11 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
     counts: dict[str, int] = {}
     for group in recipe.fleet.devices:
         base = group.name or group.preset
-        for _ in range(group.count):
-            counts[base] = counts.get(base, 0) + 1
-            devices.append((group.device(f"{base}-{counts[base]}"), group))
+        first = counts.get(base, 0) + 1
+        counts[base] = first + group.count - 1
+        names = [f"{base}-{number}" for number in range(first, first + group.count)]
+        made = group_devices(group, names, recipe.seed, recipe.fleet.begins_at)
+        devices += [(device, group) for device in made]
     return devices
 
 

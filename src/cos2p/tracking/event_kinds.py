@@ -257,6 +257,7 @@ class Left(DeviceEvent):
     """The server takes a device for gone: it said goodbye, or was silent for `fleet.heartbeat_seconds`."""
 
     reason: Reason | None = None
+    until: Annotated[float | None, "simulation: when its next session begins, if it has sessions"] = None
 
 
 # ---------------------------------------------------------------- told to listeners alone

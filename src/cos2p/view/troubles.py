@@ -22,7 +22,7 @@ class Troubles:
         self.total = 0
 
     def feed(self, event: Event) -> None:
-        if event.kind in KINDS:
+        if event.kind in KINDS and getattr(event, "until", None) is None:  # who will be back is no trouble
             self.total += 1
             self._last.append(event)
 
