@@ -130,10 +130,9 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
 @pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini"])
 def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
     """Bearish, bullish, neutral there; negative, neutral, positive here."""
-    assert Recipe.load(name).data.label_names == {
-        "train": ("negative", "positive", "neutral"),
-        "test": ("negative", "neutral", "positive"),
-    }
+    names = Recipe.load(name).data.label_names
+    assert names.train == ("negative", "positive", "neutral")
+    assert names.test == ("negative", "neutral", "positive")
 
 
 @pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -102,13 +102,15 @@ def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
+    form = None if known is None else known.settings_type.model_fields.get("form")
+    if form is None or "pretrained" not in get_args(form.annotation) or "form" in method:
         return values
-    method = {**method, "form": "pretrained"}
+    begun = {**method, "form": "pretrained"}
     data, exits = values.get("data"), method.get("exits", {})
-    if isinstance(data, Mapping) and data.get("task") == "language-modeling" and isinstance(exits, Mapping):
-        method["exits"] = {"start": "fresh", **exits}
-    return {**values, "method": method}
+    language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
+    if language and isinstance(exits, Mapping):
+        begun["exits"] = {"start": "fresh", **exits}  # the form's own start, in closed form, is for classifiers
+    return {**values, "method": begun}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 
+from cos2p.numerics.likelihood import perplexity
 from cos2p.report.words import duration, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figures import RunFigures
@@ -91,9 +92,14 @@ class Progress:
             return "server –"
         chance = (found.started.data or {}).get("chance") if found.started is not None else None
         worth = f"; chance {percent(chance)}" if chance is not None else ""
+        if found.judged_by == "perplexity":
+            return f"server perplexity {found.last:.4g} (best {found.best[0]:.4g}, {found.part})"
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
+        loss = self.figures.client_mean("loss")
+        if loss is not None:
+            return f"clients' perplexity {perplexity(loss):.4g}"
         return f"clients {percent(self.figures.client_mean('top1'))}"
 
     def trouble_words(self, names: int = 3) -> str:

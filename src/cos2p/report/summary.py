@@ -68,9 +68,17 @@ def _figures(result: Mapping[str, Any]) -> Table:
 def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
     if result.get(f"{prefix}top1") is None:
         return ""
-    names = {"top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of five classes or fewer
-    known = {words: result.get(prefix + name) for name, words in names.items()}
-    return " · ".join(f"{words} {percent(share)}" for words, share in known.items() if share is not None) + worth
+    numbers = {"perplexity": "perplexity", "loss": "loss"}  # of language models
+    shares = {"answers": "right answers", "top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of a few classes
+    found = [
+        f"{words} {value:.4g}" for name, words in numbers.items() if (value := result.get(prefix + name)) is not None
+    ]
+    found += [
+        f"{words} {percent(value)}"
+        for name, words in shares.items()
+        if (value := result.get(prefix + name)) is not None
+    ]
+    return " · ".join(found) + worth
 
 
 def better_exit_words(result: Mapping[str, Any]) -> str:
@@ -79,11 +87,15 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
     'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %'
     """
-    exits, best = result.get("exits") or {}, result.get("best_exit")
+    perplexities = result.get("exits_perplexity")
+    exits, best = perplexities or result.get("exits") or {}, result.get("best_exit")
     deepest = max(exits, key=int, default=None)
     if best is None or deepest is None or str(best) == deepest or str(best) not in exits:
         return ""
-    return f"exit {best} of {deepest}: top-1 {percent(exits[str(best)])}, the deepest has {percent(exits[deepest])}"
+    here, there = exits[str(best)], exits[deepest]
+    if perplexities:
+        return f"exit {best} of {deepest}: perplexity {here:.4g}, the deepest has {there:.4g}"
+    return f"exit {best} of {deepest}: top-1 {percent(here)}, the deepest has {percent(there)}"
 
 
 def coverage_words(n_star: int | None) -> str:

@@ -8,6 +8,7 @@ to the last bit.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -31,7 +32,17 @@ from cos2p.tracking.event_kinds import (
     Started,
 )
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figure_parts import SCORES, DeviceFigures, RoundFigures, best_exit, deepest, number
+from cos2p.tracking.figure_parts import (
+    SCORES,
+    DeviceFigures,
+    RoundFigures,
+    best_exit,
+    deepest,
+    judged_by,
+    likelihood_figures,
+    merit,
+    number,
+)
 
 _FACTS = ("rate", "samples", "batch", "memory", "flops")
 
@@ -61,7 +72,10 @@ class RunFigures:
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
         self.best: tuple[float, int] | None = None
-        """Best top-1 and the version that had it."""
+        """Best top-1, of a language model perplexity, and the version that had it."""
+        self.judged_by = "top1"
+        """What `last` and `best` are: `top1`, or `perplexity`."""
+        self._best_merit = -math.inf
         self.since_best = 0
         """Evaluations on validation samples that were no better."""
         self.finished: str | None = None
@@ -224,12 +238,14 @@ class RunFigures:
     def _on_evaluated(self, event: Evaluated | Finished) -> None:
         self.evaluated = event
         part: Literal["validation", "test"] = "validation" if event.validation else "test"
-        score = deepest(getattr(event, part)).get("top1")
-        if score is None:
+        scores = deepest(getattr(event, part))
+        found = merit(scores)
+        if found is None:
             return
-        self.part, self.last = part, score
-        if self.best is None or score > self.best[0]:
-            self.best, self.since_best = (score, event.version), 0
+        self.judged_by = judged_by(scores)
+        self.part, self.last = part, scores[self.judged_by]
+        if self.best is None or found > self._best_merit:
+            self.best, self.since_best, self._best_merit = (self.last, event.version), 0, found
         elif part == "validation":
             self.since_best += 1
 
@@ -274,6 +290,7 @@ class RunFigures:
             **{name: top.get(name) for name in SCORES},
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
+            **likelihood_figures(test, top, chosen, self.client_mean),
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
             "best_exit": self.best_exit,
             "ru": self.ru,

@@ -178,7 +178,7 @@ class Evaluations(TypedDict):
     t: list[float]
     """When that version was made."""
     validation: dict[str, list[float | None]]
-    """"top1", "top5", "f1" at the deepest exit."""
+    """"top1", "top5", "f1" at the deepest exit; of a language model also "loss" and "perplexity", and "answers"."""
     test: dict[str, list[float | None]]
     exits: list[int]
     """Depths, ascending."""
@@ -406,7 +406,7 @@ class Study(TypedDict):
     name: str
     """Its folder."""
     kind: str
-    """compare, ablate, sweep; empty while it only searches and has no study.json."""
+    """compare, ablate, sweep, frontier; empty while it only searches and has no study.json."""
     title: str
     recipe: str
     command: str
