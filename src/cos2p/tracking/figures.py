@@ -18,6 +18,7 @@ from cos2p.tracking.event_kinds import (
     Arrived,
     Died,
     Dispatched,
+    Doubted,
     Evaluated,
     Event,
     Failed,
@@ -29,6 +30,7 @@ from cos2p.tracking.event_kinds import (
     Merged,
     Refused,
     Resumed,
+    Spent,
     Started,
 )
 from cos2p.tracking.events import read_events
@@ -78,6 +80,8 @@ class RunFigures:
         self._best_merit = -math.inf
         self.since_best = 0
         """Evaluations on validation samples that were no better."""
+        self.spent: Spent | None = None
+        """What a private run has cost."""
         self.finished: str | None = None
         self._round_start = 0.0
         self._round: list[Merged] = []
@@ -111,6 +115,9 @@ class RunFigures:
         for device in self.devices.values():
             device.task = None
 
+    def _on_spent(self, event: Spent) -> None:
+        self.spent = event
+
     # ------------------------------------------------------------ devices
 
     def _meet(self, name: str, facts: Mapping[str, Any]) -> DeviceFigures:
@@ -140,6 +147,9 @@ class RunFigures:
     def _on_arrived(self, event: Arrived) -> None:
         device = self._done(event)
         device.bytes_up += event.bytes
+
+    def _on_doubted(self, event: Doubted) -> None:
+        self._meet(event.client, {}).doubted += 1
 
     def _on_failed(self, event: Failed) -> None:
         self._done(event).failed += 1
@@ -303,9 +313,16 @@ class RunFigures:
             "bytes_down": self.total("bytes_down"),
             "n_star": self.n_star,
             "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
+            **self._privacy(),
             "seed": self.started.seed if self.started is not None else None,
             "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
         }
+
+    def _privacy(self) -> dict[str, Any]:
+        """What a private run cost; nothing of another."""
+        if self.spent is None:
+            return {}
+        return {"privacy": {name: getattr(self.spent, name) for name in self.spent.names if name != "t"}}
 
     def _device_result(self, name: str, device: DeviceFigures) -> dict[str, Any]:
         return {
