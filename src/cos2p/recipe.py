@@ -10,9 +10,11 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
+from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class, method_settings, methods
@@ -59,6 +61,8 @@ class Recipe(Settings):
     training: TrainingSettings = TrainingSettings()
     schedule: ScheduleSettings
     privacy: PrivacySettings = PrivacySettings()
+    robust: RobustSettings = RobustSettings()
+    attack: AttackSettings = AttackSettings()
     method: dict[str, Any] = Field(default={"name": "cos2p"}, description="`name` and the method's own settings.")
     run: RunSettings = RunSettings()
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cos2p.cli import ablate, compare, coverage, fleet, frontier, profile, recipes, report, run, sweep, watch
+from cos2p.cli import ablate, attack, compare, coverage, fleet, frontier, profile, recipes, report, run, sweep, watch
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain
 from cos2p.errors import Cos2pError
 
@@ -67,6 +67,7 @@ app.command("run", epilog=EXIT_CODES)(run.run)
 app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
+app.command("attack", epilog=EXIT_CODES)(attack.attack)
 app.command("frontier", epilog=EXIT_CODES)(frontier.frontier)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)
 app.command("report", epilog=EXIT_CODES)(report.report)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
@@ -65,6 +66,7 @@ class RunContext:
     enforce_memory: bool = True
     """Refuse tasks that do not fit a device's memory."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    robust: RobustSettings = field(default_factory=RobustSettings)
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
         """The spec with as much of the token tables as `training.embeddings` gives this member.

@@ -38,6 +38,7 @@ def note_words(event: Event) -> str | None:
         "failed": "task failed",
         "dropped": "update dropped",
         "benched": "gets no more tasks",
+        "doubted": "is not believed",
         "lost": "lost its task in a restart",
         "died": "fell silent",
         "left": "is gone",

@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 
 from cos2p.aggregation.privacy.clipping import as_it_leaves
+from cos2p.devices.attacks import spoil
 from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import run_task
@@ -105,6 +106,8 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
         update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
+    if task.order.client in _world.liars:
+        update = spoil(update, task.order, _world.recipe.attack)
     return TaskOutcome(update.to_bytes(), pack_memory(remembered))
 
 

@@ -38,6 +38,11 @@ class World:
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
 
+    @property
+    def liars(self) -> tuple[str, ...]:
+        """Devices that a simulation lets send something else than they learned."""
+        return self.recipe.attack.liars(self.context.names)
+
 
 def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
@@ -54,8 +59,11 @@ def build_world(recipe: Recipe) -> World:
         recipe.seed,
         recipe.fleet.enforce_memory,
         private_settings(recipe),
+        recipe.robust,
     )
-    return World(recipe, bundle, config, context, shards)
+    world = World(recipe, bundle, config, context, shards)
+    _ = world.liars  # names that the fleet does not have are told before anything runs
+    return world
 
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:

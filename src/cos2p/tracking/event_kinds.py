@@ -234,9 +234,20 @@ class Failed(DeviceEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Benched(DeviceEvent):
-    """A device failed too often in a row and gets no more tasks until it joins anew."""
+    """A device failed too often in a row and gets no more tasks until it joins anew; or, where the recipe says so, its
+    updates kept pointing elsewhere, and it gets no more in this run."""
 
     task: Annotated[str, "empty"]
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubted(DeviceEvent):
+    """An update did not count in full: it points elsewhere than those of the others (`robust.suspicion`)."""
+
+    task: Task
+    agreement: Annotated[float, "cosine between the update and what the others say, −1 to 1"]
+    trust: Annotated[float, "how much of the update counted, 0 to 1"]
     reason: Reason
 
 
@@ -312,6 +323,7 @@ _LOGGED: tuple[type[Event], ...] = (
     Dropped,
     Failed,
     Benched,
+    Doubted,
     Lowered,
     Unfit,
     Lost,

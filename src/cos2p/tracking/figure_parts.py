@@ -83,6 +83,8 @@ class DeviceFigures:
     """Merged."""
     refused: int = 0
     failed: int = 0
+    doubted: int = 0
+    """Updates that did not count in full (`robust.suspicion`)."""
     lost: int = 0
     """Tasks it had in hand when it restarted, left or died."""
     bytes_up: int = 0

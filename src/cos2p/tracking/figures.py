@@ -18,6 +18,7 @@ from cos2p.tracking.event_kinds import (
     Arrived,
     Died,
     Dispatched,
+    Doubted,
     Evaluated,
     Event,
     Failed,
@@ -146,6 +147,9 @@ class RunFigures:
     def _on_arrived(self, event: Arrived) -> None:
         device = self._done(event)
         device.bytes_up += event.bytes
+
+    def _on_doubted(self, event: Doubted) -> None:
+        self._meet(event.client, {}).doubted += 1
 
     def _on_failed(self, event: Failed) -> None:
         self._done(event).failed += 1

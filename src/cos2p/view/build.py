@@ -248,6 +248,7 @@ def _device_of_result(name: str, found: dict[str, Any], seconds: float) -> model
         "memory": found.get("memory"),
         "predicted": found.get("peak_memory"),
         "measured": None,
+        "doubted": 0,
         "samples": found.get("samples"),
         "batch": None,
         "flops": None,

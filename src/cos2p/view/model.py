@@ -42,6 +42,9 @@ class BestExit(TypedDict):
     top1: float
     deepest: int
     deepest_top1: float
+    perplexity: float | None
+    """Of language models, which are judged by it; likewise the deepest exit's."""
+    deepest_perplexity: float | None
     part: str
     """The samples that say so: validation, or test where there are no such."""
 
@@ -138,6 +141,8 @@ class Device(TypedDict):
     """Merged."""
     refused: int
     failed: int
+    doubted: int
+    """Updates that did not count in full, because they pointed elsewhere than those of the others."""
     staleness: float | None
     """Mean τ of its merged updates."""
     busy: float
@@ -280,7 +285,7 @@ class Troubles(TypedDict):
     """There may be more than are listed: the list has the last ones."""
     t: list[float]
     kind: list[str]
-    """refused, dropped, failed, lost, died, left, benched, lowered, unfit, unevaluated"""
+    """refused, dropped, failed, lost, died, left, benched, doubted, lowered, unfit, unevaluated"""
     client: list[int]
     """−1: a client that is not in the table of devices, or none; `name` then has its name."""
     name: list[str]

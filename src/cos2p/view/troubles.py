@@ -8,7 +8,19 @@ from cos2p.tracking.event_kinds import Event, Lowered
 from cos2p.view import model
 from cos2p.view.roster import Roster
 
-KINDS = ("refused", "dropped", "failed", "lost", "died", "left", "benched", "lowered", "unfit", "unevaluated")
+KINDS = (
+    "refused",
+    "dropped",
+    "failed",
+    "lost",
+    "died",
+    "left",
+    "benched",
+    "doubted",
+    "lowered",
+    "unfit",
+    "unevaluated",
+)
 LISTED = 1000
 REASON_CHARACTERS = 600
 """A client writes its own reasons; nobody reads more of one than this."""

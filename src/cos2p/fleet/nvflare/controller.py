@@ -23,16 +23,17 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from cos2p import strict_json
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.notices import REVOKED, NoticeReader
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
-from cos2p.fleet.server.inbox import Answered
+from cos2p.fleet.server.inbox import Answered, measured_numbers
 from cos2p.fleet.server.served_run import ServedRun, read_recipe
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.fleet.wire import Head
+from cos2p.fleet.wire import HEAD_VALUES, Head
 from cos2p.processes.children import die_with_parent
 
 TASK = "train"
@@ -128,14 +129,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         task = str(given.props["task"])
         given.data = Shareable()
         try:
-            answer = json.loads(str(result.get("answer") or "{}"))
+            answer = strict_json.loads(str(result.get("answer") or "{}"), HEAD_VALUES)
             if result.get_return_code() != ReturnCode.OK or not isinstance(answer, dict) or not answer:
                 answer = {"failure": f"the device's process answered {result.get_return_code()}"}
             sent = Notice.from_dict(answer["sent"]) if "sent" in answer else None
         except (ValueError, UpdateRefused) as error:
             self._refuse(client, task, f"its answer cannot be read: {error}")
             answer, sent = {"failure": "its answer could not be read"}, None
-        numbers = answer.get("numbers")
         self._driver.answered(
             Answered(
                 client,
@@ -143,7 +143,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
                 sent,
                 str(answer.get("failure", ""))[:1000],
                 answer.get("out_of_memory") is True,
-                numbers if isinstance(numbers, dict) else None,
+                measured_numbers(answer.get("numbers")),
                 answer.get("lacking") is True,
             )
         )

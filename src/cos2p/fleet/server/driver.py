@@ -21,16 +21,17 @@ from typing import Any, Protocol
 
 from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
-from cos2p.errors import BudgetError, TrainingError, UpdateRefused
+from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready
+from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
 from cos2p.fleet.server.members import lowered_rate, member_of
 from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.messages import Order, Update
+from cos2p.messages import Order
+from cos2p.messages.envelope import Buffer, mapped
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
@@ -61,6 +62,14 @@ ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
 
 
+def refuse_attack(recipe: Recipe) -> None:
+    """Devices of a real fleet are not told to lie."""
+    if recipe.attack.kind != "none":
+        raise RecipeError(
+            f"attack.kind is {recipe.attack.kind!r}: only simulations let devices lie; take the [attack] table out"
+        )
+
+
 class Port(Protocol):
     """What the driver asks of a network."""
 
@@ -86,6 +95,7 @@ class Driver(Session):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(recipe, evaluator, tell)
+        refuse_attack(recipe)
         self.config, self.port, self.transfers = config, port, transfers
         self.begun = False
         """Whether there is a server yet: a method is made for the members it begins with."""
@@ -106,6 +116,7 @@ class Driver(Session):
             recipe.seed,
             recipe.fleet.enforce_memory,
             private_settings(recipe),
+            recipe.robust,
         )
         method = build_method(recipe.method, context)
         self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw)
@@ -312,14 +323,15 @@ class Driver(Session):
             self.log(Refused(client=client, task=task, reason=str(refusal)))
             self.carry_out(self.server.handle(TaskFailed(client, task, str(refusal))))
             return
-        self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=dict(answer.numbers or {})))
+        measured = measured_numbers(answer.numbers) or {}
+        self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=measured))
         self.carry_out(self.server.receive(client, update))
         ticket = self.server.coordinator.in_flight().get(client)
         if ticket is not None and ticket.task == task:  # its one answer was to another task: it will not give a second
             self._failed(Answered(client, task, None, "it answered with an update of another task"))
 
     def _failed(self, answer: Answered) -> None:
-        numbers = dict(answer.numbers or {})
+        numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self._lower(answer.client)
@@ -350,9 +362,9 @@ class Driver(Session):
         return [Traffic(client=client, **counts.of(client)) for client in self.server.context.members]
 
 
-def read_update(path: Path) -> bytes | Update:
-    """The bytes; of a large update what they mean, mapped, because reading them would take as much memory again."""
-    return Update.from_file(path) if path.stat().st_size > MAPPED_BYTES else path.read_bytes()
+def read_update(path: Path) -> Buffer:
+    """The bytes; those of a large update mapped, because reading them would take as much memory again."""
+    return mapped(path) if path.stat().st_size > MAPPED_BYTES else path.read_bytes()
 
 
 def _member_dict(member: Member) -> dict[str, Any]:
