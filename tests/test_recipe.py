@@ -212,3 +212,17 @@ def test_the_word_none_is_a_value_where_a_field_has_it() -> None:
 def test_an_infinite_value_survives_the_recipe_as_used() -> None:
     recipe = Recipe.load("quickstart", ["method.window.ratio=inf"])
     assert Recipe.parse(tomllib.loads(recipe_toml(recipe))) == recipe
+
+
+def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
+    base = {**recipe_values("quickstart"), "model": {"pretrained": "some/checkpoint"}}
+    for method, expected in (("fedlora", "discriminant"), ("probe", "discriminant")):
+        found = Recipe.parse({**base, "method": {"name": method}}).method
+        assert (found["name"], found["start"]) == (method, expected)
+    named = Recipe.parse({**base, "method": {"name": "fedlora", "start": "fresh", "form": "ffa"}}).method
+    assert (named["start"], named["form"]) == ("fresh", "ffa")
+    assert Recipe.parse({**base, "method": {"name": "cos2p"}}).method["form"] == "pretrained"
+    assert "start" not in Recipe.parse({**base, "method": {"name": "fedavg"}}).method
+    texts = {**base, "data": {"source": "text", "train": "a.txt", "test": "b.txt", "task": "language-modeling"}}
+    assert Recipe.parse({**texts, "method": {"name": "fedlora"}}).method["start"] == "fresh"
+    assert Recipe.parse({**texts, "method": {"name": "cos2p"}}).method["exits"]["start"] == "fresh"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -21,7 +21,7 @@ from cos2p.methods import method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
-from cos2p.settings import Settings, problems
+from cos2p.settings import Settings, merged_tables, problems
 from cos2p.training.settings import TrainingSettings
 
 
@@ -102,23 +102,16 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named.
-
-    A language model brings its own output table: its exits have no classes to begin from.
-    """
+    """Where the model is pretrained, the method's own defaults for such models, below what is named."""
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    form = None if known is None else known.settings_type.model_fields.get("form")
-    if form is None or "pretrained" not in get_args(form.annotation) or "form" in method:
+    if known is None:
         return values
-    begun = {**method, "form": "pretrained"}
-    data, exits = values.get("data"), method.get("exits", {})
+    data = values.get("data")
     language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
-    if language and isinstance(exits, Mapping):
-        begun["exits"] = {"start": "fresh", **exits}  # the form's own start, in closed form, is for classifiers
-    return {**values, "method": begun}
+    return {**values, "method": merged_tables(known.pretrained(language), method)}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -143,8 +143,15 @@ class Method:
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     gathers_last: bool = False
     """In its last round every device tells something: that one and the one before wait for everybody."""
+    frugal: ClassVar[tuple[str, ...]] = ()
+    """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes."""
+        return {}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context

@@ -93,6 +93,8 @@ class Evaluations:
             "top1": round(scores[str(best)]["top1"], 4),
             "deepest": last,
             "deepest_top1": round(scores[str(last)]["top1"], 4),
+            "perplexity": rounded(scores[str(best)].get("perplexity"), 3),
+            "deepest_perplexity": rounded(scores[str(last)].get("perplexity"), 3),
             "part": part,
         }
 

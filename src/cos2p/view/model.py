@@ -42,6 +42,9 @@ class BestExit(TypedDict):
     top1: float
     deepest: int
     deepest_top1: float
+    perplexity: float | None
+    """Of language models, which are judged by it; likewise the deepest exit's."""
+    deepest_perplexity: float | None
     part: str
     """The samples that say so: validation, or test where there are no such."""
 

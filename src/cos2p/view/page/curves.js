@@ -38,7 +38,7 @@
     const last = scores.exits.length - 1;
     return scores.exits.map((depth, index) => ({
       key: `exit-${depth}`, name: `exit ${depth}${index === last ? ", the deepest" : ""}`, width: index === last ? 2.6 : 1.7, label: String(depth),
-      points: pairs(at, scores.exits_top1[index]), color: spectrum(last ? index / last : 0), dash: index % 2 ? "5 3" : "",
+      points: pairs(at, scores.exits_top1[index]), color: spectrum(last ? index / last : 0), dash: index % 2 && index !== last ? "5 3" : "",
     }));
   }
 
@@ -128,8 +128,12 @@
   };
 
   /** Of a shallower exit that is better than the deepest. */
-  const exitWords = (best) => (best
-    ? `Exit ${best.depth} is better than the deepest: ${percent(best.top1)} against ${percent(best.deepest_top1)} on ${best.part} samples at the last evaluation.` : "");
+  function exitWords(best) {
+    if (!best) return "";
+    const [here, there] = best.perplexity === null || best.perplexity === undefined ? [percent(best.top1), percent(best.deepest_top1)]
+      : [`perplexity ${number(best.perplexity, 2)}`, number(best.deepest_perplexity, 2)];
+    return `Exit ${best.depth} is better than the deepest: ${here} against ${there} on ${best.part} samples at the last evaluation.`;
+  }
 
   cos2p.curveParts = { X, PERCENT, accuracyLines, asTable, baselines };
 })();
