@@ -99,7 +99,7 @@ def _larger_tokenizer() -> None:
         (_gguf, [], ".gguf files are not read"),
         (_missing_shard, [], "names model-2.safetensors, which is not in the folder; download it again"),
         (_cut_in_half, [], "model.safetensors is not a readable safetensors file"),
-        (lambda: None, ["model.pretrained=no/such/thing", "data.tokenizer=model"], "no checkpoint folder at no/such/thing"),
+        (lambda: None, ["model.pretrained=no/such/one", "data.tokenizer=model"], "no checkpoint folder at no/such"),
     ],
 )  # fmt: skip
 def test_one_line_before_anything_starts(
