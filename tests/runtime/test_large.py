@@ -79,7 +79,8 @@ def test_an_update_from_a_file_is_the_update(tmp_path: Path) -> None:
     played = server()
     join_all(played)
     update, path = answer(played, "pi-0"), tmp_path / "update"
-    path.write_bytes(update.to_bytes())
+    update.write(path)
+    assert path.read_bytes() == update.to_bytes()
     read = Update.from_file(path)
     path.unlink()  # what is mapped stays readable
     assert same(read.delta, update.delta)

@@ -149,7 +149,14 @@ class Update:
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
-        meta = {
+        return _pack(self._meta(), d=self.delta, x=self.extras)
+
+    def write(self, path: Path) -> None:
+        """The same into a file, straight from the tensors' memory: bytes would be the update once or twice more."""
+        safetensors.torch.save_file(_named(d=self.delta, x=self.extras), path, metadata=_described(self._meta()))
+
+    def _meta(self) -> dict[str, Any]:
+        return {
             "client": self.client,
             "task": self.task,
             "version": self.version,
@@ -157,7 +164,6 @@ class Update:
             "samples": self.samples,
             "report": dict(self.report),
         }
-        return _pack(meta, d=self.delta, x=self.extras)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Update:
@@ -219,8 +225,15 @@ def load_tensors(data: bytes) -> Weights:
 
 
 def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
-    tensors = {f"{label}/{name}": tensor.contiguous() for label, part in parts.items() for name, tensor in part.items()}
-    return safetensors.torch.save(tensors, metadata={"cos2p": json.dumps(meta)})
+    return safetensors.torch.save(_named(**parts), metadata=_described(meta))
+
+
+def _named(**parts: Mapping[str, Tensor]) -> Weights:
+    return {f"{label}/{name}": tensor.contiguous() for label, part in parts.items() for name, tensor in part.items()}
+
+
+def _described(meta: Mapping[str, Any]) -> dict[str, str]:
+    return {"cos2p": json.dumps(meta)}
 
 
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:

@@ -159,7 +159,7 @@ class _Device:
         update = as_it_leaves(update, self.privacy, fresh_draw)
         update = update if self.setup.report else update.without_figures()
         self.mapped = mapped_bytes()  # now, while the task is still there
-        Path(job.update).write_bytes(update.to_bytes())
+        update.write(Path(job.update))
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))
 
