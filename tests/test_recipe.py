@@ -10,7 +10,7 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import methods
 from cos2p.recipe import Recipe, apply_change, recipe_problems, recipe_values, switch_method
 from cos2p.recipes import recipe_text, shipped_recipes
-from cos2p.runtime.results import recipe_toml
+from cos2p.runtime.recipe_text import recipe_toml
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
@@ -20,6 +20,7 @@ from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, problems
 from cos2p.training.settings import TrainingSettings
+from cos2p.units import parse_bytes
 
 
 class RunSettings(Settings):
@@ -36,6 +37,13 @@ class RunSettings(Settings):
     )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, description="Wall seconds between checkpoints; 0: every round."
+    )
+    device_models: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        default=200_000_000,
+        ge=0,
+        description="Bytes, such as 1GB, for the devices' own submodels in the run folder (`devices/`), an equal share "
+        "for each; one that is larger is not kept. On a fleet each device keeps its own, in its kit, up to so many "
+        "bytes. 0: none. Never changes a result.",
     )
 
 

@@ -40,6 +40,7 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "fleet",
         "fleet.devices",
         "training",
+        "training.savings",
         "schedule",
         "run",
         "method",

@@ -7,7 +7,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cos2p.cli import ablate, compare, coverage, fleet, profile, recipes, report, run, sweep, watch
+from cos2p.cli import (
+    ablate,
+    compare,
+    coverage,
+    evaluate,
+    export,
+    fleet,
+    predict,
+    profile,
+    recipes,
+    report,
+    run,
+    sweep,
+    watch,
+)
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain
 from cos2p.errors import Cos2pError
 
@@ -67,6 +81,9 @@ app.command("run", epilog=EXIT_CODES)(run.run)
 app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
+app.command("predict", epilog=EXIT_CODES)(predict.predict)
+app.command("evaluate", epilog=EXIT_CODES)(evaluate.evaluate)
+app.command("export", epilog=EXIT_CODES)(export.export)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)
 app.command("report", epilog=EXIT_CODES)(report.report)
 app.command("profile", epilog=EXIT_CODES)(profile.profile)

@@ -13,6 +13,7 @@ from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
+from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed
 from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
@@ -66,7 +67,8 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
     world = build_world(recipe)
     for note in world.bundle.notes:
         logging.getLogger(__name__).warning(note)
-    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf")
+    own_models = path / OWN_MODELS if recipe.run.device_models else None
+    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf", own_models)
 
     def tell(event: Event) -> None:
         folder.log.write(event)
@@ -89,6 +91,7 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
         return folder.finish(simulation, time.monotonic() - began)
     finally:
         workers.close()
+        forget_unclaimed(path / OWN_MODELS)
         folder.close()
 
 

@@ -7,6 +7,7 @@ DIR/result.json            the figures, when the run is over
 DIR/stopped.json           why it stopped before that, if it could say so
 DIR/weights.safetensors    the final weights with the whole bank of exits
 DIR/model/                 the final model as a Hugging Face folder
+DIR/devices/               each device's own submodel, as it last tested it (run.device_models)
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.results import check_same_recipe, run_facts, write_results
 from cos2p.runtime.session import Session
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
