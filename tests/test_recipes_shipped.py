@@ -7,11 +7,20 @@ import tomllib
 import pytest
 
 from cos2p.methods import methods
+from cos2p.models.sizes import SIZES, model
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
+from cos2p.runtime.world import build_world
 from cos2p.submodel.rates import cut
+from tests.methods.played import first_orders
 
-SHIPPED = ["cifar10-mini", "e1", "e2", "e3", "fashion-mini", "quickstart"]
+SHIPPED = [
+    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
+    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "iot", "llama-fpb", "llama-fpb-mini", "minilm-banking77",
+    "quickstart",
+]  # fmt: skip
+CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
+"""Shapes of the recipes' checkpoints, which come apart from the package."""
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",
     "jetson-xavier-nx-16gb",
@@ -50,10 +59,13 @@ def test_the_papers_fleets() -> None:
     """Table "Detailed implementation": (board, number, R, batch)."""
     fleets = {
         name: [(g.preset, g.count, g.rate, g.batch) for g in Recipe.load(name).fleet.devices]
-        for name in ("e1", "e2", "e3")
+        for name in ("e1", "e2", "e3", "bert-small-agnews", "bert-small-sst2")
     }
+    e1 = [(NX8, 1, 1 / 16, 8), (AGX, 3, 9 / 16, 64), (ORIN, 4, 9 / 16, 128)]
     assert fleets == {
-        "e1": [(NX8, 1, 1 / 16, 8), (AGX, 3, 9 / 16, 64), (ORIN, 4, 9 / 16, 128)],
+        "e1": e1,
+        "bert-small-agnews": e1,
+        "bert-small-sst2": e1,
         "e2": [(NX8, 1, 1 / 16, 8), (NX16, 2, 1 / 16, 32), (AGX, 3, 1 / 16, 64), (ORIN, 10, 9 / 16, 128)],
         "e3": [(NX8, 1, 1 / 64, 8), (NX16, 2, 1 / 16, 32), (AGX, 3, 1 / 4, 64), (ORIN, 10, 9 / 16, 128)],
     }
@@ -92,13 +104,13 @@ def test_the_papers_hyperparameters(
 def test_comments_about_depth_are_true(name: str) -> None:
     """`rate = 0.0625  # 2 of 8 blocks ...`: the first number in the comment is the window's depth."""
     recipe = Recipe.load(name)
-    config = recipe.model.config(image=recipe.model.patch or 16)
+    config = CHECKPOINTS.get(name) or recipe.model.config(image=recipe.model.patch or 16)
     for line in recipe_text(name).splitlines():
         value, _, comment = line.partition("#")
         if value.startswith("rate") and " blocks" in comment:
             rate = tomllib.loads(value)["rate"]
             claimed = int(comment.split(" blocks")[0].replace(f" of {config.depth}", "").split()[-1])
-            assert claimed == cut(config, rate).blocks, line
+            assert claimed == cut(config, rate, recipe.method["window"]["ratio"]).blocks, line
 
 
 @pytest.mark.parametrize(
@@ -113,3 +125,38 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.data.test_samples == 0  # the whole official test set at the end
     assert recipe.data.validation_fraction > 0
     assert recipe.training.lr_schedule == "cosine"
+
+
+@pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini"])
+def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
+    """Bearish, bullish, neutral there; negative, neutral, positive here."""
+    assert Recipe.load(name).data.label_names == {
+        "train": ("negative", "positive", "neutral"),
+        "test": ("negative", "neutral", "positive"),
+    }
+
+
+@pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini"])
+def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> None:
+    recipe = Recipe.load(name)
+    assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
+    assert recipe.schedule.updates is not None
+    assert recipe.schedule.updates % 8 == 0
+    assert recipe.data.validation_fraction > 0
+
+
+def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_its_part() -> None:
+    """The claim of its first line, by the ledger."""
+    world = build_world(Recipe.load("demo"))
+    needed = world.context.full_memory()
+    assert needed is not None
+    assert f"{needed / 1e6:.1f} MB" in recipe_text("demo")
+    assert all(member.device.memory < needed for member in world.context.members.values())
+    first_orders(world)  # raises BudgetError if a task does not fit
+
+
+def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
+    for name in ("minilm-banking77", "dino-caltech101"):
+        method = Recipe.load(name).method
+        assert method["form"] == "pretrained"
+        assert method["exits"]["start"] == "discriminant"

@@ -33,7 +33,7 @@ def convert(file: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tied = not any(tensor.name == "output.weight" for tensor in reader.tensors)
     _write_shards(_tensors(reader, facts), folder)
-    tokenizer, special = _tokenizer(facts)
+    tokenizer, special = build_tokenizer(facts)
     tokenizer.save(str(folder / "tokenizer.json"))
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
     _write(folder / "config.json", _config(facts, tied))
@@ -110,7 +110,7 @@ def _write_shards(tensors: Iterator[tuple[str, NDArray[np.float16]]], folder: Pa
 # Tokenizers
 
 
-def _tokenizer(facts: dict[str, Any]) -> tuple[Tokenizer, dict[str, str]]:
+def build_tokenizer(facts: dict[str, Any]) -> tuple[Tokenizer, dict[str, str]]:
     """The tokenizer and the names of its special tokens."""
     tokens: list[str] = facts["tokenizer.ggml.tokens"]
     special = {f"{kind}_token": tokens[facts[f"tokenizer.ggml.{name}_token_id"]]

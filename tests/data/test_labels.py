@@ -83,3 +83,28 @@ def test_no_labels_and_no_class_names_are_refused(here: Path) -> None:
     (here / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"bytes\.txt cannot be read as a list of class names"):
         encode([0], classes="bytes.txt")
+
+
+def test_files_that_count_their_classes_differently_agree_by_name() -> None:
+    config = DataConfig(
+        source="csv", train="a.csv", label_names={"train": ("bad", "good", "so-so"), "test": ("bad", "so-so", "good")}
+    )
+    splits = RawSplits(raw(["0", "1", "2"]), raw([1, 2]), raw(["0", "1", "2", "2"], "test.csv"))
+    names, codes = encode_labels(splits, config)
+    assert names == ("bad", "good", "so-so")
+    assert codes["train"].tolist() == [0, 1, 2]
+    assert codes["validation"].tolist() == [1, 2]  # counts as the training file does
+    assert codes["test"].tolist() == [0, 2, 1, 1]
+
+    spelt_out = RawSplits(raw([0, 1, 2]), test=raw(["good", "so-so"]))
+    assert encode_labels(spelt_out, config)[1]["test"].tolist() == [1, 2]
+    with pytest.raises(DataError, match=r"test\.csv: row 0 has label 3, but the classes are 0 to 2"):
+        encode_labels(RawSplits(raw([0, 1, 2]), test=raw([3], "test.csv")), config)
+
+
+@pytest.mark.parametrize(
+    "names", [{"test": ("a", "b")}, {"train": ("a", "b"), "test": ("a", "c")}, {"train": ("a", "a")}]
+)
+def test_label_names_must_be_the_same_names(names: Any) -> None:
+    with pytest.raises(ValueError, match=r"`label_names`"):
+        DataConfig(source="csv", train="a.csv", label_names=names)

@@ -55,7 +55,7 @@ def small_recipe(devices: int = 2, rounds: int = 3, **changes: Any) -> Recipe:
             "heartbeat_seconds": 6.0,
         },
         "training": {"epochs": 1, "lr": 1e-3},
-        "schedule": {"rounds": rounds, "mu": 0.5, "t_clk": 0.3, "evaluate_every": 1000},
+        "schedule": {"rounds": rounds, "mu": 0.5, "t_clk": 0.3, "redispatch": "at-once", "evaluate_every": 1000},
         "method": {"name": "cos2p", "masks": {"epochs": 1, "rounds": 1}},
     }
     for path, value in changes.items():

@@ -44,7 +44,7 @@ def digits() -> World:
 
 
 def digits_house(**schedule: Any) -> RunContext:
-    return replace(digits().context, schedule=ScheduleSettings.model_validate(schedule))
+    return replace(digits().context, schedule=ScheduleSettings.model_validate({"redispatch": "at-once", **schedule}))
 
 
 def with_rates(context: RunContext, *rates: float) -> RunContext:

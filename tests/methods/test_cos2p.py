@@ -312,7 +312,7 @@ def test_local_settings_are_the_recipes_and_the_methods() -> None:
 @pytest.mark.parametrize(
     ("name", "trigger", "redispatch"),
     [
-        ("cos2p", Trigger.semi_asynchronous(0.3, 7.0), "at-once"),
+        ("cos2p", Trigger.semi_asynchronous(0.3, 7.0), "at-aggregation"),
         ("cos2p-sync", Trigger.synchronous(), "at-aggregation"),
         ("cos2p-async", Trigger.asynchronous(), "at-once"),
     ],

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, following
+from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, budget_words, following
 from cos2p.report.progress import Progress
-from cos2p.tracking.event_kinds import Aggregated
+from cos2p.tracking.event_kinds import Aggregated, Started
 from tests.events import event
 from tests.report.fake_run import Clock, run_events, started
 
@@ -123,3 +123,19 @@ def test_a_dumb_terminal_gets_plain_lines() -> None:
     with following(console) as listener:
         listener(started(rounds=2))
     assert stream.getvalue() == "Co-S²P: started, 4 devices\n"
+
+
+def test_who_could_train_the_whole_model_is_told_where_not_all_can() -> None:
+    def words(full: int | None, *memories: int) -> str | None:
+        devices = {str(i): {"memory": memory} for i, memory in enumerate(memories)}
+        facts = {"recipe": "r", "method": "cos2p", "seed": 0, "rounds": 1, "updates": None, "model": {}}
+        return budget_words(Started(**facts, full_memory=full, devices=devices))  # type: ignore[arg-type]
+
+    assert words(25_600_000, 8_000_000, 12_000_000) == (
+        "the whole model takes 25.6 MB to train, the devices have 8.00 MB to 12.0 MB: none of them could alone"
+    )
+    assert words(10_000_000, 8_000_000, 12_000_000, 12_000_000) == (
+        "the whole model takes 10.0 MB to train, the devices have 8.00 MB to 12.0 MB: 2 of them could alone"
+    )
+    assert words(10, 10, 20) is None
+    assert words(None, 10) is None

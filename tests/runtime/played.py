@@ -23,7 +23,7 @@ from tests.tiny import context, copy
 def server(
     given: RunContext | None = None, method: str = "cos2p", settings: Mapping[str, Any] | None = None, **schedule: Any
 ) -> Server:
-    given = given or context(**{"mu": 0.5, "t_clk": 10.0, **schedule})
+    given = given or context(**{"mu": 0.5, "t_clk": 10.0, "redispatch": "at-once", **schedule})
     return Server(given, build_method({"name": method, **(settings or {})}, given), random_weights(given.config, 0))
 
 

@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
         ]
     },
     "training": {"epochs": 1, "lr": 2e-3},
-    "schedule": {"rounds": 5, "mu": 0.5, "t_clk": 2.0, "evaluate_every": 2},
+    "schedule": {"rounds": 5, "mu": 0.5, "t_clk": 2.0, "redispatch": "at-once", "evaluate_every": 2},
     "method": {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}},
     "run": {"workers": 1, "checkpoint_seconds": 0.0},
 }

@@ -37,7 +37,7 @@ def test_what_a_tick_means(row: Row, tmp_path: Path) -> None:
 def test_every_row_of_our_own_changes_something_and_can_run(tmp_path: Path) -> None:
     base = tiny_base(tmp_path)
     plain = base.load(OWN_ROWS[0])
-    already = {"rolling", "at-once", "skew-ignored"}  # the defaults, which the recipe here leaves as they are
+    already = {"rolling", "at-aggregation", "skew-ignored"}  # the defaults, which the recipe here leaves as they are
     for row in OWN_ROWS[1:]:
         changed = base.load(row)
         assert (changed == plain) == (row.key in already), row.key

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from cos2p.methods import methods
 from cos2p.studies.compare import Comparison, choose_methods, compare
 from cos2p.studies.grid import Cell, Row
 from cos2p.studies.report import Report
-from cos2p.studies.tuning import Search, is_trial, search_settings
+from cos2p.studies.tuning import Search, is_trial, possible_forms, search_settings
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
@@ -242,6 +243,13 @@ def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
     trials, _ = search_settings(tiny_base(tmp_path), rows, Search(lrs=(0.001,)), execute, finals=0)
     assert {setting.form for setting in trials.settings["fedrolex-official"]} == {"", "no scaler", "step of one"}
     assert len(trials.grid.cells) == sum(1 + len(method.forms) for method in methods().values())
+
+
+def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None:
+    row = Row("cos2p", "Co-S²P", method="cos2p")
+    assert possible_forms(tiny_base(tmp_path), row) == ["scaler", "wide windows"]
+    whole = replace(row, changes=("method.form=pretrained",))
+    assert possible_forms(tiny_base(tmp_path), whole) == []
 
 
 @pytest.mark.parametrize(

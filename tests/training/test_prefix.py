@@ -19,7 +19,7 @@ from cos2p.models.spec import BlockSize
 from cos2p.models.transformer import ElasticTransformer, make_context
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training import prefix as prefix_module
-from cos2p.training.prefix import Features, PrefixFile, decode, encode, prefix_features
+from cos2p.training.prefix import Features, PrefixFile, decode, encode, prefix_features, rows_of
 from cos2p.training.settings import LocalSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Batch
@@ -74,6 +74,14 @@ def test_a_part_has_its_own_names_and_no_other_blocks() -> None:
     part = file.part("blocks.1.")
     assert list(part) == ["q.weight"]
     torch.testing.assert_close(part["q.weight"], torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_rows_are_those_of_the_decoded_table(precision: Precision) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    encoded = encode({"embed.tokens": table}, precision)
+    places = torch.tensor([[3, 0], [1, 3]])
+    assert torch.equal(rows_of(encoded, places), decode(encoded)["embed.tokens"][places])
 
 
 # ---------------------------------------------------------------- features

@@ -19,7 +19,9 @@ class ScheduleSettings(Settings):
     mu: float = Field(default=0.5, gt=0, le=1, description="μ: share of the devices that must have reported.")
     t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")
     redispatch: Redispatch = Field(
-        default="at-once", description="When a device that reported gets its next task (semi-asynchronous methods)."
+        default="at-aggregation",
+        description="When a device that reported gets its next task (semi-asynchronous methods): with the next version "
+        "(Algorithm 2 of the paper), or `at-once`: nobody idles, but what it trains is stale.",
     )
     clients_per_round: float | None = Field(
         default=None,

@@ -170,7 +170,10 @@ def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base:
     )
     if workload.prefix == "held":
         return [replace(base, moment="prefix", activations=passing)]
-    part = FLOAT * max(embedding_scalars(config, shape.rows), *(block_scalars(config, size) for size in sizes), 0)
+    # Of a token table only the rows of some samples are read at a time, in 16 bits and then in 32.
+    tables = embedding_scalars(config) if config.family == "vit" else embedding_scalars(config, rows=0)
+    passing = max(passing, features + features // 2)
+    part = FLOAT * max(tables, *(block_scalars(config, size) for size in sizes), 0)
     return [
         replace(base, moment="prefix", activations=passing, prefix=base.prefix + part),
         replace(base, moment="load", prefix=base.prefix + part + part // 2),

@@ -18,6 +18,7 @@ TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
 Task = Literal["classification", "language-modeling"]
 Crop = Literal["center", "stretch"]
+Split = Literal["train", "validation", "test"]
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
@@ -87,6 +88,13 @@ class DataConfig(BaseModel):
     )
     label_column: str = Field(
         default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
+    )
+    label_names: dict[Split, tuple[str, ...]] = Field(
+        default={},
+        description="What the labels of a file mean where two files count their classes differently: "
+        '`{ train = ["negative", "positive", "neutral"], test = ["negative", "neutral", "positive"] }`, '
+        "name n for label n. The classes are those of `train`, in its order; a split that is not named counts as "
+        "`train` does.",
     )
     group_column: str = Field(
         default="",
@@ -183,6 +191,7 @@ class DataConfig(BaseModel):
             raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
         if self.augment.active and (self.text_column or self.source == "text"):
             raise ValueError("`augment` is for images; take it out for texts")
+        self._label_names_agree()
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise ValueError(
@@ -190,6 +199,19 @@ class DataConfig(BaseModel):
                     "give one number, or one per channel"
                 )
         return self
+
+    def _label_names_agree(self) -> None:
+        if not self.label_names:
+            return
+        known = self.label_names.get("train", ())
+        if not known or self.classes:
+            raise ValueError("`label_names` needs a list for `train`, and then no class file in `classes`")
+        for split, names in self.label_names.items():
+            if sorted(names) != sorted(set(known)):
+                raise ValueError(
+                    f"`label_names` of {split} are {', '.join(names)}; they must be those of train, "
+                    f"{', '.join(known)}, each once, in any order"
+                )
 
     def _registered(self) -> DataConfig:
         """What the other fields mean is a registered source's own affair."""

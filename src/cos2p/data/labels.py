@@ -17,8 +17,10 @@ from cos2p.errors import DataError
 def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
     """Class names, and the classes of every sample of every split.
 
-    The training split says which classes there are, unless a class file or the source does.
+    The training split says which classes there are, unless a class file, `label_names` or the source does.
     """
+    if config.label_names:
+        return _by_split(splits, config)
     stated = _class_file(config) if config.classes else splits.train.class_names
     numbers = {name: _integers(_labels(raw, config)) for name, raw in splits.named().items()}
     if all(values is not None for values in numbers.values()):
@@ -29,6 +31,23 @@ def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...
         return names, known
     names = stated or tuple(sorted({str(label) for label in _labels(splits.train, config)}))
     return names, {name: _by_name(_labels(raw, config), names, raw) for name, raw in splits.named().items()}
+
+
+def _by_split(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
+    """Numbers of a split are places in its own list of names; names are names everywhere."""
+    names = config.label_names["train"]
+    classes = {}
+    for split, raw in splits.named().items():
+        labels = _labels(raw, config)
+        own = config.label_names.get(split, names)  # type: ignore[call-overload]
+        numbers = _integers(labels)
+        if numbers is None:
+            classes[split] = _by_name(labels, names, raw)
+        else:
+            _check_range(numbers, own, raw)
+            place = np.asarray([names.index(name) for name in own], dtype=np.int64)
+            classes[split] = place[numbers]
+    return names, classes
 
 
 def _labels(raw: Raw, config: DataConfig) -> Sequence[Any]:

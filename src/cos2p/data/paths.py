@@ -16,7 +16,7 @@ _PATTERN = re.compile(r"[*?\[]")
 def find(path: str, name: str = "") -> Path:
     """The existing file or folder `path`/`name`, or a `DataError` that says where it was looked for."""
     wanted = _joined(path, name)
-    for place in _places(wanted):
+    for place in places(wanted):
         if place.exists():
             return place
     raise _not_found(wanted)
@@ -27,11 +27,17 @@ def find_all(path: str, name: str) -> list[Path]:
     wanted = _joined(path, name)
     if not _PATTERN.search(wanted.name):
         return [find(path, name)]
-    for place in _places(wanted):
+    for place in places(wanted):
         matches = sorted(place.parent.glob(place.name))
         if matches:
             return matches
     raise _not_found(wanted)
+
+
+def checkpoint_folder(name: str) -> str:
+    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none."""
+    expanded = _expand(name)
+    return next((str(place) for place in places(Path(expanded)) if place.is_dir()), expanded)
 
 
 def _joined(path: str, name: str) -> Path:
@@ -49,7 +55,8 @@ def _expand(text: str) -> str:
     return str(Path(expanded).expanduser()) if expanded.startswith("~") else expanded
 
 
-def _places(wanted: Path) -> list[Path]:
+def places(wanted: Path) -> list[Path]:
+    """Where a path is looked for: as it is, and below $COS2P_DATA."""
     data_folder = os.environ.get(DATA_FOLDER_VARIABLE, "")
     if wanted.is_absolute() or not data_folder:
         return [wanted]
@@ -57,7 +64,7 @@ def _places(wanted: Path) -> list[Path]:
 
 
 def _not_found(wanted: Path) -> DataError:
-    looked = " or ".join(str(place.absolute()) for place in _places(wanted))
+    looked = " or ".join(str(place.absolute()) for place in places(wanted))
     if wanted.is_absolute():
         advice = "check data.path"
     elif os.environ.get(DATA_FOLDER_VARIABLE):

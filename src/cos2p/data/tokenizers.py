@@ -39,7 +39,8 @@ class Encoder:
 
 def find_tokenizer(pretrained: str) -> str:
     """The path of the `tokenizer.json` of a checkpoint, a folder or a hub name; DataError if it has none."""
-    folder = Path(pretrained).expanduser()
+    pretrained = paths.checkpoint_folder(pretrained)
+    folder = Path(pretrained)
     if folder.is_dir():
         return str(_in_folder(folder))
     import huggingface_hub
@@ -63,7 +64,7 @@ def resolved(config: DataConfig, pretrained: str) -> DataConfig:
 def checkpoint_vocabulary(pretrained: str) -> int | None:
     """Rows of the checkpoint's table of tokens, if a folder says so."""
     try:
-        values = json.loads((Path(pretrained).expanduser() / "config.json").read_text(encoding="utf-8"))
+        values = json.loads((Path(paths.checkpoint_folder(pretrained)) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # whoever loads the checkpoint will say what is wrong with it
     vocabulary = values.get("vocab_size") if isinstance(values, dict) else None

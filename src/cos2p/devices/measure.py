@@ -190,14 +190,22 @@ class _Task:
         """Filled in place: the tensor is made once, as if it were read from a file."""
         return torch.empty(shape).normal_(std=0.02, generator=self.rng)
 
-    def _part(self, start: str) -> Weights:
+    def _part(self, start: str, without: str = "") -> Weights:
         """One part of the prefix: the embeddings or a block."""
         slices = frozen_slices(self.config, self.spec)
         return {
             name.removeprefix(start): self._random(*compact_shape(self.config, name, cut))
             for name, cut in slices.items()
-            if name.startswith(start)
+            if name.startswith(start) and name != without
         }
+
+    def _streamed_part(self, start: str) -> Weights:
+        """The same as it is streamed. A token table stays in its file, of which rows are read: one stands for all."""
+        part = self._part(start, without="embed.tokens")
+        if start == "embed." and self.config.family != "vit":
+            rows = self.config.vocab if self.spec.rows is None else len(self.spec.rows)
+            part["tokens"] = torch.zeros(1, self.config.dim, dtype=torch.float16).expand(rows, -1)
+        return part
 
     def _load(self) -> ElasticTransformer:
         hold = self.workload.prefix == "held"
@@ -205,7 +213,8 @@ class _Task:
         if hold:
             weights |= self._part("")
         if self.config.task == "language-modeling" and "embed.tokens" not in weights:
-            weights["embed.tokens"] = self._random(self.config.vocab, self.config.dim)
+            rows = self.config.vocab if self.spec.rows is None else len(self.spec.rows)
+            weights["embed.tokens"] = self._random(rows, self.config.dim)
         model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale, hold_prefix=hold)
         if self.phase == "weight":
             self._lighten(model)
@@ -219,18 +228,25 @@ class _Task:
     def _inputs(self, samples: int) -> Tensor:
         if self.config.family == "vit":
             return self._random(samples, self.config.channels, self.config.image, self.config.image)
-        return torch.randint(1, self.config.vocab, (samples, self.tokens), generator=self.rng)
+        return self._ids(samples, self.tokens)
 
     def _labels(self, samples: int) -> Tensor:
-        shape = (samples, self.tokens) if self.config.task == "language-modeling" else (samples,)
-        return torch.randint(0, self.config.outputs, shape, generator=self.rng)
+        if self.config.task == "language-modeling":
+            return self._ids(samples, self.tokens)
+        return torch.randint(0, self.config.outputs, (samples,), generator=self.rng)
+
+    def _ids(self, *shape: int) -> Tensor:
+        """Tokens whose rows the device has."""
+        if self.spec.rows is None:
+            return torch.randint(1, self.config.vocab, shape, generator=self.rng)
+        return torch.tensor(self.spec.rows)[torch.randint(len(self.spec.rows), shape, generator=self.rng)]
 
     def _features(self, samples: int) -> Features:
         """The shard behind the frozen prefix, block by block, as a device computes it."""
         precision: Precision = "float32" if self.workload.feature_bytes == 4 else "float16"
         store: Store = "disk" if self.workload.features == "disk" else "memory"
         batch = prefix_batch(self.config, self.spec, self.workload)
-        prefix = _RandomPrefix(self._part)
+        prefix = _RandomPrefix(self._streamed_part)
         return prefix_features(self.config, self.spec, prefix, self._rows, samples, batch, store, precision)
 
     def _rows(self, rows: slice) -> Tensor:
@@ -242,7 +258,7 @@ class _Task:
             features = None
             if cache is not None:
                 features = cache[rows % self.workload.shard]
-            elif self.spec.frozen and self.workload.prefix == "streamed":
+            elif self.spec.has_prefix and self.workload.prefix == "streamed":
                 features = self._features(len(rows)).values
             yield self._inputs(len(rows)), features, self._labels(len(rows))
 
@@ -256,12 +272,12 @@ class _Task:
             optimizer.zero_grad()
             if self.workload.step_in_backward:
                 for inputs, features, labels in batches:
-                    loss = exits_loss(held(inputs, features), labels, lambda2)
+                    loss = exits_loss(held(inputs, features), held.targets(labels), lambda2)
                     with stepping_in_backward(optimizer):
                         loss.backward()
                 return
             for inputs, features, labels in batches:
-                exits_loss(held(inputs, features), labels, lambda2).backward()
+                exits_loss(held(inputs, features), held.targets(labels), lambda2).backward()
             for parameter, mask in zeros.items():
                 if parameter.grad is not None:
                     parameter.grad.mul_(mask)
@@ -280,7 +296,7 @@ class _Task:
         def step(batches: _Batches) -> None:
             optimizer.zero_grad()
             for inputs, features, labels in batches:
-                exits_loss(held(inputs, features, gates)[-1:], labels, 0.0).backward()
+                exits_loss(held(inputs, features, gates)[-1:], held.targets(labels), 0.0).backward()
             optimizer.step()
 
         return step
@@ -310,8 +326,8 @@ class _RandomPrefix(PrefixFile):
         super().__init__({})
         self._make = part
 
-    def part(self, start: str) -> Weights:
-        return self._make(start)
+    def encoded(self, start: str) -> Weights:
+        return {start + name: tensor for name, tensor in self._make(start).items()}
 
 
 if __name__ == "__main__":

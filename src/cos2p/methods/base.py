@@ -21,6 +21,7 @@ from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
+from cos2p.costs.ledger import peak
 from cos2p.devices.device import Device
 from cos2p.messages import Order, Precision, Update
 from cos2p.models.config import ModelConfig
@@ -28,6 +29,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings, shared
+from cos2p.training.costs import workload
 from cos2p.training.embeddings import Embeddings, cut_tables
 from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
@@ -68,6 +70,14 @@ class RunContext:
         The server does this with every assignment; a method needs it only to know beforehand what a spec costs.
         """
         return cut_tables(spec, self.config, self.training.embeddings, member.rows)
+
+    def full_memory(self) -> int | None:
+        """Bytes that training the whole model takes on the member with the smallest batch; None without members."""
+        if not self.members:
+            return None
+        member = min(self.members.values(), key=lambda member: (member.batch, member.samples))
+        spec = self.tables(SubmodelSpec.full(self.config), member)
+        return peak(self.config, spec, workload(self.local(member), member.samples)).total
 
     @property
     def names(self) -> Sequence[str]:

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from cos2p.data.paths import checkpoint_folder
 from cos2p.errors import CheckpointError
 from cos2p.models.hub_tables import canonical
 
@@ -22,8 +23,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def resolve(folder: str | Path) -> Path:
-    """The folder of a checkpoint: as it is, or downloaded by its hub name."""
-    path = Path(folder).expanduser()
+    """The folder of a checkpoint: as it is, below $COS2P_DATA, or downloaded by its hub name."""
+    path = Path(checkpoint_folder(folder) if isinstance(folder, str) else folder).expanduser()
     if path.is_dir():
         return path
     if isinstance(folder, Path) or not _HUB_NAME.fullmatch(folder) or path.exists():

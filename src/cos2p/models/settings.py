@@ -15,7 +15,11 @@ class ModelSettings(Settings):
     """A named size, any field of which can be changed; or a Hugging Face checkpoint."""
 
     size: str = Field(default="vit-nano", description="Named size: `vit-tiny`, `vit-base`, `bert-small` ...")
-    pretrained: str = Field(default="", description="Folder or hub name of a Hugging Face checkpoint; empty: fresh.")
+    pretrained: str = Field(
+        default="",
+        description="Hugging Face checkpoint: a folder, looked up here and below $COS2P_DATA (~ and ${VAR} are "
+        "expanded), or a hub name; empty: fresh.",
+    )
     dim: int | None = Field(default=None, ge=1, description="Residual width.")
     depth: int | None = Field(default=None, ge=1, description="Number of blocks L.")
     heads: int | None = Field(default=None, ge=1, description="Attention heads per block.")

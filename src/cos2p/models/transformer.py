@@ -193,9 +193,12 @@ class Embedding(nn.Module):
         if self.config.family == "vit":
             x_BTD = self.patch(inputs).flatten(2).transpose(1, 2)
             return torch.cat((self.cls.expand(x_BTD.shape[0], -1, -1), x_BTD), 1) + self.positions
-        x_BTD = F.embedding(places(inputs, self.rows), self.tokens)
+        return self.placed(F.embedding(places(inputs, self.rows), self.tokens))
+
+    def placed(self, x_BTD: Tensor) -> Tensor:
+        """From the tokens' own rows to features: BERT adds positions and types."""
         if self.config.family == "bert":
-            x_BTD = x_BTD + self.positions[: inputs.shape[1]]
+            x_BTD = x_BTD + self.positions[: x_BTD.shape[1]]
             return self.norm(x_BTD + self.types[0] if self.config.token_types else x_BTD)  # type: ignore[no-any-return]
         return x_BTD
 

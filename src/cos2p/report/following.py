@@ -21,6 +21,7 @@ from cos2p.report.progress import Clock, Progress
 from cos2p.report.words import duration, printable
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
+from cos2p.units import format_bytes
 
 PLAIN_LINES = 40
 """Lines about rounds a run without a terminal writes, at most."""
@@ -62,6 +63,20 @@ def detail_words(event: Event) -> str | None:
     return f"{printable(event.client)} merged: blocks {low}–{top - 1}, τ {event.staleness}{scored}"
 
 
+def budget_words(event: Started) -> str | None:
+    """Who could train the whole model, if not all of them can."""
+    if event.full_memory is None or not event.devices:
+        return None
+    memories = sorted(int(device["memory"]) for device in event.devices.values())
+    if event.full_memory <= memories[0]:
+        return None
+    able = sum(memory >= event.full_memory for memory in memories)
+    have = " to ".join(dict.fromkeys(format_bytes(memory) for memory in (memories[0], memories[-1])))
+    could = f"{able} of them" if able else "none of them"
+    takes = format_bytes(event.full_memory)
+    return f"the whole model takes {takes} to train, the devices have {have}: {could} could alone"
+
+
 class _View:
     """Common to both views: keeps the progress, tells of troubles."""
 
@@ -70,6 +85,8 @@ class _View:
         self._notes = 0
 
     def tell(self, event: Event) -> None:
+        if isinstance(event, Started) and (budget := budget_words(event)):
+            self.say(budget)
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_words(event)):

@@ -38,6 +38,7 @@ def run_facts(recipe: Recipe, context: RunContext, classes: Classes) -> dict[str
         "updates": recipe.schedule.updates,
         "model": context.config.to_dict(),
         "data": classes.facts(),
+        "full_memory": context.full_memory(),
         "devices": {
             name: {
                 "rate": member.rate,

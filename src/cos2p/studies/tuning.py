@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes, Execute
@@ -171,7 +171,7 @@ def search_settings(
     """
     searching = _Searching(base, rows, search, execute)
     rates = {row.key: search.rates(base.load(row).training.lr) for row in rows}
-    forms = {row.key: list(method_class(base.load(row).method["name"]).forms) for row in rows}
+    forms = {row.key: possible_forms(base, row) for row in rows}
     seats = {row.key: search.finalists_of(row.key, base.updates or 0) for row in rows}
     later = sum(seats.values()) + finals
     searching.attempt({key: [Setting(lr) for lr in rates[key]] for key in rates}, sum(map(len, forms.values())) + later)
@@ -182,6 +182,18 @@ def search_settings(
     ranked = {key: choice.ranking[: seats[key]] for key, choice in searching.choices().items()}
     searching.attempt({key: [replace(setting, whole=True) for setting in ranked[key]] for key in rates}, finals)
     return searching.trials, searching.choices()
+
+
+def possible_forms(base: Base, row: Row) -> list[str]:
+    """The forms that the recipe can have: rescaling, say, means nothing where a pretrained model stays whole."""
+    found = []
+    for name, changes in method_class(base.load(row).method["name"]).forms.items():
+        try:
+            base.load(replace(row, changes=(*row.changes, *changes)))
+        except RecipeError:
+            continue
+        found.append(name)
+    return found
 
 
 def beside(best: Setting, rates: Sequence[float]) -> list[Setting]:

@@ -75,6 +75,7 @@ class Started(Event):
         "samples of `train`, `validation`, `test`; number of `classes`, and what needs no training: `chance`, "
         "`majority` (the most frequent class of the test samples), `client_majority` (of each device's own)",
     ] = None
+    full_memory: Annotated[int | None, "bytes to train the whole model with the fleet's smallest batch"] = None
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 
 

@@ -24,6 +24,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
+from cos2p.models.transformer import places as places_of
 from cos2p.training.shelf import Shelf
 from cos2p.units import format_bytes
 
@@ -75,12 +76,14 @@ class PrefixFile:
     ) -> None:
         self._encoded, self._held, self._shelf = encoded, held or {}, shelf
 
-    def part(self, start: str) -> Weights:
+    def encoded(self, start: str) -> Weights:
+        """The tensors of a part as they came, by their full names."""
         if self._shelf is not None and start in self._held:
-            chosen = self._shelf.get(self._held[start])
-        else:
-            chosen = part_of(self._encoded, start)
-        return {name.removeprefix(start): tensor for name, tensor in decode(chosen).items()}
+            return self._shelf.get(self._held[start])
+        return part_of(self._encoded, start)
+
+    def part(self, start: str) -> Weights:
+        return {name.removeprefix(start): tensor for name, tensor in decode(self.encoded(start)).items()}
 
     def parts(self) -> Iterator[Weights]:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
@@ -212,7 +215,7 @@ def prefix_features(
         features = TextFeatures(widths, config.dim, store, precision)
     start = known(features.values)
     if start == 0:
-        embed = loaded(Embedding(config, spec.rows), prefix.part("embed."))
+        embed = _embedding(config, spec, prefix)
         for rows in slices:
             features[rows] = embed(inputs(rows))
         del embed
@@ -226,6 +229,24 @@ def prefix_features(
                 watch(i + 1, rows, x_BTD, context)
         del block
     return features
+
+
+def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> Callable[[Tensor], Tensor]:
+    """Of texts only the rows they ask for are decoded: a table of tokens may be larger than all that trains."""
+    if config.family == "vit":
+        return loaded(Embedding(config), prefix.part("embed."))
+    encoded = dict(prefix.encoded("embed."))
+    table = {name: encoded.pop(name) for name in ("embed.tokens", "embed.tokens" + _SCALE) if name in encoded}
+    rest = {name.removeprefix("embed."): tensor for name, tensor in decode(encoded).items()}
+    around = loaded(Embedding(config, ()), rest | {"tokens": torch.empty(0, config.dim)})
+    held = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
+    return lambda ids: around.placed(rows_of(table, places_of(ids, held)))
+
+
+def rows_of(table: Mapping[str, Tensor], places: Tensor) -> Tensor:
+    """These rows of an encoded table (and of its scales, if it has them), decoded; the table itself never is."""
+    (rows,) = decode({name: tensor[places.flatten()] for name, tensor in table.items()}).values()
+    return rows.view(*places.shape, -1)
 
 
 def loaded(module: M, weights: Weights) -> M:

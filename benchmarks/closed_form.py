@@ -1,0 +1,97 @@
+"""What a pretrained model knows before anything trains: exits in closed form at every depth.
+
+    COS2P_DATA=... python -m benchmarks.closed_form minilm-banking77
+
+Features of the recipe's training samples, all devices together (sums add up, so this is what devices tell), accuracy
+on its validation samples. Ridge regression, from the same sums, is there to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cos2p import ElasticTransformer, Recipe, SubmodelSpec
+from cos2p.aggregation.closed_form import closed_form
+from cos2p.data.examples import Examples, Normalize
+from cos2p.models.context import make_context
+from cos2p.models.layout import Weights
+from cos2p.models.transformer import Exit
+from cos2p.runtime.world import build_world, first_weights
+from cos2p.training.statistics import packed
+
+RIDGE = 0.3
+
+
+@torch.no_grad()
+def features(model: ElasticTransformer, examples: Examples, normalize: Normalize) -> tuple[list[Tensor], Tensor]:
+    """What the exit of each depth would read, and the labels."""
+    config, found, labels = model.config, [[] for _ in range(model.config.depth)], []  # type: ignore[var-annotated]
+    assert model.embed is not None
+    for rows in torch.arange(len(examples)).split(32):
+        inputs, answers = examples.batch(rows, normalize)
+        labels.append(answers)
+        context, x_BTD = make_context(config, inputs), model.embed(inputs)
+        for block in range(config.depth):
+            x_BTD = model.blocks[str(block)](x_BTD, context)
+            head = model.exits[str(block + 1)]
+            assert isinstance(head, Exit)
+            found[block].append(head.features(x_BTD, context))
+    return [torch.cat(parts) for parts in found], torch.cat(labels)
+
+
+def sums(x_ND: Tensor, labels: Tensor, classes: int) -> Weights:
+    """As a device tells them, of depth 1."""
+    unit = F.normalize(x_ND, dim=1)
+    return {
+        "counts": torch.bincount(labels, minlength=classes).float(),
+        "1.sums": torch.zeros(classes, x_ND.shape[1]).index_add_(0, labels, unit),
+        "1.length": torch.linalg.vector_norm(x_ND, dim=1).sum(),
+        "1.moments": packed(unit.T @ unit),
+    }
+
+
+def ridge_regression(x_ND: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """To the labels as one-hot vectors, of centred features of length one."""
+    unit, targets = F.normalize(x_ND, dim=1), F.one_hot(labels, classes).float()
+    mean, shares = unit.mean(0), targets.mean(0)
+    scatter = (unit - mean).T @ (unit - mean) / len(unit)
+    scatter += RIDGE * scatter.diagonal().mean() * torch.eye(len(scatter))
+    weight = torch.linalg.solve(scatter, (unit - mean).T @ (targets - shares) / len(unit)).T
+    length = torch.linalg.vector_norm(x_ND, dim=1).mean()
+    return weight / length, shares - weight @ mean
+
+
+def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], classes: int) -> list[float]:
+    """Percent right of class means, ridge regression and the discriminant."""
+    told = sums(*train, classes)
+    heads = (
+        closed_form(told, 1, "means", RIDGE),
+        ridge_regression(*train, classes),
+        closed_form(told, 1, "discriminant", RIDGE),
+    )
+    x_ND, labels = unseen
+    return [100 * float(((x_ND @ w.T + b).argmax(1) == labels).float().mean()) for w, b in heads]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    recipe = Recipe.load(parser.parse_args().recipe)
+    world = build_world(recipe)
+    config, bundle = world.config, world.bundle
+    model = ElasticTransformer(config, SubmodelSpec.full(config, range(1, config.depth + 1)))
+    model.load(first_weights(recipe, config)).eval()
+    train, labels = features(model, bundle.train, recipe.data.normalize)
+    unseen, answers = features(model, bundle.validation, recipe.data.normalize)
+    print("| depth | class means | ridge regression | discriminant |\n|---|---|---|---|")
+    for depth in range(config.depth):
+        row = scores((train[depth], labels), (unseen[depth], answers), config.classes)
+        print(f"| {depth + 1} | " + " | ".join(f"{value:.1f}" for value in row) + " |")
+
+
+if __name__ == "__main__":
+    main()
