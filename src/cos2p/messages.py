@@ -7,12 +7,15 @@ The same bytes go through the simulator's worker processes and over a real netwo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
@@ -150,8 +153,17 @@ class Update:
     @classmethod
     def from_bytes(cls, data: bytes) -> Update:
         """Raise UpdateRefused for anything that is not an update; nothing in the data is executed."""
+        return cls._read(lambda: _unpack(data, "d", "x"))
+
+    @classmethod
+    def from_file(cls, path: Path) -> Update:
+        """The same from a file, which may be deleted then: its tensors stay mapped and are not read into memory."""
+        return cls._read(lambda: _unpack_file(path, "d", "x"))
+
+    @classmethod
+    def _read(cls, unpack: Callable[[], tuple[dict[str, Any], dict[str, Weights]]]) -> Update:
         try:
-            meta, parts = _unpack(data, "d", "x")
+            meta, parts = unpack()
             return cls(
                 client=str(meta["client"]),
                 task=str(meta["task"]),
@@ -197,10 +209,62 @@ def _unpack(data: bytes, *labels: str) -> tuple[dict[str, Any], dict[str, Weight
         raise ValueError(f"{len(data)} bytes with a header of {size}: truncated")
     header = json.loads(data[8 : 8 + size])
     meta = _object(json.loads(header["__metadata__"]["cos2p"]), "metadata")
+    return meta, _parts(load_tensors(data), labels)
+
+
+def _unpack_file(path: Path, *labels: str) -> tuple[dict[str, Any], dict[str, Weights]]:
+    with safe_open(path, framework="pt") as file:
+        meta = _object(json.loads(file.metadata()["cos2p"]), "metadata")
+        tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    return meta, _parts(tensors, labels)
+
+
+def _parts(tensors: Weights, labels: tuple[str, ...]) -> dict[str, Weights]:
     parts: dict[str, Weights] = {label: {} for label in labels}
-    for key, tensor in load_tensors(data).items():
+    for key, tensor in tensors.items():
         label, _, name = key.partition("/")
         if label not in parts or not name:
             raise ValueError(f"tensor {key!r} belongs to no part of the message")
         parts[label][name] = tensor
-    return meta, parts
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tensor of a message that is made only when it is written."""
+
+    like: Tensor
+    """Its shape and type, without values."""
+    make: Callable[[], Tensor]
+
+
+def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """Of tensors that are there already."""
+    return {name: Piece(tensor, partial(tensors.__getitem__, name)) for name, tensor in tensors.items()}
+
+
+def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:
+    """What `Task.to_bytes` gives, into a file, tensor by tensor: no two of them are in memory at a time."""
+    pieces = {f"w/{name}": piece for name, piece in weights.items()} | {f"p/{n}": piece for n, piece in prefix.items()}
+    # The widest types first, so that each tensor begins where its type may be read.
+    ordered = sorted(pieces.items(), key=lambda item: -item[1].like.itemsize)
+    header: dict[str, Any] = {"__metadata__": {"cos2p": json.dumps(order.to_dict())}}
+    end = 0
+    for key, piece in ordered:
+        begin, end = end, end + piece.like.numel() * piece.like.itemsize
+        header[key] = {
+            "dtype": _CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
+        }  # fmt: skip
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, piece in ordered:
+            file.write(_view(piece.make()))
+
+
+_CODES = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.uint8: "U8", torch.int64: "I64"}
+
+
+def _view(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data

@@ -102,14 +102,21 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named."""
+    """A pretrained model has a form of the method for pretrained models, where there is one and none is named.
+
+    A language model brings its own output table: its exits have no classes to begin from.
+    """
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
     if known is None or "form" not in known.settings_type.model_fields or "form" in method:
         return values
-    return {**values, "method": {**method, "form": "pretrained"}}
+    method = {**method, "form": "pretrained"}
+    data, exits = values.get("data"), method.get("exits", {})
+    if isinstance(data, Mapping) and data.get("task") == "language-modeling" and isinstance(exits, Mapping):
+        method["exits"] = {"start": "fresh", **exits}
+    return {**values, "method": method}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

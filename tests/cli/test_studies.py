@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ class FakeRunner:
     error: Exception | None = None
     made: ClassVar[list[FakeRunner]]
 
-    def __init__(self, folder: Path, view: View, jobs: int, retry: bool) -> None:
+    def __init__(self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str]) -> None:
         self.folder, self.view, self.jobs, self.retry = folder, view, jobs, retry
         self.execute = FakeExecute(type(self).answer)
         self.made.append(self)
@@ -143,6 +143,33 @@ def test_a_study_ends_with_its_page(fake: type[FakeRunner], tmp_path: Path) -> N
     assert (study["kind"], study["done"], len(study["tables"][0]["rows"])) == ("sweep", 4, 4)
     panels = {(panel["axis"], panel["column"]["key"]) for panel in study["sweep"]}
     assert panels == {(axis, key) for axis in ("mu", "t_clk") for key in ("top1", "client_top1", "ru")}
+
+
+def test_frontier(fake: type[FakeRunner], tmp_path: Path) -> None:
+    code, out, _ = cli(
+        "frontier", "tiny.toml", "--methods", "fedavg,fedlora", "--memory", "5MB,100MB", "--seeds", "0", "--out", "out"
+    )
+    assert code == 0
+    assert recipes(fake) == [
+        ("fedavg@100MB", "fedavg", 0),
+        ("fedlora@5MB", "fedlora", 0),
+        ("fedlora@100MB", "fedlora", 0),
+    ]
+    assert "FedAvg (full) is absent at 5.00 MB: its smallest task needs" in " ".join(out.split())
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"frontier.svg", "by_budget.csv", "by_budget_time.csv", "report.html", "table.md"} <= files
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    match = re.search(r'<script type="application/json" id="view">(.*?)</script>', page)
+    assert match is not None
+    (study,) = json.loads(match[1])["studies"]
+    assert {(p["axis"], p["column"]["key"]) for p in study["sweep"]} == {
+        ("memory (MB)", key) for key in ("top1", "client_top1", "ru")
+    }
+    lines = next(p for p in study["sweep"] if p["column"]["key"] == "top1")["lines"]
+    assert [(line["name"], line["x"]) for line in lines] == [
+        ("method FedAvg (full)", [100.0]),
+        ("method FedLoRA", [5.0, 100.0]),
+    ]
 
 
 def test_chance_is_told_in_the_terminal(fake: type[FakeRunner]) -> None:

@@ -104,7 +104,7 @@ def test_chunks_out_of_order_and_sizes_beyond_the_limit_are_refused(tmp_path: Pa
 
 def test_an_outgoing_payload_is_read_in_chunks(tmp_path: Path) -> None:
     data = b"a" * CHUNK_BYTES + b"b" * 10
-    outgoing = Outgoing(tmp_path / "out", "t", data)
+    outgoing = Outgoing(tmp_path / "out", "t", lambda path: path.write_bytes(data))
     assert outgoing.notice == Notice("t", len(data), digest_of(data))
     assert outgoing.read(0) == b"a" * CHUNK_BYTES
     assert outgoing.read(CHUNK_BYTES) == b"b" * 10
@@ -122,10 +122,14 @@ def test_a_notice_from_outside_is_checked(wrong: dict[str, object]) -> None:
 # ---------------------------------------------------------------- the transfers
 
 
+def put(transfers: Transfers, client: str, task: str, data: bytes, limit: int) -> Notice:
+    return transfers.put(client, task, lambda path: path.write_bytes(data), limit)
+
+
 def test_a_client_gets_its_own_task_and_no_other(tmp_path: Path) -> None:
     transfers = Transfers(tmp_path)
-    transfers.put("a", "a#0", b"for a", 100)
-    transfers.put("b", "b#0", b"for b", 100)
+    put(transfers, "a", "a#0", b"for a", 100)
+    put(transfers, "b", "b#0", b"for b", 100)
     assert transfers.fetch("a", "a#0", 0) == b"for a"
     for task in ("b#0", "a#1", "nothing"):
         with pytest.raises(UpdateRefused, match="is not a task of a"):
@@ -135,13 +139,13 @@ def test_a_client_gets_its_own_task_and_no_other(tmp_path: Path) -> None:
 
 def test_answers_are_taken_for_the_task_at_hand_up_to_its_limit(tmp_path: Path) -> None:
     transfers = Transfers(tmp_path)
-    transfers.put("a", "a#0", b"task", limit=8)
+    put(transfers, "a", "a#0", b"task", 8)
     good = Notice("a#0", 8, digest_of(b"12345678"))
     transfers.push("a", good, 0, memoryview(b"1234"))
     assert transfers.push("a", good, 4, memoryview(b"5678")) == 8
-    assert transfers.take("a", good) == b"12345678"
+    assert transfers.take("a", good, Path.read_bytes) == b"12345678"
     with pytest.raises(UpdateRefused, match="did not come"):
-        transfers.take("a", good)  # only once
+        transfers.take("a", good, Path.read_bytes)  # only once
     with pytest.raises(UpdateRefused, match="at most 8"):
         transfers.push("a", Notice("a#0", 9, "d"), 0, memoryview(b"1"))
     with pytest.raises(UpdateRefused, match="does not have"):
@@ -153,10 +157,10 @@ def test_answers_are_taken_for_the_task_at_hand_up_to_its_limit(tmp_path: Path) 
 
 def test_a_new_task_voids_the_old_one_and_half_its_answer(tmp_path: Path) -> None:
     transfers = Transfers(tmp_path)
-    transfers.put("a", "a#0", b"task", 8)
+    put(transfers, "a", "a#0", b"task", 8)
     old = Notice("a#0", 8, digest_of(b"12345678"))
     transfers.push("a", old, 0, memoryview(b"1234"))
-    transfers.put("a", "a#1", b"next", 8)
+    put(transfers, "a", "a#1", b"next", 8)
     with pytest.raises(UpdateRefused, match="does not have"):
         transfers.push("a", old, 4, memoryview(b"5678"))
     assert not list((tmp_path / "in").iterdir())
@@ -169,15 +173,15 @@ def test_a_new_task_voids_the_old_one_and_half_its_answer(tmp_path: Path) -> Non
 def test_traffic_is_counted_by_client_and_tensors_apart_from_the_rest(tmp_path: Path) -> None:
     transfers = Transfers(tmp_path)
     payload = safetensors.torch.save({"x": torch.zeros(250_000)})
-    notice = transfers.put("a", "a#0", payload, limit=2 * len(payload))
+    notice = put(transfers, "a", "a#0", payload, 2 * len(payload))
     transfers.fetch("a", "a#0", 0)
     transfers.push("a", notice, 0, memoryview(payload))
-    transfers.take("a", notice)
+    transfers.take("a", notice, Path.read_bytes)
     transfers.count("a", received=1_010_000, sent=1_020_000)
     counted = {"tensors_down": 1_000_000, "tensors_up": 1_000_000, "wire_down": 1_020_000, "wire_up": 1_010_000}
     assert transfers.traffic.of("a") == counted
     assert transfers.traffic.of("b") == dict.fromkeys(counted, 0)
-    transfers.put("a", "a#1", payload, limit=0)  # never fetched: nothing travelled
+    put(transfers, "a", "a#1", payload, 0)  # never fetched: nothing travelled
     again = LinkCounts()
     again.load_dict(transfers.traffic.to_dict())
     assert again.to_dict() == {"a": counted}

@@ -14,6 +14,7 @@ from cos2p.methods.cos2p.method import largest_keep
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.recipe import Recipe
+from cos2p.report.recipe_plan import plan_words
 from tests.aggregation.brute import random_delta
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.test_cos2p import assign, method
@@ -39,6 +40,18 @@ def test_a_pretrained_model_has_the_form_for_it_and_the_recipe_shows_it() -> Non
     assert Recipe.parse({**values, "method": {"name": "fedavg"}}).method["name"] == "fedavg"
     with pytest.raises(RecipeError, match="form"):
         Recipe.parse({**values, "method": {"name": "cos2p", "form": "other"}})
+
+
+def test_a_pretrained_language_model_has_no_classes_to_begin_from() -> None:
+    values = Recipe.load("quickstart").model_dump(mode="json")
+    values["model"] = {"pretrained": "some-folder"}
+    values["data"] |= {"task": "language-modeling", "source": "text", "path": "here", "train": "a.txt"}
+    assert Recipe.parse({**values, "method": {"name": "cos2p"}}).method["exits"]["start"] == "fresh"
+
+
+def test_a_plan_names_a_form_that_is_not_the_papers() -> None:
+    assert "Co-S²P (cos2p), form pretrained, seed 0" in plan_words(Recipe.load("minilm-banking77"))[0]
+    assert "form" not in plan_words(Recipe.load("quickstart"))[0]
 
 
 def test_all_devices_are_at_the_same_block_in_a_round_whatever_their_cycle() -> None:

@@ -14,11 +14,12 @@ from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
-from cos2p.methods.base import Call, RunContext
+from cos2p.methods.base import Call
 from cos2p.methods.fitting import needed_bytes
 from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged, Refused
+from tests.methods.budgets import with_memory
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.tiny import VIT, assert_close, context, same
 
@@ -30,14 +31,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "in 8 bits, top block": {"name": "fedlora", "precision": "int8", "top_blocks": 1, "targets": ["o", "fc1"]},
     "probe": {"name": "probe"},
 }
-
-
-def with_memory(house: RunContext, *memories: int) -> RunContext:
-    members = {
-        name: replace(member, device=member.device.model_copy(update={"memory": memory}))
-        for (name, member), memory in zip(house.members.items(), memories, strict=True)
-    }
-    return replace(house, members=members)
 
 
 @pytest.mark.parametrize("form", FORMS)

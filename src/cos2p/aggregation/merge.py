@@ -24,6 +24,9 @@ from cos2p.submodel.kernels import Scratch, add_scaled
 from cos2p.submodel.segments import SegmentValues, add_at_segments, expand, held_segments, segment_key
 from cos2p.submodel.slicing import window_slices
 
+LARGE_BYTES = 2**29
+"""A smaller model's sums stay from round to round: fresh pages cost more than zeroing old ones."""
+
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
@@ -137,6 +140,7 @@ class SegmentMerge(Merge):
 
     def apply(self, current: Weights) -> Weights:
         updated = dict(current)
+        lean = is_large(current)
         for name, total in self.sum.items():
             key = segment_key(self.config, name)
             if not self.weight[key].any():
@@ -144,9 +148,10 @@ class SegmentMerge(Merge):
             inverse = expand({key: _inverse(self.weight[key]) * self._trust(key)}, name, self.config)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
-            else:
-                updated[name] = torch.addcmul(current[name], total, inverse, value=-1)
-        self._used |= self.sum
+            else:  # a large model's next version takes the place of the sums: two copies at any time, not three
+                updated[name] = torch.addcmul(current[name], total, inverse, value=-1, out=total if lean else None)
+        if not lean:
+            self._used |= self.sum
         self.clear("sum", "weight")
         return updated
 
@@ -164,6 +169,11 @@ class SegmentMerge(Merge):
         fresh = step if velocity is None else torch.where(moved, self.momentum * velocity + step, velocity)
         self.velocity[name] = fresh
         return torch.where(moved, fresh, 0.0)
+
+
+def is_large(weights: Weights) -> bool:
+    """Whether a copy of the model more or less matters."""
+    return sum(tensor.nbytes for tensor in weights.values()) > LARGE_BYTES
 
 
 def _inverse(weight: Tensor) -> Tensor:

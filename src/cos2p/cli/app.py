@@ -14,6 +14,7 @@ from cos2p.cli import (
     evaluate,
     export,
     fleet,
+    frontier,
     predict,
     profile,
     recipes,
@@ -84,6 +85,7 @@ app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
 app.command("predict", epilog=EXIT_CODES)(predict.predict)
 app.command("evaluate", epilog=EXIT_CODES)(evaluate.evaluate)
 app.command("export", epilog=EXIT_CODES)(export.export)
+app.command("frontier", epilog=EXIT_CODES)(frontier.frontier)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)
 app.command("report", epilog=EXIT_CODES)(report.report)
 app.command("profile", epilog=EXIT_CODES)(profile.profile)

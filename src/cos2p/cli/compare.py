@@ -18,12 +18,10 @@ from cos2p.cli.studies import (
     command_line,
     conduct,
     default_folder,
-    parse_lengths,
-    parse_numbers,
     parse_seeds,
 )
+from cos2p.cli.tuning import TUNE_SEED, Rates, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose
-from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,29 +38,11 @@ def compare(
     out: Out = None,
     updates: Updates = None,
     reference: Annotated[str, typer.Option(help="The method that differences are taken to.")] = "cos2p",
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Search a learning rate for each method first, on validation data only.")
-    ] = False,
-    lrs: Annotated[
-        str, typer.Option(help="Rates to try, with commas.", show_default="¼, ½, 1, 2 and 4 times the recipe's")
-    ] = "",
-    tune_seed: Annotated[int, typer.Option(min=0, help="Seed of the search; not one of --seeds.")] = 1000,
-    tune_updates: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[METHOD:]N",
-            help="Client updates of a trial, of all methods or of one.",
-            show_default="as many as in a run",
-        ),
-    ] = None,
-    tune_finalists: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Where trials are shorter than the runs: the best N are tried again at full length.",
-        ),
-    ] = 0,
+    tune: Tune = False,
+    lrs: Rates = "",
+    tune_seed: TuneSeed = TUNE_SEED,
+    tune_updates: TuneUpdates = None,
+    tune_finalists: TuneFinalists = 0,
     changes: Changes = None,
     jobs: Jobs = 1,
     engine: Engine = None,
@@ -81,23 +61,16 @@ def compare(
     from cos2p.studies.compare import compare as run_comparison
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.grid import Base
-    from cos2p.studies.tuning import Search
 
     folder = out or default_folder("compare", recipe)
-    if not tune and (lrs or tune_updates or tune_finalists):
-        raise ConfigError("--lrs, --tune-updates and --tune-finalists say how rates are searched; add --tune")
-    length, length_of = parse_lengths("--tune-updates", tune_updates or ())
+    tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     method_class(reference)
     given = {
         "methods": methods,
         "seeds": seeds,
         "updates": updates,
         "reference": None if reference == "cos2p" else reference,
-        "tune": tune,
-        "lrs": lrs if tune else None,
-        "tune-seed": tune_seed if tune and tune_seed != 1000 else None,
-        "tune-updates": tune_updates if tune else None,
-        "tune-finalists": tune_finalists if tune and tune_finalists else None,
+        **tuning.given(),
     }
     plan = Comparison(
         base=Base(recipe, tuple(changes or ()), updates),
@@ -105,7 +78,7 @@ def compare(
         seeds=parse_seeds(seeds),
         command=command_line("compare", recipe, given, changes or ()),
         reference=reference,
-        search=Search(parse_numbers("--lrs", lrs), tune_seed, length, length_of, tune_finalists) if tune else None,
+        search=tuning.search(),
     )
 
     def drive(execute: Execute, write: Callable[[Report], None]) -> Report:

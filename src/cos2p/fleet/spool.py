@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -48,11 +49,12 @@ class Notice:
 class Outgoing:
     """One payload waiting to be fetched."""
 
-    def __init__(self, path: Path, task: str, data: bytes) -> None:
-        path.write_bytes(data)
+    def __init__(self, path: Path, task: str, write: Callable[[Path], object]) -> None:
+        write(path)
         self.path = path
-        self.notice = Notice(task, len(data), digest_of(data))
-        self._told = header_bytes(memoryview(data))
+        self.notice = Notice(task, path.stat().st_size, digest_of_file(path))
+        with path.open("rb") as file:
+            self._told = header_bytes(memoryview(file.read(8)))
 
     def read(self, offset: int) -> bytes:
         """The chunk that begins at `offset`; UpdateRefused if there is none."""

@@ -16,7 +16,7 @@ terms in the loss (NeuLite). `first` leaves the blocks below it as they are (Cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -55,8 +55,8 @@ class Chain(FrozenBaseMethod):
         super().__init__(settings, context)
         if self.settings.first >= context.config.depth:
             raise ConfigError(f"first is {self.settings.first}; the model has blocks 0 to {context.config.depth - 1}")
-        self.merged = 0
-        """Updates merged so far."""
+        self.merged = self.version = 0
+        """Updates merged so far, and the version that the newest task was cut from."""
         self.sizes = {name: self._size(member) for name, member in context.members.items()}
         """Most blocks that each member can train at any place, and where it keeps its features."""
         smallest = min((blocks for blocks, _ in self.sizes.values() if blocks), default=context.config.depth)
@@ -70,7 +70,8 @@ class Chain(FrozenBaseMethod):
         shares += [self.merged / schedule.updates] if schedule.updates else []
         return min(len(self.starts) - 1, int(max(shares) * len(self.starts)))
 
-    def assign(self, call: Call) -> Assignment:
+    def train_task(self, call: Call) -> Assignment:
+        self.version = call.version
         blocks, store = self.sizes[call.member.name]
         if blocks == 0:
             return self.head_alone(call.member)
@@ -78,8 +79,12 @@ class Chain(FrozenBaseMethod):
         return self.group(call.member, range(start, min(start + blocks, self.context.config.depth)), store)
 
     def next_blocks(self, member: Member, cycle: int) -> range:
-        start = self.starts[self.stage(0)]
+        start = self.starts[self.stage(self.version)]
         return range(start, min(start + max(1, self.sizes[member.name][0]), self.context.config.depth))
+
+    def head_depths(self) -> Sequence[int]:
+        depth = self.context.config.depth
+        return range(1, depth + 1) if self.settings.form == "exit" else (depth,)
 
     def _size(self, member: Member) -> tuple[int, Store]:
         most = self.context.config.depth - self.settings.first
@@ -105,10 +110,13 @@ class Chain(FrozenBaseMethod):
         return Assignment(spec, local, SubmodelTrainer, prefix_precision=settings.precision)
 
     def accepted(self, order: Order, update: Update) -> None:
+        super().accepted(order, update)
         self.merged += 1
 
     def state(self) -> tuple[dict[str, Any], Weights]:
-        return {"merged": self.merged}, {}
+        values, tensors = super().state()
+        return {**values, "merged": self.merged, "version": self.version}, tensors
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
-        self.merged = int(values["merged"])
+        super().load_state(values, tensors)
+        self.merged, self.version = int(values["merged"]), int(values["version"])

@@ -20,8 +20,8 @@ from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_memory, statistics_spec
 
 
-class ExitStart(Settings):
-    """Where the exits begin."""
+class HeadStart(Settings):
+    """Where heads begin."""
 
     start: Literal["fresh", "means", "discriminant"] = Field(
         default="fresh",
@@ -34,15 +34,19 @@ class ExitStart(Settings):
         description="`discriminant`: added to the scatter, as a share of its mean variance, 0.03 to 1.",
     )
 
+    @property
+    def start_form(self) -> HeadForm | None:
+        return None if self.start == "fresh" else self.start
+
+
+class ExitStart(HeadStart):
+    """Where the exits begin, and where the top one ends."""
+
     finish: Literal["trained", "means", "discriminant"] = Field(
         default="trained",
         description="Where the top exit ends: as it was `trained`, or once more in closed form, from sums that every "
         "device tells in the last round (the two last rounds then wait for everybody).",
     )
-
-    @property
-    def start_form(self) -> HeadForm | None:
-        return None if self.start == "fresh" else self.start
 
     @property
     def finish_form(self) -> HeadForm | None:

@@ -68,7 +68,7 @@ class FedLora(LateWorkMethod):
         self.chosen: dict[str, Assignment] = {}
         """Each member's task: always the same one."""
 
-    def assign(self, call: Call) -> Assignment:
+    def train_task(self, call: Call) -> Assignment:
         name = call.member.name
         if name not in self.chosen:
             self.chosen[name] = first_that_fits(self, call.member, self.options(call.member), "the head alone")
@@ -93,7 +93,7 @@ class FedLora(LateWorkMethod):
 
     def merge(self) -> Merge:
         kind = ProductMerge if self.settings.form == "hlora" else FactorMerge
-        return kind(self.context.config, self.settings.weights)
+        return kind(self.context.config, self.settings.weights, self.settings.start_form, self.settings.ridge)
 
 
 class LinearProbe(LateWorkMethod):
@@ -103,5 +103,5 @@ class LinearProbe(LateWorkMethod):
     title: ClassVar[str] = "linear probe"
     settings_type: ClassVar[type[Settings]] = LateWorkSettings
 
-    def assign(self, call: Call) -> Assignment:
+    def train_task(self, call: Call) -> Assignment:
         return self.head_alone(call.member)

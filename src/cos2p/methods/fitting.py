@@ -15,12 +15,12 @@ STORES: tuple[Store, ...] = ("memory", "disk")
 """Where a device keeps the features of what is frozen, the quicker first."""
 
 
-def needed_bytes(method: Method, member: Member, assignment: Assignment) -> int:
-    """Bytes of the worst moment of a method's task, by the ledger; nothing is allocated."""
+def order_of(method: Method, member: Member, assignment: Assignment) -> Order:
+    """A method's task as it would be given out."""
     context, spec = method.context, assignment.spec
     if context.training.embeddings in method.embeddings:
         spec = context.tables(spec, member)
-    order = Order(
+    return Order(
         client=member.name,
         task="",
         version=0,
@@ -34,7 +34,12 @@ def needed_bytes(method: Method, member: Member, assignment: Assignment) -> int:
         quotas=assignment.quotas,
         prefix_precision=assignment.prefix_precision,
     )
-    return assignment.trainer(context.config, order).memory(member.samples).total
+
+
+def needed_bytes(method: Method, member: Member, assignment: Assignment) -> int:
+    """Bytes of the worst moment of a method's task, by the ledger; nothing is allocated."""
+    trainer = assignment.trainer(method.context.config, order_of(method, member, assignment))
+    return trainer.memory(member.samples).total
 
 
 def first_that_fits(method: Method, member: Member, options: Iterable[Assignment], smallest: str) -> Assignment:

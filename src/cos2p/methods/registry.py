@@ -32,6 +32,7 @@ _BUILT_IN = (
     "fedepth",
     "fedlora",
     "fedmezo",
+    "fedncm",
     "fedpm",
     "fedra",
     "fedrolex",

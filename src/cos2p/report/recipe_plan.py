@@ -17,13 +17,20 @@ def plan_words(recipe: Recipe) -> list[str]:
     """Method, devices, model, data and end of the run."""
     devices = sum(group.count for group in recipe.fleet.devices)
     groups = ", ".join(_group(group) for group in recipe.fleet.devices)
+    name = recipe.method["name"]
     return [
-        f"method   {method_class(recipe.method['name']).title} ({recipe.method['name']}), seed {recipe.seed}",
+        f"method   {method_class(name).title} ({name}){_form(recipe)}, seed {recipe.seed}",
         f"devices  {devices}: {groups}",
         f"model    {_model(recipe)}",
         f"data     {_data(recipe.data)}",
         f"ends     after {_end(recipe)}",
     ]
+
+
+def _form(recipe: Recipe) -> str:
+    """The paper's is not worth a word."""
+    form = recipe.method.get("form", "paper")
+    return "" if form == "paper" else f", form {form}"
 
 
 def _group(group: DeviceGroup) -> str:

@@ -76,6 +76,7 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
 
     try:
         simulation = Simulation(world, workers, tell)
+        simulation.server.versions.spool = path
         if folder.checkpoint is None:
             simulation.begin()
         else:

@@ -15,15 +15,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from cos2p.aggregation.merge import is_large
 from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.results import check_same_recipe, run_facts, write_results
 from cos2p.runtime.session import Session
+from cos2p.tracking.background import BackgroundWriter
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
 from cos2p.tracking.events import EventLog
@@ -87,8 +89,12 @@ class RunFolder:
         self._saved = time.monotonic()
         self._saving = 0.0
         self._version: int | None = None
+        self._writer = BackgroundWriter()
 
     def close(self) -> None:
+        """A checkpoint under way is completed; should it fail, the one before is still there."""
+        with suppress(RunError):
+            self._writer.wait()
         self.log.close()
 
     def resumed(self, session: Session) -> Event:
@@ -104,20 +110,41 @@ class RunFolder:
         version = session.server.versions.current
         if self._version is None:
             self._version = version
+        if version != self._version and self._writer.busy:
+            self._writer.wait()  # the version it writes is a copy of the model more, as soon as there is a newer one
         pause = min(self._seconds, CHEAP * self._saving) if self._as_often_as_cheap else self._seconds
-        if version != self._version and time.monotonic() - self._saved >= pause:
+        if version == self._version or time.monotonic() - self._saved < pause:
+            return
+        if not is_large(session.server.weights):
             self.save(session)
+        elif not session.server.merge.holders:
+            # Between two rounds there are no sums: nothing has to be copied for a file that takes a while.
+            self._save_beside(session)
 
     def save(self, session: Session) -> None:
+        """Now, and wait for it."""
         began = time.monotonic()
-        state = session.save()
-        values = {"kind": self._kind, "session": state.values, "log": self.log.offset()}
-        Checkpoint(values, state.groups, state.blobs).write(self._file)
+        self._writer.wait()
+        self._state(session).write(self._file)
         self._version, self._saved = session.server.versions.current, time.monotonic()
         self._saving = self._saved - began
+
+    def _save_beside(self, session: Session) -> None:
+        """Written by a thread while the run goes on."""
+        self._saving = self._writer.seconds
+        state = self._state(session)
+        growing = {group for group in state.groups if not group.startswith("version.")}
+        self._writer.write(state.snapshot(growing), self._file)
+        self._version, self._saved = session.server.versions.current, time.monotonic()
+
+    def _state(self, session: Session) -> Checkpoint:
+        state = session.save()
+        values = {"kind": self._kind, "session": state.values, "log": self.log.offset()}
+        return Checkpoint(values, state.groups, state.blobs)
 
     def finish(self, session: Session, wall: float) -> dict[str, Any]:
         """The figures and the model; a process killed in between finishes once more, with the same outcome."""
         assert session.finished is not None
+        self._writer.wait()
         server, figures = session.server, session.figures
         return write_results(self.recipe, server, figures, session.classes, session.finished, self.path, wall)

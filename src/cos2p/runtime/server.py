@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.admission import check_update
@@ -18,7 +19,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.messages import Order, Task, Update
+from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -194,6 +195,13 @@ class Server:
             frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
         return Task(order, weights=trainer.sent(weights), prefix=encode(frozen, order.prefix_precision))
 
+    def write_task(self, order: Order, path: Path) -> None:
+        """The same into a file. Of a large model no second copy is made for it."""
+        weights, trainer = self.versions[order.version], make_trainer(self.context.config, order)
+        held = tuple(order.shelved.held) if order.shelved is not None else ()
+        frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
+        write_task(path, order, pieces_of(trainer.sent(weights)), frozen)
+
     # ------------------------------------------------------------ carrying out what the coordinator says
 
     def _carry_out(self, actions: list[Action], update: Update | None = None, size: float = 0.0) -> list[Effect]:
@@ -346,10 +354,9 @@ class Server:
             updates=action.updates,
             **self._coverage(),
         )
-        previous, before = self.versions.current, self.weights
-        self.versions.advance(self.merge.apply(before))
+        before, asked_for = self.weights, self.versions.current in self.coordinator.in_flight_versions()
+        self.versions.advance(self.merge.apply(before), keep=asked_for)
         self.shelves.moved(before, self.weights)
-        self._forget_version(previous)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
         return [closed, NewVersion(action.version)]
@@ -405,10 +412,10 @@ class Server:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules(self.coordinator.version)
         current = int(values["current"])
-        self.versions = Versions(groups[f"version.{current}"], current)
+        self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
             kind, _, rest = name.partition(".")
-            if kind == "version":
+            if kind == "version" and int(rest) != current:
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}

@@ -12,7 +12,7 @@ from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
-from cos2p.studies.tuning import Choice, Search, search_settings, tuned
+from cos2p.studies.tuning import Search, search_settings, tuned
 from cos2p.studies.tuning_report import tuning_notes, tuning_record
 
 REFERENCE = "cos2p"
@@ -50,27 +50,40 @@ def compare(
 ) -> Report:
     """Tune if asked, run every method with every seed. `write` gets the report again whenever a cell is done."""
     plan = replace(plan, base=plan.base.checked())
-    updates = plan.base.updates or 0
-    rows = [Row(name, method_class(name).title, method=name) for name in plan.methods]
+    rows: Sequence[Row] = [Row(name, method_class(name).title, method=name) for name in plan.methods]
+    make_grid(plan.base, rows, plan.seeds)  # wrong fields are told before a search begins
+    rows, notes, record = settle(plan.base, rows, plan.seeds, plan.search, execute, write_tuning)
     final = make_grid(plan.base, rows, plan.seeds)
-    choices: Mapping[str, Choice] = {}
-    record: dict[str, Any] | None = None
-    notes: list[str] = []
-    if plan.search is not None:
-        plan.search.check(plan.base, plan.methods, plan.seeds)
-        trials, choices = search_settings(plan.base, rows, plan.search, execute, finals=len(final.cells))
-        record = tuning_record(plan.search, trials, choices, updates)
-        write_tuning(record)
-        notes = tuning_notes(choices, plan.search, updates)
-        rows = [replace(tuned(row, choices[row.key].best), facts={"lr": choices[row.key].words()}) for row in rows]
-        final = make_grid(plan.base, rows, plan.seeds)
-    else:
-        notes.append("Every method at the recipe's learning rate; --tune searches one for each.")
 
     def report(outcomes: CellOutcomes) -> Report:
         return _report(plan, final, outcomes, notes, record)
 
     return report(execute(final.cells, lambda so_far: write(report(so_far))))
+
+
+def settle(
+    base: Base,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    search: Search | None,
+    execute: Execute,
+    write_tuning: Callable[[Mapping[str, Any]], None],
+) -> tuple[list[Row], list[str], Mapping[str, Any] | None]:
+    """The rows as they will run: each at the rate and in the form that a search finds, or as the recipe has them.
+
+    Returns them with notes for the reader and the record of the search.
+    """
+    if search is None:
+        return list(rows), ["Every method at the recipe's learning rate; --tune searches one for each."], None
+    search.check(base, [base.method(row) for row in rows], seeds)
+    trials, choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
+    updates = base.updates or 0
+    record = tuning_record(search, trials, choices, updates)
+    write_tuning(record)
+    settled = [
+        replace(tuned(row, choices[row.key].best), facts={**row.facts, "lr": choices[row.key].words()}) for row in rows
+    ]
+    return settled, tuning_notes(choices, search, updates), record
 
 
 def _report(

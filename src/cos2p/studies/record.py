@@ -105,11 +105,17 @@ def _study_line(study: Mapping[str, Any]) -> dict[str, Any]:
                 "reference": table["reference"],
                 "rows": [row["key"] for row in table["rows"]],
                 "over_budget": [row["key"] for row in table["rows"] if row["over_budget"]],
+                "whole": table if _stands_alone(table, study) else None,
             }
             for table in study["tables"]
         ],
         "tuning": tuning,
     }
+
+
+def _stands_alone(table: Mapping[str, Any], study: Mapping[str, Any]) -> bool:
+    """Whether a table's rows are not the study's, so that it cannot be made from its runs anew."""
+    return not {row["key"] for row in table["rows"]} <= {row["key"] for row in study["rows"]}
 
 
 def _run_lines(
@@ -181,7 +187,9 @@ def _report(study: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Repo
     tables: list[Table] = []
     for asked in study["tables"]:
         name, title, reference = asked["name"], asked["title"], asked["reference"]
-        if reference:  # it follows the table that it is about
+        if asked.get("whole"):
+            tables.append(Table.from_dict(asked["whole"]))
+        elif reference:  # it follows the table that it is about
             tables.append(differences_table(name, title, tables[-1], reference))
         else:
             shown = [row for row in rows if row.key in asked["rows"]]

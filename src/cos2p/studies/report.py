@@ -14,7 +14,7 @@ from cos2p.studies.tables import Table
 @dataclass(frozen=True)
 class Report:
     kind: str
-    """compare, ablate or sweep"""
+    """compare, ablate, sweep or frontier"""
     title: str
     recipe: str
     command: str
@@ -27,6 +27,8 @@ class Report:
     tuning: Mapping[str, Any] | None = None
     axes: Mapping[str, Any] = field(default_factory=dict)
     """Of a sweep: name → path and values."""
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    """Files beside the tables: name → SVG."""
 
     @property
     def done(self) -> int:

@@ -23,15 +23,16 @@ def summary(report: Report, folder: Path) -> RenderableType:
     notes = [text for name, text in report.provenance() if name == "note"]
     notes += dict.fromkeys(note for table in report.tables for note in baseline_notes(table.baselines))
     parts += [Text(printable(note), style="dim") for note in notes]
-    names = ["table.md", "report.html", "study.json", *(f"{table.name}.csv" for table in report.tables), "runs.csv"]
-    there = [name for name in [*names, "tuning.json"] if (folder / name).exists()]
+    tables = [f"{table.name}.csv" for table in report.tables]
+    names = ["table.md", "report.html", *report.pictures, "study.json", *tables, "runs.csv", "tuning.json"]
+    there = [name for name in names if (folder / name).exists()]
     parts.append(Text(f"\nin {shlex.quote(str(folder))}: {', '.join(there)}"))
     return Group(*parts)
 
 
 def _table(table: Table) -> Layout:
     layout = Layout(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    columns = [column for column in table.columns if column.key in MAIN_COLUMNS]
+    columns = [column for column in table.columns if column.key in MAIN_COLUMNS] or list(table.columns)
     layout.add_column("")
     for column in columns:
         layout.add_column(column.heading, justify="right", no_wrap=True)

@@ -96,6 +96,21 @@ class Table:
     baselines: Mapping[str, float] = field(default_factory=dict)
     """What top-1 is worth: "chance" and "majority" (always the most frequent class), as far as the runs know them."""
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Table:
+        """The counterpart of `to_dict`, for tables that are not made from runs anew."""
+        columns = tuple(Column(**column) for column in values["columns"])
+        return cls(
+            values["name"],
+            values["title"],
+            columns,
+            tuple(_line_of(row, columns) for row in values["rows"]),
+            tuple(values["facts"]),
+            tuple(values["notes"]),
+            values["reference"],
+            values["baselines"],
+        )
+
     def line(self, key: str) -> Line:
         return next(line for line in self.lines if line.key == key)
 
@@ -128,7 +143,7 @@ def results_table(
     lines = [_line(row, grid, outcomes, columns, row.key in over_budget) for row in rows]
     columns = _known(columns, lines)
     for column in columns:
-        lines = _with_best(lines, column)
+        lines = with_best(lines, column)
     facts = tuple(dict.fromkeys(fact for row in rows for fact in row.facts))
     baselines = _baselines(lines, outcomes)
     notes = (*_legend(lines), *baseline_notes(baselines))
@@ -183,7 +198,7 @@ def _line(row: Row, grid: Grid, outcomes: CellOutcomes, columns: Sequence[Column
     return Line(row.key, row.title, figures, runs, failures, tuple(waiting), over_budget, row.facts)
 
 
-def _with_best(lines: list[Line], column: Column) -> list[Line]:
+def with_best(lines: list[Line], column: Column) -> list[Line]:
     """Mark the row whose interval lies clear of those of all others, on the better side.
 
     Where intervals overlap, a single seed gives none, or figures are written alike, nobody is seen to be the best.
@@ -256,3 +271,15 @@ def _line_dict(line: Line, columns: Sequence[Column]) -> dict[str, Any]:
             for figure in [line.figures[column.key]]
         },
     }
+
+
+def _line_of(row: Mapping[str, Any], columns: Sequence[Column]) -> Line:
+    figures = {}
+    for column in columns:
+        figure = row["figures"][column.key]
+        by_seed = {int(seed): value for seed, value in figure["by_seed"].items()}
+        figures[column.key] = Figure(by_seed, figure["mean"], figure["half"], figure["best"])
+    runs = {int(seed): folder.removeprefix("cells/") for seed, folder in row["runs"].items()}
+    failures = {int(seed): reason for seed, reason in row["failures"].items()}
+    waiting = tuple(row["waiting"])
+    return Line(row["key"], row["title"], figures, runs, failures, waiting, row["over_budget"], row["facts"])

@@ -123,8 +123,13 @@ def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSp
 def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
     """The frozen part: what is below the window, and what stays inside and above it."""
     taken = take(weights, frozen_slices(config, spec))
+    return {sent: taken[name] for sent, name in frozen_names(config, spec).items()}
+
+
+def frozen_names(config: ModelConfig, spec: SubmodelSpec) -> dict[str, str]:
+    """Every frozen tensor a device is sent, as it is called on the way, and its name in the model."""
     inside = tuple(f"blocks.{block}." for block in range(spec.frozen, spec.top))
-    return {_beside_trained(name, inside): tensor for name, tensor in taken.items()}
+    return {_beside_trained(name, inside): name for name in frozen_slices(config, spec)}
 
 
 def _beside_trained(name: str, inside: tuple[str, ...]) -> str:

@@ -1,11 +1,13 @@
 """A checkpoint: one file, replaced atomically. JSON, named groups of tensors, blobs; never pickle.
 
-Tensors that several groups share (a version and its successor, mostly) are stored once.
+Tensors that several groups share (a version and its successor, mostly) are stored once. What is written is a
+`Snapshot`: it does not change when the run goes on, so a thread may write it meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,25 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cos2p.errors import RunError
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import replacing
 
 FORMAT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What goes into the file."""
+
+    meta: str
+    tensors: dict[str, Tensor]
+
+    def write(self, path: Path) -> None:
+        """Straight from the tensors' memory; other threads run meanwhile."""
+        with replacing(path) as file:
+            try:
+                safetensors.torch.save_file(self.tensors, file, metadata={"cos2p": self.meta})
+            except SafetensorError as error:  # it hides the system's reason in its text
+                raise RunError(f"{path}: {error}; free some space, then go on with --resume") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +47,10 @@ class Checkpoint:
     blobs: dict[str, bytes] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
+        self.snapshot().write(path)
+
+    def snapshot(self, growing: Container[str] = ()) -> Snapshot:
+        """As things stand now. The tensors of the groups that are `growing`, in place, are copied."""
         tensors: dict[str, Tensor] = {}
         places: dict[int, str] = {}
         index: dict[str, dict[str, str]] = {}
@@ -37,12 +59,11 @@ class Checkpoint:
             for name, tensor in members.items():
                 if id(tensor) not in places:
                     places[id(tensor)] = f"t{len(tensors)}"
-                    tensors[places[id(tensor)]] = tensor.contiguous()
+                    tensors[places[id(tensor)]] = tensor.clone() if group in growing else tensor.contiguous()
                 index[group][name] = places[id(tensor)]
         for name, blob in self.blobs.items():
             tensors[f"blob:{name}"] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
-        meta = json.dumps({"format": FORMAT, "values": self.values, "groups": index})
-        write_atomic(path, safetensors.torch.save(tensors, metadata={"cos2p": meta}))
+        return Snapshot(json.dumps({"format": FORMAT, "values": self.values, "groups": index}), tensors)
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:

@@ -19,13 +19,18 @@ _TEMPORARY = ".cos2p-tmp"
 
 def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
     """Write a file so that after a crash at any moment it holds all of the old content or all of the new."""
-    path = Path(path)
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to be filled inside the block, which then takes the place of `path` at once, safely on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     with explained(path):
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
+            yield temporary
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:

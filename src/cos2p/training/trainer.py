@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
 from cos2p.errors import TrainingError
-from cos2p.messages import Order, Task, Update
+from cos2p.messages import Order, Piece, Task, Update, pieces_of
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -52,9 +52,11 @@ from cos2p.training.prefix import (
     FreshFeatures,
     PrefixFile,
     TextFeatures,
+    encode,
     features_at,
     part_of,
     prefix_features,
+    prefix_pieces,
 )
 from cos2p.training.settings import ExtendedSettings, LocalSettings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
@@ -141,6 +143,13 @@ class Trainer:
     def sent_frozen(self, weights: Weights) -> Weights:
         """The tensors the device is given to run but not to train, before they are encoded for the wire."""
         return extract_prefix(weights, self.config, self.order.spec)
+
+    def frozen_pieces(self, weights: Weights) -> dict[str, Piece]:
+        """The same, encoded, each tensor to be made when it is written."""
+        order = self.order
+        if type(self).sent_frozen is not Trainer.sent_frozen:  # what is special about it is not known piece by piece
+            return pieces_of(encode(self.sent_frozen(weights), order.prefix_precision))
+        return prefix_pieces(weights, self.config, order.spec, order.prefix_precision)
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of the update that must come back, if the device says it trained `spec`."""

@@ -406,7 +406,7 @@ class Study(TypedDict):
     name: str
     """Its folder."""
     kind: str
-    """compare, ablate, sweep; empty while it only searches and has no study.json."""
+    """compare, ablate, sweep, frontier; empty while it only searches and has no study.json."""
     title: str
     recipe: str
     command: str

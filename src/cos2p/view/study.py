@@ -189,7 +189,8 @@ def _row(
 def _run(row: Mapping[str, Any], seed: str, links: Mapping[str, str]) -> model.RowRun:
     failure = row["failures"].get(seed, "")
     folder = str(row["runs"].get(seed, ""))
-    state: model.RunState = "done" if folder else "failed" if failure else "waiting"
+    waiting = seed in map(str, row["waiting"])
+    state: model.RunState = "failed" if failure else "waiting" if waiting else "done"
     return {"state": state, "link": links.get(Path(folder).name, ""), "failure": str(failure)}
 
 
@@ -201,7 +202,7 @@ def _panels(found: Mapping[str, Any]) -> list[model.SweepPanel]:
     axes = {str(name): [str(value) for value in axis["values"]] for name, axis in found["axes"].items()}
     names = list(axes)
     panels = []
-    for along in names:
+    for along in names[:1] if found.get("kind") == "frontier" else names:  # methods are no scale
         across = next((name for name in names if name != along), None)
         for column in (TOP1, CLIENT_TOP1, RU):
             lines = [_sweep_line(found, column, along, across, value) for value in (axes[across] if across else [""])]

@@ -15,6 +15,8 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from cos2p.devices.device import Device
@@ -27,7 +29,7 @@ from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.messages import Order
+from cos2p.messages import Order, Update
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
@@ -53,6 +55,7 @@ from cos2p.tracking.event_kinds import (
 from cos2p.tracking.events import Listener
 
 END_OF_TIME = "end of time"
+MAPPED_BYTES = 64 * 2**20
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
 
@@ -98,6 +101,7 @@ class Driver(Session):
             self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory
         )
         self.server = Server(context, build_method(recipe.method, context), first_weights(recipe, self.config))
+        self.server.versions.spool = self.transfers.folder
         self.begun = True
 
     @property
@@ -295,13 +299,13 @@ class Driver(Session):
             self._failed(answer)
             return
         try:
-            data = self.transfers.take(client, answer.notice)
+            update = self.transfers.take(client, answer.notice, read_update)
         except UpdateRefused as refusal:
             self.log(Refused(client=client, task=task, reason=str(refusal)))
             self.carry_out(self.server.handle(TaskFailed(client, task, str(refusal))))
             return
-        self.log(Arrived(client=client, task=task, bytes=len(data), measured=dict(answer.numbers or {})))
-        self.carry_out(self.server.receive(client, data))
+        self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=dict(answer.numbers or {})))
+        self.carry_out(self.server.receive(client, update))
         ticket = self.server.coordinator.in_flight().get(client)
         if ticket is not None and ticket.task == task:  # its one answer was to another task: it will not give a second
             self._failed(Answered(client, task, None, "it answered with an update of another task"))
@@ -325,10 +329,9 @@ class Driver(Session):
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
-        data = self.server.task(order).to_bytes()
         limit = make_trainer(self.config, order).upload() + ALLOWANCE
-        notice = self.transfers.put(order.client, order.task, data, limit)
-        self.log(self.server.dispatched(order, len(data)))
+        notice = self.transfers.put(order.client, order.task, partial(self.server.write_task, order), limit)
+        self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)
 
     def start_timer(self, timer: str, seconds: float) -> None:
@@ -337,6 +340,11 @@ class Driver(Session):
     def last_events(self) -> list[Event]:
         counts = self.transfers.traffic
         return [Traffic(client=client, **counts.of(client)) for client in self.server.context.members]
+
+
+def read_update(path: Path) -> bytes | Update:
+    """The bytes; of a large update what they mean, mapped, because reading them would take as much memory again."""
+    return Update.from_file(path) if path.stat().st_size > MAPPED_BYTES else path.read_bytes()
 
 
 def _member_dict(member: Member) -> dict[str, Any]:

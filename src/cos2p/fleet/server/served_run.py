@@ -75,7 +75,7 @@ class ServedRun:
             bundle = load(self.recipe.data, self.recipe.seed, self.recipe.model.pretrained)
             config, self.classes = model_config(self.recipe, bundle), Classes.of(bundle)
             del bundle
-            evaluator = Evaluator(self.recipe, config)
+            evaluator = Evaluator(self.recipe, config, self.folder)
             self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
             self.driver.classes = self.classes
             if folder.checkpoint is not None:

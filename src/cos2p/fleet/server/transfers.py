@@ -7,15 +7,20 @@ what, and how large an answer may be, was said when the task was given.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.spool import Incoming, Notice, Outgoing, clean
 from cos2p.fleet.traffic import LinkCounts, header_bytes
 
+T = TypeVar("T")
+
 
 class Transfers:
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._out, self._in = clean(folder / "out"), clean(folder / "in")
         self._lock = threading.Lock()
         self._outgoing: dict[str, Outgoing] = {}
@@ -25,11 +30,16 @@ class Transfers:
 
     # ------------------------------------------------------------ what the run says
 
-    def put(self, client: str, task: str, data: bytes, limit: int) -> Notice:
-        """Have a task ready for a client. The one before it, and whatever came as its answer, is void."""
+    def put(self, client: str, task: str, write: Callable[[Path], object], limit: int) -> Notice:
+        """Have a task ready for a client, in the file that `write` fills.
+
+        The one before it, and whatever came as its answer, is void.
+        """
         with self._lock:
             self._void(client)
-            self._outgoing[client] = Outgoing(self._out / client, task, data)
+        outgoing = Outgoing(self._out / client, task, write)  # others need not wait for a large one
+        with self._lock:
+            self._outgoing[client] = outgoing
             self._limits[client] = limit
             return self._outgoing[client].notice
 
@@ -43,8 +53,11 @@ class Transfers:
             for client in {*self._outgoing, *self._incoming}:
                 self._void(client)
 
-    def take(self, client: str, notice: Notice) -> bytes:
-        """The complete answer to the client's task; UpdateRefused if it is not complete, or not what was announced."""
+    def take(self, client: str, notice: Notice, read: Callable[[Path], T]) -> T:
+        """What `read` makes of the complete answer to the client's task, whose file is then gone.
+
+        UpdateRefused if it is not complete, or not what was announced.
+        """
         with self._lock:
             incoming = self._incoming.pop(client, None)
         if incoming is None or incoming.notice != notice:
@@ -52,7 +65,7 @@ class Transfers:
                 incoming.drop()
             raise UpdateRefused("an answer was announced, but its bytes did not come")
         try:
-            return incoming.close().read_bytes()
+            return read(incoming.close())
         finally:
             incoming.drop()
 

@@ -9,7 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.aggregation.closed_form import HeadForm
+from cos2p.aggregation.head_merge import HeadMerge
+from cos2p.aggregation.merge import Contribution
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -18,11 +20,17 @@ STALE = 0.5
 """A late step is shortened by (1+τ)^−½."""
 
 
-class AdapterMerge(SegmentMerge):
+class AdapterMerge(HeadMerge):
     """The head is averaged as any tensor is; what becomes of the adapters is left to its kinds."""
 
-    def __init__(self, config: ModelConfig, rule: Literal["uniform", "samples"]) -> None:
-        super().__init__(config, rule, step_exponent=STALE)
+    def __init__(
+        self,
+        config: ModelConfig,
+        rule: Literal["uniform", "samples"],
+        start: HeadForm | None = None,
+        ridge: float = 1.0,
+    ) -> None:
+        super().__init__(config, start, None, ridge, rule=rule, step_exponent=STALE)
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = float(item.samples) if self.rule == "samples" else 1.0
@@ -41,7 +49,7 @@ class FactorMerge(AdapterMerge):
     of means (FedIT).
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "rows", "row_weights")
+    groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "rows", "row_weights")
     rows: Weights
     row_weights: Weights
 
@@ -69,7 +77,7 @@ class ProductMerge(AdapterMerge):
     smaller side of the matrix, they are folded to so many: that changes nothing, and memory does not grow with clients.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "left", "right", "product_weights")
+    groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "left", "right", "product_weights")
     left: Weights
     right: Weights
     product_weights: Weights

@@ -11,6 +11,7 @@
   const WHY = {
     compare: "Methods at equal budget, on the same data split and with the same number of client updates; each figure is a mean over seeds with its 95 % interval.",
     ablate: "One part of the method taken away at a time; a difference counts when its 95 % interval does not hold 0.",
+    frontier: "Methods at equal bytes per device, each with the largest rate, rank or group of blocks that fits; the shaded band is the 95 % interval of the mean over seeds.",
     sweep: "One setting, or two, over several values; the shaded band is the 95 % interval of the mean over seeds.",
   };
   const AXES = { rounds: X.rounds, updates: { ...X.rounds, label: "client updates", name: "After updates" }, time: { ...X.time, label: "virtual time" } };

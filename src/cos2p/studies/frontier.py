@@ -1,0 +1,182 @@
+"""`frontier`: every method at every byte budget, each with the largest rate, rank or group that the ledger allows.
+
+The same batch, the same data, the same number of client updates; a second table has equal virtual time. A method that
+cannot keep a budget is absent there, with the reason; that is a result, not a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cos2p.errors import ConfigError
+from cos2p.methods import method_class
+from cos2p.studies.budgets import Absent, Fit, Worlds
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
+from cos2p.studies.compare import settle
+from cos2p.studies.frontier_plot import plot
+from cos2p.studies.frontier_tables import History, budget_column, equal_time_table, equal_updates_table
+from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
+from cos2p.studies.report import Report
+from cos2p.studies.tables import results_table
+from cos2p.studies.tuning import Search
+from cos2p.units import format_bytes, parse_bytes
+
+MEMORY, METHOD = "memory (MB)", "method"
+"""Facts of a row, and the axes of the picture."""
+
+FindFit = Callable[[Sequence[Any], int], Fit | Absent]
+"""Recipes of one method and a budget to what fits (`Worlds.fit`)."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What is asked for."""
+
+    base: Base
+    """Checked: with its number of updates."""
+    methods: tuple[str, ...]
+    memories: tuple[int, ...]
+    """Bytes of every device, ascending."""
+    seeds: tuple[int, ...]
+    command: str
+    search: Search | None = None
+    """None: every method trains at the recipe's learning rate."""
+
+
+def parse_memories(text: str) -> tuple[int, ...]:
+    """
+    >>> parse_memories("60MB,30MB")
+    (30000000, 60000000)
+    """
+    found = sorted({parse_bytes(part.strip()) for part in text.split(",") if part.strip()})
+    if not found or found[0] <= 0:
+        raise ConfigError(f"--memory {text!r} names no budget; write 30MB,60MB,120MB")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which methods are at which budget, and why the others are not."""
+
+    rows: tuple[Row, ...]
+    absent: Mapping[tuple[str, int], str]
+    """(method, memory) → reason."""
+
+
+def find_places(
+    plan: Frontier, tell: Callable[[int, int, str], None] = lambda done, total, name: None, find: FindFit | None = None
+) -> Places:
+    """Ask every method for its tasks at every budget; the data are read, nothing is trained.
+
+    `tell` hears how many places are done, of how many, and which is looked at.
+    """
+    find = find or Worlds().fit
+    plan.base.refuse_strangers([Row(name, "", method=name) for name in plan.methods])
+    rows, absent = [], {}
+    for number, name in enumerate(plan.methods):
+        row = Row(name, method_class(name).title, method=name)
+        recipes = [plan.base.load(row, f"seed={seed}") for seed in plan.seeds]
+        known: dict[Fit, int] = {}
+        for place, memory in enumerate(plan.memories, number * len(plan.memories)):
+            tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
+            found = find(recipes, memory)
+            if isinstance(found, Absent):
+                absent[name, memory] = found.reason
+            else:
+                # The same tasks as with fewer bytes: the same runs.
+                used = known.setdefault(found, memory)
+                rows.append(_row(row, len(recipes[0].fleet.devices), memory, used, found))
+    if not rows:
+        (name, memory), reason = next(iter(absent.items()))
+        raise ConfigError(
+            f"no method keeps any of these budgets; {name} at {format_bytes(memory)}: {reason}. Give larger ones by "
+            "--memory, or a smaller batch by --set fleet.devices.0.batch=4"
+        )
+    return Places(tuple(rows), absent)
+
+
+def _row(row: Row, groups: int, memory: int, used: int, fit: Fit) -> Row:
+    """`memory` is the budget, of which what fits within `used` bytes is all that the method can use."""
+    fields = (f"memory={used}", f"rate={fit.rate!r}")
+    changes = [f"fleet.devices.{group}.{field}" for group in range(groups) for field in fields]
+    return Row(
+        key=f"{row.key}@{_megabytes(memory)}MB",
+        title=f"{row.title}, {format_bytes(memory)}",
+        changes=(*changes, "fleet.enforce_memory=true"),
+        method=row.method,
+        facts={METHOD: row.title, MEMORY: _megabytes(memory), "takes": fit.takes},
+    )
+
+
+def _megabytes(memory: int) -> str:
+    return f"{memory / 1e6:g}"
+
+
+def frontier(
+    plan: Frontier,
+    places: Places,
+    execute: Execute,
+    write: Callable[[Report], None],
+    history: History,
+    write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
+) -> Report:
+    """Tune if asked, run every place with every seed.
+
+    `write` gets the report again whenever a cell is done; `history` is asked for a finished cell's accuracy on its way.
+    """
+    rows, notes, record = settle(plan.base, places.rows, plan.seeds, plan.search, execute, write_tuning)
+    grid = make_grid(plan.base, rows, plan.seeds)
+    notes = [*notes, *_absences(places.absent)]
+
+    def report(outcomes: CellOutcomes) -> Report:
+        return _report(plan, grid, outcomes, notes, record, history)
+
+    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+
+
+def _absences(absent: Mapping[tuple[str, int], str]) -> list[str]:
+    """One note for each method that is missing somewhere."""
+    notes = []
+    for name in dict.fromkeys(name for name, _ in absent):
+        places = [memory for method, memory in absent if method == name]
+        where = ", ".join(map(format_bytes, places))
+        notes.append(f"{method_class(name).title} is absent at {where}: {absent[name, places[-1]]}.")
+    return notes
+
+
+def _report(
+    plan: Frontier,
+    grid: RunnableGrid,
+    outcomes: CellOutcomes,
+    notes: Sequence[str],
+    record: Mapping[str, Any] | None,
+    history: History,
+) -> Report:
+    recipe = grid.cells[0].recipe
+    titles = {name: method_class(name).title for name in plan.methods}
+    columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
+    cells = {(row.facts[METHOD], row.facts[MEMORY]): row.key for row in grid.rows}
+    by_budget = equal_updates_table(grid, outcomes, titles, columns, cells)
+    return Report(
+        kind="frontier",
+        title=f"{recipe.name}: accuracy by bytes per device",
+        recipe=plan.base.recipe,
+        command=plan.command,
+        updates=plan.base.updates or 0,
+        grid=grid,
+        outcomes=outcomes,
+        tables=(
+            results_table("results", "Methods and budgets", grid, outcomes),
+            by_budget,
+            equal_time_table(grid, outcomes, titles, columns, cells, history),
+        ),
+        notes=tuple(notes),
+        tuning=record,
+        axes={
+            MEMORY: {"path": "fleet.devices.*.memory", "values": list(columns)},
+            METHOD: {"path": "method.name", "values": [t for t in titles.values() if any(t == m for m, _ in cells)]},
+        },
+        pictures={"frontier.svg": plot(f"{recipe.name}: server top-1 by bytes per device", by_budget)},
+    )

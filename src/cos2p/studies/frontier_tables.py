@@ -1,0 +1,113 @@
+"""A frontier's tables: one row for each method, one column for each budget; at equal updates and at equal time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cos2p.studies.cell_outcome import CellOutcomes
+from cos2p.studies.columns import Column
+from cos2p.studies.grid import Grid
+from cos2p.studies.tables import Figure, Line, Table, with_best
+from cos2p.tracking.event_kinds import Evaluated
+from cos2p.tracking.events import read_events
+from cos2p.tracking.figure_parts import deepest
+
+History = Callable[[str], Sequence[tuple[float, float]]]
+"""A finished cell's (virtual second, server's top-1), in order."""
+
+Columns = Mapping[str, Column]
+"""By budget."""
+Cells = Mapping[tuple[str, str], str]
+"""(title of the method, budget) → key of the row."""
+
+
+def budget_column(memory: int) -> Column:
+    return Column(f"at_{memory}", f"{memory / 1e6:g} MB", "%", 100.0, 1, "more")
+
+
+def read_history(run: Path) -> list[tuple[float, float]]:
+    """From a run's log."""
+    found = []
+    for event in read_events(run / "events.jsonl"):
+        if isinstance(event, Evaluated) and "top1" in deepest(event.test):
+            found.append((event.t, deepest(event.test)["top1"]))
+    return found
+
+
+def equal_updates_table(
+    grid: Grid, outcomes: CellOutcomes, titles: Mapping[str, str], columns: Columns, cells: Cells
+) -> Table:
+    def value(name: str, seed: int, budget: str) -> float | None:
+        result = outcomes[name].result if name in outcomes else None
+        return None if result is None else result.get("top1")
+
+    title = "Server top-1 by bytes per device, at equal client updates"
+    return _table("by_budget", title, grid, outcomes, titles, columns, cells, value)
+
+
+def equal_time_table(
+    grid: Grid, outcomes: CellOutcomes, titles: Mapping[str, str], columns: Columns, cells: Cells, history: History
+) -> Table:
+    """Where the fastest method of a budget ends, the others are stopped: their last score before that counts."""
+    ends = {
+        (budget, seed): _first_end(grid, outcomes, [key for (_, b), key in cells.items() if b == budget], seed)
+        for budget in columns
+        for seed in grid.seeds
+    }
+
+    def value(name: str, seed: int, budget: str) -> float | None:
+        result, end = outcomes[name].result if name in outcomes else None, ends[budget, seed]
+        if result is None or end is None:
+            return None
+        if result["virtual_seconds"] <= end:
+            top1: float | None = result.get("top1")
+            return top1
+        scores = [top1 for time, top1 in history(name) if time <= end]
+        return scores[-1] if scores else None
+
+    title = "Server top-1 by bytes per device, at equal virtual time"
+    note = (
+        "At each budget and seed all are judged when the first of them has done its updates, by their last scores till "
+        "then; schedule.evaluate_every says how often there are any."
+    )
+    return _table("by_budget_time", title, grid, outcomes, titles, columns, cells, value, note)
+
+
+def _first_end(grid: Grid, outcomes: CellOutcomes, keys: Sequence[str], seed: int) -> float | None:
+    """The virtual second at which the first of these rows has done; None until all have run."""
+    found = [outcomes.get(grid.name(key, seed)) for key in keys]
+    if any(outcome is None for outcome in found):
+        return None
+    return min((outcome.result["virtual_seconds"] for outcome in found if outcome and outcome.result), default=None)
+
+
+def _table(
+    name: str,
+    title: str,
+    grid: Grid,
+    outcomes: CellOutcomes,
+    titles: Mapping[str, str],
+    columns: Columns,
+    cells: Cells,
+    value: Callable[[str, int, str], float | None],
+    *more: str,
+) -> Table:
+    lines = []
+    for method, shown in titles.items():
+        figures, waiting = {}, set()
+        for budget, column in columns.items():
+            key = cells.get((shown, budget))
+            names = {} if key is None else {seed: grid.name(key, seed) for seed in grid.seeds}
+            waiting |= {seed for seed, cell in names.items() if cell not in outcomes}
+            found = {seed: value(cell, seed, budget) for seed, cell in names.items()}
+            figures[column.key] = Figure.of({seed: top1 for seed, top1 in found.items() if top1 is not None})
+        lines.append(Line(method, shown, figures, {}, waiting=tuple(sorted(waiting))))
+    for column in columns.values():
+        lines = with_best(lines, column)
+    notes = (
+        "Mean and 95 % interval (Student's t) over seeds; in bold what lies clear of all others of its column; "
+        "– where the method cannot keep the budget.",
+        *more,
+    )
+    return Table(name, title, tuple(columns.values()), tuple(lines), notes=notes)

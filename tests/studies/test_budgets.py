@@ -1,0 +1,73 @@
+"""What a method takes of a budget: the largest that fits, by the ledger of the tasks it would give out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cos2p.recipe import Recipe
+from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
+from tests.studies.fakes import tiny_base
+
+SMALL, MIDDLE, LARGE = 4_800_000, 7_000_000, 100_000_000
+
+
+def recipe(folder: Path, method: str, *changes: str) -> Recipe:
+    return Recipe.load(tiny_base(folder).recipe, ["model.depth=4", *changes], method)
+
+
+def fit(folder: Path, method: str, memory: int, *changes: str) -> Fit | Absent:
+    return Worlds().fit([recipe(folder, method, *changes)], memory)
+
+
+@pytest.mark.parametrize("method", ["cos2p", "fedrolex"])
+def test_a_method_that_follows_a_rate_gets_the_largest_that_fits(tmp_path: Path, method: str) -> None:
+    worlds, given = Worlds(), recipe(tmp_path, method)
+    found = worlds.fit([given], MIDDLE)
+    assert isinstance(found, Fit)
+    tries = _Tries(given.method, *worlds.of(given), MIDDLE)
+    assert tries.needed(found.rate) == found.needed <= MIDDLE
+    larger = [rate for rate in RATES if rate > found.rate]
+    assert larger
+    assert all(tries.needed(rate) > MIDDLE for rate in larger)
+    everything = worlds.fit([given], LARGE)
+    assert isinstance(everything, Fit)
+    assert everything.rate == 1.0
+
+
+def test_a_method_that_looks_at_memory_chooses_for_itself(tmp_path: Path) -> None:
+    words = [fit(tmp_path, "fedlora", memory) for memory in (SMALL, MIDDLE, LARGE)]
+    assert [found.takes for found in words if isinstance(found, Fit)] == ["head alone", "rank 4", "rank 32"]
+    groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 9_000_000, LARGE)]
+    assert [found.takes for found in groups if isinstance(found, Fit)] == [
+        "head alone",
+        "1 of 4 blocks",
+        "4 of 4 blocks",
+    ]
+
+
+def test_tasks_that_tell_of_the_data_count_too_and_so_do_those_after_them(tmp_path: Path) -> None:
+    plain, closed = (fit(tmp_path, "fedlora", LARGE, *more) for more in ((), ("method.start=means",)))
+    assert isinstance(plain, Fit)
+    assert isinstance(closed, Fit)
+    assert (closed.takes, closed.needed) == (plain.takes, plain.needed)
+    none = fit(tmp_path, "fedncm", SMALL)
+    assert isinstance(none, Fit)
+    assert none.takes == "no training"
+
+
+def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:
+    found = fit(tmp_path, "fedavg", MIDDLE)
+    assert isinstance(found, Absent)
+    assert found.reason.startswith("its smallest task needs 1")
+    head = fit(tmp_path, "fedlora", 1_000_000)
+    assert isinstance(head, Absent)
+    assert "even the head alone needs" in head.reason
+
+
+def test_data_are_read_once_for_all_methods(tmp_path: Path) -> None:
+    worlds = Worlds()
+    first, second = (worlds.of(recipe(tmp_path, method))[0] for method in ("fedlora", "fedavg"))
+    assert first is second
+    assert worlds.of(recipe(tmp_path, "fedavg", "seed=1"))[0] is not first

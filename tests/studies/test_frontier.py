@@ -1,0 +1,138 @@
+"""The frontier: who is where, what is absent and why, equal updates and equal time, the picture, the record."""
+
+from __future__ import annotations
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cos2p.errors import ConfigError
+from cos2p.studies.budgets import Absent, Fit
+from cos2p.studies.folder import write_report
+from cos2p.studies.frontier import Frontier, Places, find_places, frontier, parse_memories
+from cos2p.studies.grid import Cell
+from cos2p.studies.markdown import to_csv, to_markdown
+from cos2p.studies.record import read_record, write_record
+from cos2p.studies.report import Report
+from cos2p.studies.tuning import Search
+from tests.studies.fakes import FakeExecute, figures, tiny_base
+
+BUDGETS = (30_000_000, 60_000_000)
+
+
+def plan(folder: Path, **changes: Any) -> Frontier:
+    given = {"methods": ("fedavg", "fedlora", "cos2p"), "memories": BUDGETS, "seeds": (0, 1), "command": "cos2p …"}
+    return Frontier(tiny_base(folder), **{**given, **changes})
+
+
+def made_up(recipes: Sequence[Any], memory: int) -> Fit | Absent:
+    """FedAvg never fits, FedLoRA takes the same of both budgets, Co-S²P more of the larger."""
+    name = recipes[0].method["name"]
+    if name == "fedavg":
+        return Absent("its smallest task needs 105 MB")
+    if name == "fedlora":
+        return Fit(1.0, "rank 8", 20_000_000)
+    return Fit(memory / 2.4e8, f"R {memory / 2.4e8:g}", memory)
+
+
+def accuracy(cell: Cell) -> dict[str, Any]:
+    """Co-S²P 60 % and 70 %, in 60 and 120 s; FedLoRA 65 % in 100 s. The second seed has 2 points more."""
+    memory, more = cell.recipe.fleet.devices[0].memory, 0.02 * cell.seed
+    if cell.recipe.method["name"] == "fedlora":
+        return figures(0.65 + more, virtual_seconds=100.0)
+    small = memory == 30_000_000
+    return figures((0.6 if small else 0.7) + more, virtual_seconds=60.0 if small else 120.0)
+
+
+def history(cell: str) -> list[tuple[float, float]]:
+    return [(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)]
+
+
+def report(folder: Path, **changes: Any) -> tuple[Report, FakeExecute, Places]:
+    asked = plan(folder, **changes)
+    places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
+    return frontier(asked, places, execute, lambda so_far: None, history), execute, places
+
+
+def means(found: Report, table: int) -> dict[str, list[float | None]]:
+    shown = found.tables[table]
+    return {
+        line.key: [
+            None if (mean := line.figures[column.key].mean) is None else round(mean, 6) for column in shown.columns
+        ]
+        for line in shown.lines
+    }
+
+
+def test_every_budget_sets_memory_and_rate_of_all_devices(tmp_path: Path) -> None:
+    _, execute, places = report(tmp_path)
+    assert [row.key for row in places.rows] == ["fedlora@30MB", "fedlora@60MB", "cos2p@30MB", "cos2p@60MB"]
+    asked = {(c.row, d.memory, d.rate) for c in execute.cells for d in c.recipe.fleet.devices}
+    assert asked == {
+        ("fedlora@30MB", 30_000_000, 1.0),  # with more bytes it would do the same: one run for both
+        ("cos2p@30MB", 30_000_000, 0.125),
+        ("cos2p@60MB", 60_000_000, 0.25),
+    }
+    assert len(execute.cells) == 6
+
+
+def test_at_equal_updates(tmp_path: Path) -> None:
+    found, _, _ = report(tmp_path)
+    assert means(found, 1) == {"fedavg": [None, None], "fedlora": [0.66, 0.66], "cos2p": [0.61, 0.71]}
+    assert "FedAvg (full) is absent at 30.0 MB, 60.0 MB: its smallest task needs 105 MB." in found.notes
+    assert not found.failures
+
+
+def test_at_equal_time_all_stop_when_the_first_has_done(tmp_path: Path) -> None:
+    found, _, _ = report(tmp_path)
+    # 30 MB: Co-S²P ends at 60 s, FedLoRA had 50 % by then. 60 MB: FedLoRA ends at 100 s, Co-S²P had 64 % by then.
+    assert means(found, 2) == {"fedavg": [None, None], "fedlora": [0.5, 0.66], "cos2p": [0.61, 0.64]}
+
+
+def test_the_picture_shows_every_method_and_its_intervals(tmp_path: Path) -> None:
+    found, _, _ = report(tmp_path)
+    root = ET.fromstring(found.pictures["frontier.svg"])
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"FedAvg (full) (absent)", "FedLoRA", "Co-S²P", "30 MB", "60 MB"} <= set(texts)
+    circles = [float(c.attrib["cy"]) for c in root.iter("{http://www.w3.org/2000/svg}circle")]
+    assert circles[0] == circles[1]  # FedLoRA is level
+    assert circles[2] > circles[3]  # Co-S²P rises, and y points down
+    assert "FedLoRA: 30 MB 66.0" in root.attrib["aria-label"]
+
+
+def test_its_record_gives_the_same_page(tmp_path: Path) -> None:
+    found, execute, _ = report(tmp_path)
+    study = tmp_path / "study"
+    for cell in execute.cells:
+        (study / "cells" / cell.name).mkdir(parents=True)
+        (study / "cells" / cell.name / "recipe.toml").write_text("name = 'tiny'\n", encoding="utf-8")
+    write_report(found, study)
+    assert (study / "frontier.svg").exists()
+    write_record(study, tmp_path / "record")
+    again = read_record(tmp_path / "record")
+    tables = [to_markdown(r, linked=False).split("## Methods")[1].split("## Every run")[0] for r in (found, again)]
+    assert tables[0] == tables[1]
+    rows = list(csv.DictReader(io.StringIO(to_csv(again.tables[1]))))
+    assert [row["at_30000000"] for row in rows] == ["", "0.66", "0.61"]
+
+
+def test_rates_are_searched_for_every_place(tmp_path: Path) -> None:
+    asked = plan(tmp_path, methods=("cos2p",), seeds=(0,), search=Search(lrs=(0.001, 0.002)))
+    execute = FakeExecute(lambda cell: figures(cell.recipe.training.lr * 100))
+    found = frontier(asked, find_places(asked, find=made_up), execute, lambda so_far: None, history)
+    assert [line.facts["lr"].split()[0] for line in found.tables[0].lines] == ["0.002", "0.002"]
+    assert found.tables[0].lines[0].facts["takes"] == "R 0.125"
+    assert found.tuning is not None
+
+
+def test_budgets_are_read_and_wrong_ones_refused(tmp_path: Path) -> None:
+    assert parse_memories("60MB, 30MB,30MB") == BUDGETS
+    with pytest.raises(ConfigError, match="--memory ',' names no budget"):
+        parse_memories(",")
+    with pytest.raises(ConfigError, match=r"no method keeps any of these budgets; fedavg at 30\.0 MB: its smallest"):
+        find_places(plan(tmp_path, methods=("fedavg",)), find=made_up)
