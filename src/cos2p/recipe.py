@@ -88,9 +88,24 @@ def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method:
     values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
     if method is not None:
         switch_method(values, method)
+    before = dict(values["method"]) if isinstance(values.get("method"), dict) else None
     for change in changes:
         apply_change(values, change)
+        if change.partition("=")[0].strip() == "method.name":
+            _refuse_foreign_settings(before, values["method"])
     return values
+
+
+def _refuse_foreign_settings(before: Any, after: Mapping[str, Any]) -> None:
+    """Another name alone would leave the settings of the method before."""
+    name, known = str(after.get("name")), methods()
+    old = known.get(str(before.get("name"))) if isinstance(before, Mapping) else None
+    new = known.get(name)
+    if old is not None and new is not None and len(after) > 1 and old.settings_type is not new.settings_type:
+        raise ConfigError(
+            f"method.name={name} would keep the settings of {old.name!r}; take another method with --method {name} "
+            f"(in Python: Recipe.load(..., method={name!r}))"
+        )
 
 
 def switch_method(values: dict[str, Any], name: str) -> None:
@@ -125,13 +140,13 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     try:
         Recipe.model_validate(dict(values))
     except ValidationError as error:
-        wrong += problems(error)
+        wrong += problems(error, kind=Recipe)
     method = values.get("method", {"name": "cos2p"})
     if isinstance(method, Mapping):
         try:
             method_settings(method)
         except ValidationError as error:
-            wrong += problems(error, "method")
+            wrong += problems(error, "method", method_class(str(method.get("name"))).settings_type)
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
     return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)

@@ -1,4 +1,4 @@
-"""From a finished run to answers: the figures that `result.json` has are those that predict, evaluate and others find."""
+"""From a finished run to answers: predict, evaluate and others find the figures that `result.json` has."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cos2p.errors import ConfigError, MissingExtra, RunError
 from cos2p.inference.trained import Trained
+from cos2p.models.hub_adapter import save_adapter
 from cos2p.models.hub_export import in_colour, readable_by_all, write_preprocessor, write_tokenizer
 from cos2p.runtime.model_folder import save_model
 
@@ -24,9 +25,11 @@ def export(trained: Trained, out: Path, form: str) -> Path:
         return _to_onnx(trained, out)
     if trained.recipe is None:
         raise ConfigError(f"{trained.where} is a Hugging Face folder already; from there only ONNX can be made")
-    if form == "peft":
-        raise ConfigError(f"{trained.result.get('title', 'the method')} trains no adapter; export it as hf or onnx")
     recipe, config = trained.recipe, trained.config
+    if form == "peft":
+        if not any(".adapters." in name for name in trained.weights):
+            raise ConfigError(f"{trained.result.get('title', 'the method')} trains no adapter; export it as hf or onnx")
+        return save_adapter(out, config, trained.weights, recipe.model.pretrained, trained.classes or None)
     return save_model(out, recipe, config, trained.weights, trained.result, trained.exit, trained.device)
 
 

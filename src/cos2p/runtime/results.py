@@ -76,11 +76,26 @@ def write_results(
     return result
 
 
+def is_longer(recipe: Recipe, folder: Path) -> bool:
+    """Whether the recipe is that of the folder with more rounds or updates, and nothing else."""
+    stored = Recipe.load(folder / "recipe.toml")
+    ends = {name: getattr(stored.schedule, name) for name in ("rounds", "updates")}
+    changes = [(old, getattr(recipe.schedule, name)) for name, old in ends.items()]
+    same = _compared(recipe.model_copy(update={"schedule": recipe.schedule.model_copy(update=ends)}))
+    grown = any(old is not None and new is not None and new > old for old, new in changes)
+    kept = all(old == new or (old is not None and (new is None or new > old)) for old, new in changes)
+    return grown and kept and same == _compared(stored)
+
+
+def _compared(recipe: Recipe) -> dict[str, Any]:
+    """What makes two recipes the same run."""
+    return recipe.model_dump(mode="json", exclude={"run", "name", "description"})
+
+
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
     """Resuming with another recipe would mix two runs."""
     stored = Recipe.load(folder / "recipe.toml")
-    free = {"run", "name", "description"}
-    ours, theirs = (r.model_dump(mode="json", exclude=free) for r in (recipe, stored))
+    ours, theirs = _compared(recipe), _compared(stored)
     different = list(_differences(theirs, ours))
     if different:
         raise RunError(

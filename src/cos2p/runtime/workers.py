@@ -20,6 +20,7 @@ from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
+from cos2p.processes.children import UNGUARDED, how_it_ended
 from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.processes.ray_pool import RayPool
 from cos2p.recipe import Recipe
@@ -78,8 +79,14 @@ def wait(future: Future[Any]) -> Any:
     try:
         return future.result()
     except WorkerDied as death:
+        if how_it_ended(UNGUARDED) in str(death):
+            raise RunError(
+                'a script that calls run() must do so below the line  if __name__ == "__main__":  since each worker '
+                "process begins by importing the script"
+            ) from None
+        memory = " (out of memory?)" if "signal" in str(death) else ""
         raise RunError(
-            f"a worker could not do its task: {death} (out of memory?); the run is kept: go on with --resume, "
+            f"a worker could not do its task: {death}{memory}; the run is kept: go on with --resume, "
             "perhaps with --set run.workers=1"
         ) from None
 
