@@ -233,3 +233,17 @@ def test_a_misspelt_field_is_told_the_right_one(change: str, hint: str) -> None:
 def test_another_method_by_its_name_alone_is_told_of_the_option() -> None:
     with pytest.raises(ConfigError, match=r"keep the settings of 'cos2p'; take another method with --method fedavg"):
         Recipe.load("quickstart", ["method.name=fedavg"])
+
+
+def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
+    base = {**recipe_values("quickstart"), "model": {"pretrained": "some/checkpoint"}}
+    for method, expected in (("fedlora", "discriminant"), ("probe", "discriminant")):
+        found = Recipe.parse({**base, "method": {"name": method}}).method
+        assert (found["name"], found["start"]) == (method, expected)
+    named = Recipe.parse({**base, "method": {"name": "fedlora", "start": "fresh", "form": "ffa"}}).method
+    assert (named["start"], named["form"]) == ("fresh", "ffa")
+    assert Recipe.parse({**base, "method": {"name": "cos2p"}}).method["form"] == "pretrained"
+    assert "start" not in Recipe.parse({**base, "method": {"name": "fedavg"}}).method
+    texts = {**base, "data": {"source": "text", "train": "a.txt", "test": "b.txt", "task": "language-modeling"}}
+    assert Recipe.parse({**texts, "method": {"name": "fedlora"}}).method["start"] == "fresh"
+    assert Recipe.parse({**texts, "method": {"name": "cos2p"}}).method["exits"]["start"] == "fresh"

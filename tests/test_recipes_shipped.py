@@ -16,8 +16,8 @@ from tests.methods.played import first_orders
 
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
-    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "iot", "llama-fpb", "llama-fpb-mini", "minilm-banking77",
-    "quickstart",
+    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
+    "minilm-banking77", "omniglot-drawers", "quickstart", "shakespeare-roles",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
@@ -130,10 +130,9 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
 @pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini"])
 def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
     """Bearish, bullish, neutral there; negative, neutral, positive here."""
-    assert Recipe.load(name).data.label_names == {
-        "train": ("negative", "positive", "neutral"),
-        "test": ("negative", "neutral", "positive"),
-    }
+    names = Recipe.load(name).data.label_names
+    assert names.train == ("negative", "positive", "neutral")
+    assert names.test == ("negative", "neutral", "positive")
 
 
 @pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini"])

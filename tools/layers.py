@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("seeding", "settings", "units"),
+    ("seeding", "settings", "strict_json", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

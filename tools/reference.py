@@ -25,6 +25,7 @@ import cos2p.errors
 from cos2p.cli.app import EXIT_CODES, app
 from cos2p.devices.device import PRESETS
 from cos2p.devices.settings import DeviceGroup
+from cos2p.fleet.disclosure import disclosed
 from cos2p.methods import methods
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
@@ -324,7 +325,17 @@ def exit_codes_page() -> str:
     )
 
 
+def disclosure_page() -> str:
+    intro = (
+        "# What leaves a device\n\nEvery field of every message that a device of a real fleet sends. "
+        "`cos2p fleet disclose KIT` says the same for one kit, with what its owner has switched off already.\n\n"
+    )
+    rows = [(d.message, d.when, f"`{d.field}`", d.size, d.why, d.off) for d in disclosed()]
+    return intro + table("message", "when", "field", "size", "why", "how to switch it off", rows=rows)
+
+
 PAGES = {
+    "disclosure.md": disclosure_page,
     "recipe.md": recipe_page,
     "methods.md": methods_page,
     "cli.md": cli_page,

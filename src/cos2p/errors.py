@@ -10,7 +10,8 @@ Cos2pError                      exit code 1
 ├── RunError                    7   a run folder cannot be written, resumed or read
 ├── TrainingError               8   training went wrong on a device (a loss that is not finite, ...)
 ├── UpdateRefused               9   an update was not let in; the model is unchanged
-└── MissingExtra               10   an optional dependency is needed; says what to install
+├── MissingExtra               10   an optional dependency is needed; says what to install
+└── OwnerRefused               11   a run asks something of a device that its owner has not allowed
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ class Cos2pError(Exception):
     """Root of the tree. The command line prints the message and exits with `exit_code`, without a traceback."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "", *, told: str = "") -> None:
+        """`told`: what of the message may leave a device whose owner keeps its data: counts, no contents, paths or
+        names."""
+        super().__init__(message)
+        self.told = told
 
 
 class ConfigError(Cos2pError, ValueError):
@@ -60,3 +67,7 @@ class UpdateRefused(Cos2pError):
 
 class MissingExtra(Cos2pError):
     exit_code = 10
+
+
+class OwnerRefused(Cos2pError):
+    exit_code = 11

@@ -9,16 +9,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
+from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
-from cos2p.settings import Settings, problems
+from cos2p.settings import Settings, merged_tables, problems
 from cos2p.training.settings import TrainingSettings
 from cos2p.units import parse_bytes
 
@@ -56,13 +59,18 @@ class Recipe(Settings):
 
     name: str = Field(min_length=1, description="What the run is called.")
     description: str = Field(default="", description="One line for `cos2p recipes ls`.")
-    seed: int = Field(default=0, ge=0, description="The same seed gives the same run, bit for bit.")
+    seed: int = Field(
+        default=0, ge=0, description="The same seed gives the same run, bit for bit on one kind of processor."
+    )
     model: ModelSettings = ModelSettings()
     data: DataConfig = DataConfig()
     partition: PartitionSettings = PartitionSettings()
     fleet: FleetSettings
     training: TrainingSettings = TrainingSettings()
     schedule: ScheduleSettings
+    privacy: PrivacySettings = PrivacySettings()
+    robust: RobustSettings = RobustSettings()
+    attack: AttackSettings = AttackSettings()
     method: dict[str, Any] = Field(default={"name": "cos2p"}, description="`name` and the method's own settings.")
     run: RunSettings = RunSettings()
 
@@ -117,21 +125,16 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pretrained model has a form of the method for pretrained models, where there is one and none is named.
-
-    A language model brings its own output table: its exits have no classes to begin from.
-    """
+    """Where the model is pretrained, the method's own defaults for such models, below what is named."""
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
     if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
-    if known is None or "form" not in known.settings_type.model_fields or "form" in method:
+    if known is None:
         return values
-    method = {**method, "form": "pretrained"}
-    data, exits = values.get("data"), method.get("exits", {})
-    if isinstance(data, Mapping) and data.get("task") == "language-modeling" and isinstance(exits, Mapping):
-        method["exits"] = {"start": "fresh", **exits}
-    return {**values, "method": method}
+    data = values.get("data")
+    language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
+    return {**values, "method": merged_tables(known.pretrained(language), method)}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

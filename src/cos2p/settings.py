@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -55,3 +56,16 @@ def _nested(annotation: Any) -> type[BaseModel] | None:
 def _short(value: object, length: int = 80) -> str:
     text = repr(value)
     return text if len(text) <= length else text[:length] + " ..."
+
+
+def merged_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, `above` over `below`; values that are not tables (settings already checked) are taken as they are.
+
+    >>> merged_tables({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    merged = dict(below)
+    for name, value in above.items():
+        nested = isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
+        merged[name] = merged_tables(below[name], value) if nested else value
+    return merged

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cos2p.data import DataConfig
+from cos2p.data.config import LabelNames
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.errors import DataError
@@ -86,9 +87,8 @@ def test_no_labels_and_no_class_names_are_refused(here: Path) -> None:
 
 
 def test_files_that_count_their_classes_differently_agree_by_name() -> None:
-    config = DataConfig(
-        source="csv", train="a.csv", label_names={"train": ("bad", "good", "so-so"), "test": ("bad", "so-so", "good")}
-    )
+    names_of = LabelNames(train=("bad", "good", "so-so"), test=("bad", "so-so", "good"))
+    config = DataConfig(source="csv", train="a.csv", label_names=names_of)
     splits = RawSplits(raw(["0", "1", "2"]), raw([1, 2]), raw(["0", "1", "2", "2"], "test.csv"))
     names, codes = encode_labels(splits, config)
     assert names == ("bad", "good", "so-so")

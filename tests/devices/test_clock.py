@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from cos2p import SubmodelSpec, make_spec, model
+from cos2p import ModelConfig, SubmodelSpec, make_spec, model
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import device
 from cos2p.messages import Order
@@ -91,3 +92,17 @@ def test_tasks_are_lost_as_often_as_the_device_says() -> None:
     assert 150 < len(moments) < 250
     assert all(0 <= at <= 10 for at in moments)
     assert lost_after(BOARD, order(spec), 10.0) is None
+
+
+@pytest.mark.parametrize("config", [model("bert-nano"), model("llama-nano")], ids=["bert", "llama"])
+def test_texts_take_what_they_are_long(config: ModelConfig) -> None:
+    """As if the model ended there; and half of them twice as long take the mean of both."""
+
+    def seconds(longest: int, *widths: int) -> float:
+        given = make_trainer(config.with_(max_tokens=longest), order(make_spec(config, 0.25, start=1)))
+        lengths = torch.tensor(widths) if widths else None
+        return task_phases(given, BOARD, 100, 20, 0, lengths).total - given.upload() / 500_000
+
+    assert seconds(64, *[24] * 120) == pytest.approx(seconds(24))
+    assert seconds(64, *[16] * 60, *[32] * 60) == pytest.approx((seconds(16) + seconds(32)) / 2)
+    assert seconds(64, *[64] * 120) == pytest.approx(seconds(64))

@@ -8,7 +8,9 @@ import pytest
 
 from cos2p import model
 from cos2p.costs.budget import largest_rate
+from cos2p.costs.shape import WHOLE
 from cos2p.costs.workload import Workload
+from cos2p.devices import rates
 from cos2p.devices.device import device
 from cos2p.devices.rates import LADDER, choose_rate, task_seconds
 from cos2p.errors import BudgetError
@@ -72,3 +74,20 @@ def test_a_wanted_time_takes_what_memory_would_allow() -> None:
 def test_a_device_too_small_for_anything_is_named() -> None:
     with pytest.raises(BudgetError, match=r"board cannot train even 0\.0156 .* 20\.0 MB"):
         chosen("20MB")
+
+
+def test_a_thousand_unequal_memories_cost_a_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def limit(config: object, memory: int, *rest: object) -> float:
+        searched.append(memory)
+        return memory / 1000
+
+    monkeypatch.setattr(rates, "rate_limit", limit)
+    rungs = rates._Rungs(CONFIG, Workload(batch=4), WHOLE)
+    for memory in range(0, 1100, 7):
+        assert rungs.highest(memory) == next((rate for rate in rates.LADDER if rate <= memory / 1000), 0.0)
+    before = len(searched)
+    for memory in range(1, 1000, 7):
+        assert rungs.highest(memory) == next((rate for rate in rates.LADDER if rate <= memory / 1000), 0.0)
+    assert len(searched) - before <= len(rates.LADDER)

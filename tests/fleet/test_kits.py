@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +17,11 @@ import cos2p
 from cos2p.costs.budget import largest_rate
 from cos2p.costs.workload import Workload
 from cos2p.devices.rates import LADDER
-from cos2p.errors import BudgetError, ConfigError, MissingExtra, UpdateRefused
+from cos2p.errors import BudgetError, ConfigError, MissingExtra, RunError, UpdateRefused
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.local import slowed, with_devices
-from cos2p.fleet.admin.machines import Machine
+from cos2p.fleet.admin.machines import MARK, Machine, lock
 from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, server_address
@@ -93,6 +97,48 @@ def test_kits_have_keys_of_their_own_and_devices_can_be_added(tmp_path: Path) ->
     roots = {(tmp_path / "kits" / name / "startup" / "rootCA.pem").read_bytes() for name in ("pi-1", "pi-3", "server")}
     assert len(roots) == 1  # one authority vouches for all
     assert server_address(added[0]) == ("127.0.0.1", 8102)
+
+
+def test_keys_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    provision(plan("pi-1"), tmp_path)
+    keys = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"client.key", "server.key"} <= {path.name for path in keys}
+    assert {oct(stat.S_IMODE(path.stat().st_mode)) for path in keys} == {"0o600"}
+
+
+def test_no_admin_brings_code_or_reads_files(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    for kit in provision(plan("pi-1"), tmp_path):
+        if kit.role == "admin":
+            continue
+        (rights,) = json.loads((kit.local / "authorization.json").read_text())["permissions"].values()
+        assert rights["byoc"] == rights["shell_commands"] == "none"
+        assert rights["submit_job"] == "any"
+        assert (rights["view"] == "any") == (kit.role == "server")
+
+
+def test_a_bystander_that_names_the_kit_is_left_alone(tmp_path: Path) -> None:
+    """Whoever looks at a kit's folder, or copies it, is no process of the kit."""
+    pytest.importorskip("nvflare")
+    kit = provision(plan("pi-1"), tmp_path)[-1]
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)", str(kit.folder)]
+    with (
+        subprocess.Popen(sleep) as bystander,
+        subprocess.Popen(sleep, env={**os.environ, MARK: str(kit.folder)}) as own,
+    ):
+        try:
+            machine = Machine(kit)
+            assert [process.pid for process in machine.processes()] == [own.pid]
+            with pytest.raises(RunError, match=f"in use by process {own.pid}"):
+                lock(kit)
+            machine.kill()
+            assert own.wait(30) == -signal.SIGKILL
+            assert bystander.poll() is None
+            lock(kit)
+        finally:
+            bystander.kill()
+            own.kill()
 
 
 def test_kits_let_in_only_what_is_ours(tmp_path: Path) -> None:

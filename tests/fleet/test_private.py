@@ -19,6 +19,7 @@ from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.server.client_manager import ClientManager
 from nvflare.private.fed.authenticator import validate_auth_headers
 from nvflare.private.fed.server.admin import FedAdminServer
 from nvflare.private.fed.server.fed_server import FederatedServer
@@ -46,6 +47,10 @@ print(json.dumps({
     "constants": bool(CellMessageHeaderKeys.TOKEN and CellMessageHeaderKeys.CLIENT_NAME and RunProcessKey.PARTICIPANTS),
     "signed": "token_verifier.verify(client_name, token, signature)" in inspect.getsource(validate_auth_headers),
     "bound": "is bound to origin" in inspect.getsource(validate_auth_headers),
+    "authenticate": names(ClientManager.authenticate),
+    "heartbeat": names(ClientManager.heartbeat),
+    "disable": names(ClientManager.disable_client),
+    "told": "self.client_manager.authenticate(request, fl_ctx)" in inspect.getsource(FederatedServer.register_client),
     "send": names(Cell._send_request)[:5],
     "register": names(Cell._register_request_cb)[:3],
 }))
@@ -73,6 +78,10 @@ def test_private_parts_are_where_they_were() -> None:
         "constants": True,
         "signed": True,
         "bound": True,
+        "authenticate": ["request", "fl_ctx"],
+        "heartbeat": ["token", "client_name", "client_fqcn", "fl_ctx"],
+        "disable": ["client_name"],
+        "told": True,
         "send": ["channel", "target", "topic", "request", "timeout"],
         "register": ["channel", "topic", "cb"],
     }

@@ -41,10 +41,11 @@ def test_told_again_it_says_the_same_and_nothing_else_moves() -> None:
 
 @pytest.mark.parametrize("name", ["fedlora", "fedra", "fedepth", "probe", "chain"])
 def test_other_methods_start_from_it(name: str) -> None:
-    fleet = Fleet(digits_house(updates=6), {"name": name, "start": "means"}).run()
+    given = {"name": name, "lr_factor": 1.0}
+    fleet = Fleet(digits_house(updates=6), {**given, "start": "means"}).run()
     assert [order.trainer for order in fleet.orders[:3]] == ["statistics"] * 3
     assert "statistics" not in [order.trainer for order in fleet.orders[3:]]
-    plain = Fleet(digits_house(updates=6), {"name": name}).run()
+    plain = Fleet(digits_house(updates=6), given).run()
     losses = [
         next(n.report["loss"] for n in f.notes if n.kind == "merged" and "loss" in n.report)  # type: ignore[attr-defined]
         for f in (fleet, plain)

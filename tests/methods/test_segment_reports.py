@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Update
+from cos2p.messages.forms import check_forms, check_values
 from cos2p.methods.prunefl.device import PruneFlTrainer
 from cos2p.methods.widths import width_spec
 from cos2p.training.settings import ExtendedSettings, LocalSettings
@@ -17,9 +17,11 @@ SPEC = width_spec([[0, 2], [1], [], [3]], [[], [5], [0, 1], [9]])
 
 
 def check(**extras: Tensor) -> None:
-    update = Update("pi", "pi#0", 0, SPEC, {}, 1, extras={k.replace("_", "."): v for k, v in extras.items()})
+    found = {name.replace("_", "."): tensor for name, tensor in extras.items()}
     settings = ExtendedSettings(local=LocalSettings()).model_dump(mode="json")
-    PruneFlTrainer(VIT, replace(order(SPEC), trainer="prunefl", settings=settings)).check(update, 1.0)
+    forms = PruneFlTrainer(VIT, replace(order(SPEC), trainer="prunefl", settings=settings)).beside(SPEC)
+    check_forms(forms, {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in found.items()})
+    check_values(forms, found)
 
 
 def test_a_number_for_each_held_segment_is_let_in() -> None:
@@ -30,12 +32,12 @@ def test_a_number_for_each_held_segment_is_let_in() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "reason"),
     [
-        ("heads_0", torch.ones(3), "2 floats are due"),
-        ("heads_0", torch.ones(2, dtype=torch.int64), "2 floats are due"),
+        ("heads_0", torch.ones(3), "expected is float32, 2"),
+        ("heads_0", torch.ones(2, dtype=torch.int64), "expected is float32, 2"),
         ("units_2", torch.tensor([1.0, torch.nan]), "not finite"),
-        ("units_2", torch.tensor([1.0, -1.0]), "negative"),
-        ("units_4", torch.ones(1), "which no block has"),
-        ("masks_0", torch.ones(1), "which no block has"),
+        ("units_2", torch.tensor([1.0, -1.0]), "from -1 to 1"),
+        ("units_4", torch.ones(1), "it carries"),
+        ("masks_0", torch.ones(1), "it carries"),
     ],
 )
 def test_anything_else_is_refused_with_its_reason(name: str, values: Tensor, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,22 @@ def test_a_device_that_leaves_is_not_waited_for() -> None:
     _, events = play(fleet=_fleet(leaves_at=5.0), method={"name": "cos2p-sync"}, schedule={"rounds": 3})
     assert [e["clients"] for e in of(events, "aggregated")][-1] == ["jetson-agx-orin-64gb-1", "jetson-agx-orin-64gb-2"]
     assert not of(events, "dispatched", client="jetson-xavier-nx-8gb-1")[1:]
+
+
+def test_devices_come_and_go_by_their_sessions(tmp_path: Path) -> None:
+    """Two of four are there for 5 of every 30 seconds, too short for a task: what they had in hand is lost."""
+    (tmp_path / "sessions.csv").write_text("device,from,to\nany,0,5\n")
+    sessions = {"sessions": str(tmp_path / "sessions.csv"), "sessions_period": 30.0}
+    simulation, events = play(fleet=_fleet(**sessions), schedule={"rounds": None, "virtual_seconds": 70.0})
+    assert [(e["t"], e["until"]) for e in of(events, "left", client="jetson-xavier-nx-8gb-1")] == [
+        (5, 30),
+        (35, 60),
+        (65, 90),
+    ]
+    assert [e["t"] for e in of(events, "joined", client="jetson-xavier-nx-8gb-1")] == [0, 30, 60]
+    assert not of(events, "merged", client="jetson-xavier-nx-8gb-1")
+    assert simulation.figures.devices["jetson-xavier-nx-8gb-1"].lost == 3
+    assert of(events, "merged", client="jetson-agx-orin-64gb-1")
 
 
 def test_a_device_that_dies_in_the_middle_is_noticed_by_its_silence() -> None:

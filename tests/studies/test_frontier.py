@@ -81,6 +81,18 @@ def test_every_budget_sets_memory_and_rate_of_all_devices(tmp_path: Path) -> Non
     assert len(execute.cells) == 6
 
 
+def test_a_way_with_fewer_bytes_is_taken_where_it_allows_more(tmp_path: Path) -> None:
+    def find(recipes: Sequence[Any], memory: int) -> Fit | Absent:
+        on_disk = recipes[0].method["prefix"]["features"] == "disk"
+        if memory == BUDGETS[0]:
+            return Fit(0.25, "R 0.25", 1) if on_disk else Absent("its smallest task needs 41.6 MB")
+        return Fit(0.5, "R 0.5", 1)
+
+    small, large = find_places(plan(tmp_path, methods=("cos2p",)), find=find).rows
+    assert "method.prefix.features=disk" in small.changes
+    assert "method.prefix.features=disk" not in large.changes  # it takes time, and here it would not help
+
+
 def test_at_equal_updates(tmp_path: Path) -> None:
     found, _, _ = report(tmp_path)
     assert means(found, 1) == {"fedavg": [None, None], "fedlora": [0.66, 0.66], "cos2p": [0.61, 0.71]}

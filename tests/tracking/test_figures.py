@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,22 @@ def test_the_log_gives_the_figures_of_the_result_to_the_last_bit(tmp_path: Path)
     found = figures.result()
     assert {name: result[name] for name in found} == found
     assert next(iter(found["devices"])) == "jetson-xavier-nx-8gb-1"  # as in the recipe, not by name
+
+
+def test_a_language_model_is_judged_by_its_perplexity() -> None:
+    """Lower is better, for the best version, patience and the exit to use; top-1 has no say."""
+
+    def scores(perplexity: float, top1: float) -> dict[str, float]:
+        return {"loss": math.log(perplexity), "perplexity": perplexity, "top1": top1}
+
+    def judged(version: int, deep: float, top1: float) -> Event:
+        by_exit = {"1": scores(20.0, 0.9), "2": scores(deep, top1)}
+        return event("evaluated", float(version), version=version, validation=by_exit, test=by_exit)
+
+    run = folded(started("a"), judged(1, 30.0, 0.5), judged(2, 12.0, 0.1), judged(3, 15.0, 0.3))
+    assert (run.judged_by, run.last, run.best, run.since_best) == ("perplexity", 15.0, (12.0, 2), 1)
+    assert run.best_exit == 2
+    result = run.result()
+    assert (result["perplexity"], result["validation_perplexity"]) == (15.0, 15.0)
+    assert result["exits_perplexity"] == {"1": 20.0, "2": 15.0}
+    assert result["client_perplexity"] is None

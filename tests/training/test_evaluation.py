@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.data.examples import Normalize
 from cos2p.methods import Method
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.likelihood import LikelihoodCounter, right_answers
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.evaluation import evaluate, evaluate_exits
 from cos2p.training.prefix import PrefixFile, prefix_features
@@ -43,7 +46,9 @@ def test_cached_features_and_batches_of_any_size_give_the_same_scores(config: Mo
     file = PrefixFile(extract_prefix(weights, config, spec))
     features = prefix_features(config, spec, file, lambda rows: data.batch(torch.arange(9)[rows], Normalize())[0], 9, 4)
     expected = evaluate(held, data, Normalize())
-    assert all(evaluate(model, data, Normalize(), features, batch) == expected for batch in (1, 4, 100))
+    for batch in (1, 4, 100):
+        found = evaluate(model, data, Normalize(), features, batch)
+        assert [pytest.approx(scores) for scores in expected] == found
 
 
 def _table(config: ModelConfig, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -61,3 +66,26 @@ def test_the_servers_model_is_scored_by_depth_and_left_alone(config: ModelConfig
     model = ElasticTransformer(config, spec).load(extract(weights, config, spec))
     assert list(by_depth.values()) == evaluate(model, data, Normalize())
     assert same(weights, before)
+
+
+def test_a_language_model_has_a_loss_and_a_perplexity_instead_of_f1() -> None:
+    config = next(c for c in CONFIGS.values() if c.task == "language-modeling")
+    spec, data = SubmodelSpec.full(config, (2, 4)), examples(config, 9)
+    model = ElasticTransformer(config, spec).load(extract(random_weights(config, 1), config, spec))
+    inputs, labels = data.batch(torch.arange(9), Normalize())
+    for output, score in zip(model(inputs), evaluate(model, data, Normalize(), batch=4), strict=True):
+        loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), labels.flatten(), ignore_index=-100).item()
+        assert score["loss"] == pytest.approx(loss, rel=1e-5)
+        assert score["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+        assert "f1" not in score
+        assert "answers" not in score
+
+
+def test_an_answer_is_right_if_each_of_its_tokens_is_the_likeliest() -> None:
+    """Two texts of three tokens and their answers, of two and of one token; the second token of the first is wrong."""
+    labels = torch.tensor([[-100, 1, 0], [-100, -100, 1]])
+    scores = torch.tensor([[[9.0, 0], [0, 1], [0, 1]], [[9.0, 0], [9, 0], [0, 1]]])
+    assert right_answers(scores, labels, -100).tolist() == [False, True]
+    counter = LikelihoodCounter()
+    counter.add(torch.zeros(3, 8), torch.tensor([0, 1, 2]))
+    assert counter.result() == {"loss": pytest.approx(math.log(8)), "perplexity": pytest.approx(8.0)}

@@ -9,9 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cos2p.errors import SpecError, UpdateRefused
+from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
+from cos2p.messages.forms import check_forms, check_values, forms_found
 from cos2p.models.config import ModelConfig
+from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
 from cos2p.training.trainer import Trainer
 
@@ -29,8 +31,8 @@ def check_update(
     The `trainer` is the order's: it says what must come back. `max_rms` bounds the update's root mean square, which is
     returned; `max_samples` what it says it was trained on.
     """
-    _check_identity(update, order)
-    _check_spec(update, order, config)
+    check_identity(update.client, update.task, update.version, order)
+    check_spec(update.spec, order, config)
     expected = trainer.answer(update.spec)
     missing = sorted(set(expected) - set(update.delta))
     if missing:
@@ -48,21 +50,68 @@ def check_update(
     if not math.isfinite(size):
         broken = next(name for name, tensor in update.delta.items() if not bool(torch.isfinite(tensor).all()))
         raise UpdateRefused(f"{broken} has values that are not finite")
-    if size > max_rms:
-        raise UpdateRefused(f"its root mean square is {size:.3g}; at most {max_rms:.3g} is let in")
+    check_size(update.delta, size, max_rms)
+    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.extras.items()}
+    declared = trainer.beside(update.spec)
+    beside = forms_found(found) if declared is None else declared
+    check_forms(beside, found)
+    check_values(beside, update.extras)
     trainer.check(update, max_rms)
     return size
 
 
-def _check_identity(update: Update, order: Order) -> None:
-    for what in ("client", "task", "version"):
-        got, expected = getattr(update, what), getattr(order, what)
+def check_size(delta: Mapping[str, Tensor], rms: float, most: float) -> None:
+    """UpdateRefused if the root mean square of an update, or the change of any one scalar, is more than `most`.
+
+    Were the mean bounded alone, a single weight of a large model could move by thousands of times as much.
+    """
+    if rms > most:
+        raise UpdateRefused(f"its root mean square is {rms:.3g}; at most {most:.3g} is let in")
+    scalars = sum(tensor.numel() for tensor in delta.values())
+    if rms * math.sqrt(scalars) <= most:
+        return  # not even if all of it were in one scalar
+    for name, tensor in delta.items():
+        low, high = (float(value) for value in torch.aminmax(tensor)) if tensor.numel() else (0.0, 0.0)
+        if max(-low, high) > most:
+            raise UpdateRefused(f"{name} changes by {max(-low, high):.3g}; at most {most:.3g} is let in")
+
+
+def check_decoded(delta: Mapping[str, Tensor], most: float) -> None:
+    """The same of an update that came in another form, once it is numbers."""
+    size = root_mean_square(delta)
+    if not math.isfinite(size):
+        raise UpdateRefused("what it stands for is not finite")
+    check_size(delta, size, most)
+
+
+def check_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    """UpdateRefused if the next version has lost a tensor, or has one with values that are not finite."""
+    for name, old in before.items():
+        new = after.get(name)
+        if new is None or new.shape != old.shape:
+            raise UpdateRefused(f"{name} is missing in the next version, or has another shape")
+        if new is not old and not math.isfinite(_square_sum(new)):
+            raise UpdateRefused(f"{name} is not finite in the next version")
+
+
+def refusal_reason(error: Exception) -> str:
+    """As it is told; what is not meant for users is named by its kind."""
+    text = str(error) if isinstance(error, Cos2pError) else f"it cannot be merged: {type(error).__name__}: {error}"
+    return text if len(text) <= 1000 else f"{text[:1000]} ..."
+
+
+def check_identity(client: str, task: str, version: int, order: Order) -> None:
+    """UpdateRefused unless the answer is to this order."""
+    for what, got in (("client", client), ("task", task), ("version", version)):
+        expected = getattr(order, what)
         if got != expected:
-            raise UpdateRefused(f"its {what} is {got!r}, the task's is {expected!r}")
+            shown = repr(got) if len(repr(got)) <= 80 else f"{repr(got)[:80]} ..."
+            raise UpdateRefused(f"its {what} is {shown}, the task's is {expected!r}")
 
 
-def _check_spec(update: Update, order: Order, config: ModelConfig) -> None:
-    spec, sent = update.spec, order.spec
+def check_spec(spec: SubmodelSpec, order: Order, config: ModelConfig) -> None:
+    """UpdateRefused unless a device that was given this order may have trained this submodel."""
+    sent = order.spec
     try:
         spec.check(config)
     except SpecError as error:

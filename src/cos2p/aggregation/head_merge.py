@@ -33,6 +33,9 @@ class HeadMerge(SegmentMerge):
         super().__init__(config, **options)
         self.start, self.finish, self.ridge = start, finish, ridge
 
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        return even_weight(1.0) if "counts" in item.extras else super().weigh(item, current)
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         if "counts" not in item.extras:
             return super().add(item, current)

@@ -10,7 +10,7 @@ not change with the old one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -22,7 +22,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled
 from cos2p.submodel.segments import SegmentValues, add_at_segments, expand, held_segments, segment_key
-from cos2p.submodel.slicing import window_slices
+from cos2p.submodel.slicing import Slice, compact_shapes, window_slices
 
 LARGE_BYTES = 2**29
 """A smaller model's sums stay from round to round: fresh pages cost more than zeroing old ones."""
@@ -45,6 +45,14 @@ class Contribution:
     """What the device sent beside its update."""
 
 
+Place = tuple[Tensor | slice, ...]
+"""An index into a full tensor that picks, or is assigned to, the part an update holds."""
+
+
+def slice_place(cut: Slice | None) -> Place:
+    return () if cut is None else (*(slice(None),) * cut[0], cut[1])
+
+
 class Merge:
     """Base of all merges: updates are added as they are accepted, `apply` closes the round.
 
@@ -61,13 +69,29 @@ class Merge:
     holders: SegmentValues
     """How many updates of this round held each segment."""
 
+    def decode(self, item: Contribution, current: Weights) -> Contribution:
+        """The update with everything in its delta that moves the model, where some of it came in another form.
+
+        Changes nothing; what cannot be decoded is refused. What comes out is bounded before it is added.
+        """
+        return item
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        """Add one update. Returns what it counted, for the log."""
+        """Add one update, decoded. Returns what it counted, for the log."""
         raise NotImplementedError
 
     def apply(self, current: Weights) -> Weights:
         """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
         raise NotImplementedError
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        """Where the tensors of an update lie in the model's; of those that are not listed it is not known."""
+        slices = window_slices(self.config, item.spec)
+        return {name: slice_place(slices[name]) for name in item.delta if name in slices}
+
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        """What `add` would return, if that is known without adding."""
+        return None
 
     def count_holders(self, item: Contribution) -> None:
         """Note the segments that the update's tensors hold."""
@@ -124,10 +148,7 @@ class SegmentMerge(Merge):
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
-        gamma = update_weights(
-            self.rule, self.config, item.spec, item.delta, current, item.received,
-            item.samples, item.staleness, self.exponent, self._scratch,
-        )  # fmt: skip
+        gamma = self._gamma(item, current)
         slices = window_slices(self.config, item.spec)
         shorten = (1.0 + item.staleness) ** -self.step_exponent
         for name, delta in item.delta.items():
@@ -137,6 +158,17 @@ class SegmentMerge(Merge):
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
+
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        shapes = compact_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
+        own = {name: delta for name, delta in item.delta.items() if shapes.get(name) == tuple(delta.shape)}
+        return _gamma_means(self._gamma(replace(item, delta=own), current))
+
+    def _gamma(self, item: Contribution, current: Weights) -> SegmentValues:
+        return update_weights(
+            self.rule, self.config, item.spec, item.delta, current, item.received,
+            item.samples, item.staleness, self.exponent, self._scratch,
+        )  # fmt: skip
 
     def apply(self, current: Weights) -> Weights:
         updated = dict(current)

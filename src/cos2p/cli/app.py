@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from cos2p.cli import (
     ablate,
+    attack,
     compare,
     coverage,
     evaluate,
@@ -85,6 +86,7 @@ app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
 app.command("predict", epilog=EXIT_CODES)(predict.predict)
 app.command("evaluate", epilog=EXIT_CODES)(evaluate.evaluate)
 app.command("export", epilog=EXIT_CODES)(export.export)
+app.command("attack", epilog=EXIT_CODES)(attack.attack)
 app.command("frontier", epilog=EXIT_CODES)(frontier.frontier)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)
 app.command("report", epilog=EXIT_CODES)(report.report)

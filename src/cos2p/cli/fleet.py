@@ -30,13 +30,19 @@ def provision(
     ctx: typer.Context,
     plan: Annotated[Path, typer.Argument(help="fleet.toml: the server's address and the devices' names.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the kits.")] = Path("kits"),
+    renew: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--renew", help="Give this machine's kit new keys; once it has joined with them, the old are refused."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a kit, with keys of its own, for the server, the admin and every device. Existing kits are kept."""
     from cos2p.fleet.admin.fleet_plan import FleetPlan
     from cos2p.fleet.admin.kits import provision as make
 
-    kits = make(FleetPlan.load(plan), out)
+    kits = make(FleetPlan.load(plan), out, renew or ())
     if OutputMode.of(ctx, json=json).json:
         print_json([{"name": kit.name, "folder": str(kit.folder)} for kit in kits])
         return
@@ -61,8 +67,18 @@ def serve(kit: KitFolder) -> None:
 def join(
     kit: KitFolder,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the device's own data; without it, the shard the recipe deals it.")
+        Path | None,
+        typer.Option(
+            help="Folder of the device's own data, the only one it reads; without it, the shard that the recipe deals "
+            "it of what lies in KIT/data."
+        ),
     ] = None,
+    trust_paths: Annotated[
+        bool,
+        typer.Option(
+            "--trust-paths", help="Follow the recipe's own paths anywhere on this machine: if you wrote the recipe."
+        ),
+    ] = False,
     memory: Annotated[
         str | None, typer.Option(help="Bytes for training, such as 1GiB; never exceeded.", show_default=False)
     ] = None,
@@ -74,15 +90,20 @@ def join(
     """Let this device take part until Ctrl-C."""
     from cos2p.fleet.admin.machines import Machine, somebody_listens
     from cos2p.fleet.device.devicefile import DeviceFile
+    from cos2p.fleet.device.owner import OwnerFile
     from cos2p.fleet.kit import server_address
     from cos2p.units import parse_bytes
 
     own = _open(kit, "device")
     if data is not None and not data.exists():
         raise ConfigError(f"--data {data}: there is no such file or folder")
+    if data is not None and trust_paths:
+        raise ConfigError("--data and --trust-paths contradict each other; a device that has a folder reads that alone")
+    OwnerFile.read(own.folder)  # now rather than when the first run asks
     measured = _measured(device)
     DeviceFile(
         data=str(data.resolve()) if data is not None else "",
+        trust_paths=trust_paths,
         memory=parse_bytes(memory) if memory else int(measured.get("memory", 0)),
         flops=float(measured.get("flops", 0.0)),
         threads=threads,
@@ -100,6 +121,41 @@ def _measured(path: Path | None) -> dict[str, Any]:
     from cos2p.devices.profile import read_device
 
     return read_device(path)
+
+
+@app.command("disclose")
+def disclose(ctx: typer.Context, kit: KitFolder, json: Json = False) -> None:
+    """Everything that leaves a device: every field of every message, how large, why, and how to switch it off."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from cos2p.fleet.disclosure import of_kit
+
+    found = of_kit(_open(kit, "device"))
+    if OutputMode.of(ctx, json=json).json:
+        print_json([asdict(entry) for entry in found])
+        return
+    table = Table("message", "field", "size", "why", "switch it off by", title=f"what leaves {kit}")
+    for entry in found:
+        table.add_row(f"{entry.message} ({entry.when})", entry.field, entry.size, entry.why, entry.off)
+    console().print(table)
+
+
+@app.command("revoke")
+def revoke(
+    kit: Annotated[Path, typer.Argument(help="The admin's kit.")],
+    device: Annotated[str, typer.Argument(help="The device whose kit was lost.")],
+) -> None:
+    """Let nobody in any more with a kit of this device that was made until now. A new one: fleet provision --renew."""
+    from cos2p.fleet.nvflare.admin_session import AdminSession
+
+    server = AdminSession(_open(kit, "admin"))
+    try:
+        server.revoke(device)
+    finally:
+        server.close()
+    typer.echo(f"{device}: its kits are refused from now on; a new one: cos2p fleet provision --renew {device}")
 
 
 @app.command("status")

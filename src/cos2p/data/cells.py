@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cos2p.data import paths
 from cos2p.data.images import BadImage, Content
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
@@ -65,7 +66,7 @@ def _image(table: Table, name: str, value: Any) -> Content:
 def _file_or_base64(table: Table, name: str, value: str) -> Content:
     # File names are short; asking the system about a megabyte of base64 is an error of its own.
     if table.folder is not None and len(value) < 1024 and (table.folder / value).is_file():
-        return table.folder / value
+        return paths.opened(table.folder / value)
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

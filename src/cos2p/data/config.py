@@ -16,12 +16,39 @@ ENTRY_POINTS = "cos2p.data"
 """Group of the entry points that add sources."""
 TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
-Task = Literal["classification", "language-modeling"]
+Task = Literal["classification", "language-modeling", "instruction"]
 Crop = Literal["center", "stretch"]
-Split = Literal["train", "validation", "test"]
+SPLITS = ("train", "validation", "test")
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
+
+
+class LabelNames(BaseModel):
+    """Name n stands for label n of a file. The classes are those of `train`, in its order.
+
+    >>> LabelNames(train=("bad", "good"), test=("good", "bad")).of("validation")
+    ('bad', 'good')
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: tuple[str, ...] = Field(default=(), description="Of the training file; empty: labels name themselves.")
+    validation: tuple[str, ...] = Field(default=(), description="Of the validation file; empty: as in `train`.")
+    test: tuple[str, ...] = Field(default=(), description="Of the test file; empty: as in `train`.")
+
+    @model_validator(mode="after")
+    def _same_names(self) -> LabelNames:
+        for split in SPLITS:
+            if sorted(self.of(split)) != sorted(set(self.train)):
+                raise ValueError(
+                    f"`label_names` of {split} are {', '.join(self.of(split))}; they must be those of train, "
+                    f"{', '.join(self.train) or 'which has none'}, each once, in any order"
+                )
+        return self
+
+    def of(self, split: str) -> tuple[str, ...]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split] or self.train
 
 
 class DataConfig(BaseModel):
@@ -76,8 +103,16 @@ class DataConfig(BaseModel):
 
     task: Task = Field(
         default="classification",
-        description="classification: one label per sample; language-modeling: the next token, from texts alone.",
+        description="classification: one label per sample; language-modeling: the next token, from texts alone; "
+        "instruction: a text whose answer is the next tokens, learned and judged by the answer alone.",
     )
+    prompt: str = Field(
+        default="{text} Answer:",
+        description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and "
+        "the answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. "
+        "Too long ones lose their beginning.",
+    )
+    answer_column: str = Field(default="", description="instruction: the answers. Empty: the names of the labels.")
     image_column: str = Field(
         default="image",
         description="parquet, csv, jsonl, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv and "
@@ -89,12 +124,9 @@ class DataConfig(BaseModel):
     label_column: str = Field(
         default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
     )
-    label_names: dict[Split, tuple[str, ...]] = Field(
-        default={},
-        description="What the labels of a file mean where two files count their classes differently: "
-        '`{ train = ["negative", "positive", "neutral"], test = ["negative", "neutral", "positive"] }`, '
-        "name n for label n. The classes are those of `train`, in its order; a split that is not named counts as "
-        "`train` does.",
+    label_names: LabelNames = Field(
+        default=LabelNames(),
+        description="What the labels of each file mean, where files count their classes differently.",
     )
     group_column: str = Field(
         default="",
@@ -187,11 +219,16 @@ class DataConfig(BaseModel):
             raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
         if self.source == "text" and self.task != "language-modeling":
             raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
-        if self.task == "language-modeling" and not self.text_column and self.source != "text":
-            raise ValueError("task 'language-modeling' needs the column of the texts in `text_column`")
+        if self.task != "classification" and not self.text_column and self.source != "text":
+            raise ValueError(f"task {self.task!r} needs the column of the texts in `text_column`")
+        if self.task == "instruction" and "{text}" not in self.prompt:
+            raise ValueError(f"`prompt` is {self.prompt!r}; it needs {{text}} where the text goes")
+        if self.answer_column and self.task != "instruction":
+            raise ValueError(f"`answer_column` is for task 'instruction', not {self.task!r}")
         if self.augment.active and (self.text_column or self.source == "text"):
             raise ValueError("`augment` is for images; take it out for texts")
-        self._label_names_agree()
+        if self.label_names.train and self.classes:
+            raise ValueError("`label_names` and a class file in `classes` both name the classes; give one of them")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise ValueError(
@@ -199,19 +236,6 @@ class DataConfig(BaseModel):
                     "give one number, or one per channel"
                 )
         return self
-
-    def _label_names_agree(self) -> None:
-        if not self.label_names:
-            return
-        known = self.label_names.get("train", ())
-        if not known or self.classes:
-            raise ValueError("`label_names` needs a list for `train`, and then no class file in `classes`")
-        for split, names in self.label_names.items():
-            if sorted(names) != sorted(set(known)):
-                raise ValueError(
-                    f"`label_names` of {split} are {', '.join(names)}; they must be those of train, "
-                    f"{', '.join(known)}, each once, in any order"
-                )
 
     def _registered(self) -> DataConfig:
         """What the other fields mean is a registered source's own affair."""
@@ -222,6 +246,11 @@ class DataConfig(BaseModel):
                 f"source {self.source!r} is not known; known: {known}; others are installed as entry points"
             )
         return self
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples have classes."""
+        return self.task == "classification" or (self.task == "instruction" and not self.answer_column)
 
     @property
     def normalize(self) -> Normalize:

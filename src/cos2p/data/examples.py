@@ -56,7 +56,8 @@ class Examples:
     labels: torch.Tensor
     """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
     is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything. Beside token ids at
-    their real lengths (N, 0): a batch's labels are made from its ids."""
+    their real lengths (N, 0): a batch's labels are made from its ids. Of texts that end in an answer the labels may be
+    the answers' classes (N,), to keep them in proportion; a batch's labels are its next tokens all the same."""
     class_names: tuple[str, ...]
     """Name of class i at place i; empty for language modelling."""
     groups: Groups | None = None
@@ -92,12 +93,17 @@ class Examples:
         sample is as wide as all others."""
         return self.inputs.widths if isinstance(self.inputs, Ragged) else None
 
+    @property
+    def answers(self) -> bool:
+        """Whether texts end in an answer, which alone is to be foretold: a batch's labels are next tokens then."""
+        return isinstance(self.inputs, Ragged) and self.inputs.answers is not None
+
     def dense(self) -> Examples:
         """The same samples, all of one width."""
         if not isinstance(self.inputs, Ragged):
             return self
         labels = self.labels
-        if labels.ndim == 2:
+        if labels.ndim == 2 or self.answers:
             labels = torch.full(self.inputs.shape, IGNORE)
             some = self.inputs.next_tokens(slice(None))
             labels[:, : some.shape[1]] = some
@@ -151,7 +157,7 @@ class Examples:
             rng = self.augmenter.draw()
             inputs = normalize(self.augmenter.images(inputs, rng))
             return self.augmenter.mix(inputs, labels, len(self.class_names), rng)
-        if isinstance(self.inputs, Ragged) and self.labels.ndim == 2:
+        if isinstance(self.inputs, Ragged) and (self.labels.ndim == 2 or self.answers):
             return inputs, self.inputs.next_tokens(chosen)
         return inputs, labels
 

@@ -22,7 +22,7 @@ def read_folder(config: DataConfig) -> RawSplits:
     root = paths.find(config.path)
     if not root.is_dir():
         raise DataError(f"{root} is a file; data.path must name a folder of class folders")
-    train = root / (config.train or "train")
+    train = paths.opened(root / (config.train or "train"))
     if not train.is_dir():
         if config.train or config.test or config.validation:
             raise DataError(f"{root} has no folder {train.name!r}; it has {_listing(root)}")
@@ -43,7 +43,7 @@ def _named(root: Path, wanted: str, usual: tuple[str, ...], taken: tuple[Path, .
     if wanted:
         if not (root / wanted).is_dir():
             raise DataError(f"{root} has no folder {wanted!r}; it has {_listing(root)}")
-        return root / wanted
+        return paths.opened(root / wanted)
     return next((root / name for name in usual if (root / name).is_dir() and root / name not in taken), None)
 
 
@@ -55,7 +55,7 @@ def _split(folder: Path, config: DataConfig, classes: tuple[str, ...] | None) ->
     for name in _subfolders(folder):
         if name not in classes:
             raise DataError(f"{folder / name} is a class that the training folder does not have")
-        own = _image_files(folder / name)
+        own = _image_files(paths.opened(folder / name))
         if not own:
             raise DataError(f"{folder / name} holds no images ({', '.join(sorted(_SUFFIXES))})")
         files += [file for file, _ in own]
@@ -75,6 +75,8 @@ def _image_files(folder: Path) -> list[tuple[str, tuple[int, int]]]:
         own = [entry for entry in entries if is_image_name(entry.name) and entry.is_file()]
     found = []
     for entry in sorted(own, key=lambda entry: entry.name):
+        if entry.is_symlink():
+            paths.opened(Path(entry.path))
         stat = entry.stat()
         found.append((entry.path, (stat.st_size, stat.st_mtime_ns)))
     return found

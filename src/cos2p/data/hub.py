@@ -7,16 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from cos2p.data import paths
 from cos2p.data.cells import Table
 from cos2p.data.config import DataConfig
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.tables import raw_from_table
-from cos2p.errors import DataError, MissingExtra
+from cos2p.errors import DataError, MissingExtra, OwnerRefused
 
 _VALIDATION_NAMES = ("validation", "valid", "val", "dev")
 
 
 def read_hub(config: DataConfig) -> RawSplits:
+    if paths.is_confined():
+        message = "data.source 'hub' fetches from the network; this device reads its own folder alone"
+        raise OwnerRefused(message, told=message)
     try:
         import datasets
     except ImportError as error:

@@ -19,7 +19,7 @@ def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...
 
     The training split says which classes there are, unless a class file, `label_names` or the source does.
     """
-    if config.label_names:
+    if config.label_names.train:
         return _by_split(splits, config)
     stated = _class_file(config) if config.classes else splits.train.class_names
     numbers = {name: _integers(_labels(raw, config)) for name, raw in splits.named().items()}
@@ -35,11 +35,11 @@ def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...
 
 def _by_split(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
     """Numbers of a split are places in its own list of names; names are names everywhere."""
-    names = config.label_names["train"]
+    names = config.label_names.train
     classes = {}
     for split, raw in splits.named().items():
         labels = _labels(raw, config)
-        own = config.label_names.get(split, names)  # type: ignore[call-overload]
+        own = config.label_names.of(split)
         numbers = _integers(labels)
         if numbers is None:
             classes[split] = _by_name(labels, names, raw)

@@ -10,6 +10,7 @@ import torch
 
 from cos2p.data.config import SOURCES, TABLES, DataConfig
 from cos2p.data.examples import Bundle, Examples
+from cos2p.data.instruction import tokenize_answers
 from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray, split_off, stratified
@@ -42,7 +43,7 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
     for raw in splits.named().values():
         if raw.count == 0:
             raise DataError(f"{raw.where} holds no samples")
-    if config.task == "classification":
+    if config.has_labels:
         names, labels = encode_labels(splits, config)
         strata = labels
     else:
@@ -172,12 +173,15 @@ def examples_at(
     elif raw.images is not None:
         inputs = raw.images(indices)
     common: dict[str, Any] = {
-        "class_names": names,
+        "class_names": names if config.task == "classification" else (),
         "groups": None if raw.groups is None else raw.groups.subset(indices),
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
     tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
-    if raw.texts is not None:
+    if raw.texts is not None and config.task == "instruction":
+        answers = raw.answers(indices) if raw.answers else [names[i] for i in (classes if classes is not None else ())]
+        tokens = tokenize_answers(raw.texts(indices), answers, config)
+    elif raw.texts is not None:
         tokens = tokenize(raw.texts(indices), config)
     if tokens is not None:
         _check_lengths(tokens, raw, indices, 1 if config.task == "classification" else 2)

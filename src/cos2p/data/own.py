@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def pack_bundle(bundle: Bundle) -> bytes:
         if isinstance(inputs, Ragged):
             rows = [inputs.values[s : s + n] for s, n in zip(inputs.starts, inputs.lengths, strict=True)]
             own |= {"ids": torch.cat(rows) if rows else inputs.values[:0], "lengths": inputs.lengths}
+            if inputs.answers is not None:
+                own["answers"] = inputs.answers
             facts[split] |= {"fill": inputs.fill, "longest": inputs.longest}
         else:
             own["inputs"] = inputs[:]
@@ -98,6 +101,7 @@ def _unpacked(split: str, facts: dict[str, Any], tensors: dict[str, torch.Tensor
     if f"{split}.ids" in tensors:
         lengths = tensors[f"{split}.lengths"]
         inputs = from_flat(tensors[f"{split}.ids"], lengths, facts["fill"], facts["longest"])
+        inputs = replace(inputs, answers=tensors.get(f"{split}.answers"))
     else:
         inputs = tensors[f"{split}.inputs"]
     return Examples(

@@ -1,16 +1,57 @@
-"""Where a data file is: `~` and `${VAR}` expanded, looked up in the current folder, then in $COS2P_DATA."""
+"""Where a data file is: `~` and `${VAR}` expanded, looked up in the current folder, then in $COS2P_DATA.
+
+A process that reads for a stranger, as a device of a fleet does for whoever wrote the recipe, is confined to one
+folder (`confined_to`): nothing is expanded there, and no name leads out of it.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cos2p.errors import DataError
+from cos2p.errors import DataError, OwnerRefused
 
 DATA_FOLDER_VARIABLE = "COS2P_DATA"
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _PATTERN = re.compile(r"[*?\[]")
+
+
+LEADS_OUT = "a path of the recipe leads out of the folder this device has opened"
+
+_root: Path | None = None
+"""The one place this process may read data from; None: anywhere. Of the process, not of a thread: whoever decodes
+images in a thread is confined too."""
+
+
+@contextmanager
+def confined_to(root: str | Path) -> Iterator[None]:
+    """Inside, data are read below `root` (a folder, or a single file) alone."""
+    global _root
+    before, _root = _root, Path(root).resolve()
+    try:
+        yield
+    finally:
+        _root = before
+
+
+def is_confined() -> bool:
+    return _root is not None
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process may read there, wherever links on the way lead."""
+    return _root is None or path.resolve().is_relative_to(_root)
+
+
+def opened(path: Path) -> Path:
+    """The path, if this process may read there; OwnerRefused otherwise."""
+    if not is_open(path):
+        message = f"{path} leads out of {_root}, the only folder this device has opened"
+        raise OwnerRefused(message, told=LEADS_OUT)
+    return path
 
 
 def find(path: str, name: str = "") -> Path:
@@ -18,7 +59,7 @@ def find(path: str, name: str = "") -> Path:
     wanted = _joined(path, name)
     for place in places(wanted):
         if place.exists():
-            return place
+            return opened(place)
     raise _not_found(wanted)
 
 
@@ -30,18 +71,36 @@ def find_all(path: str, name: str) -> list[Path]:
     for place in places(wanted):
         matches = sorted(place.parent.glob(place.name))
         if matches:
-            return matches
+            return [opened(match) for match in matches]
     raise _not_found(wanted)
 
 
 def checkpoint_folder(name: str) -> str:
-    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none."""
+    """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none.
+
+    A confined process fetches nothing from a hub: it has to be there."""
+    if _root is not None:
+        return str(find(name))
     expanded = _expand(name)
     return next((str(place) for place in places(Path(expanded)) if place.is_dir()), expanded)
 
 
 def _joined(path: str, name: str) -> Path:
+    if _root is not None:
+        return _below_root(_root, path, name)
     return Path(_expand(path)) / _expand(name)
+
+
+def _below_root(root: Path, path: str, name: str) -> Path:
+    """What a confined process makes of a name: itself, below the root; asked before anything is looked up."""
+    for text in (path, name):
+        if "$" in text or text.startswith("~") or ".." in Path(text).parts:
+            raise OwnerRefused(
+                f"{text!r} is not followed: a recipe names files below {root}, the folder this device has opened, "
+                "without variables, ~ or ..",
+                told=LEADS_OUT,
+            )
+    return opened(root / path / name)
 
 
 def _expand(text: str) -> str:
@@ -57,7 +116,7 @@ def _expand(text: str) -> str:
 
 def places(wanted: Path) -> list[Path]:
     """Where a path is looked for: as it is, and below $COS2P_DATA."""
-    data_folder = os.environ.get(DATA_FOLDER_VARIABLE, "")
+    data_folder = "" if _root is not None else os.environ.get(DATA_FOLDER_VARIABLE, "")
     if wanted.is_absolute() or not data_folder:
         return [wanted]
     return [wanted, Path(data_folder).expanduser() / wanted]

@@ -32,6 +32,8 @@ class Ragged:
     """The id that fills up short texts."""
     longest: int
     """No text is longer, and no batch wider."""
+    answers: Tensor | None = None
+    """(N,): where in each text its answer begins, if only that is to be foretold; None: all of it."""
 
     dtype = torch.int64
     ndim = 2
@@ -54,14 +56,18 @@ class Ragged:
 
     def subset(self, rows: Tensor) -> Ragged:
         """These texts; the ids are shared."""
-        return replace(self, starts=self.starts[rows], lengths=self.lengths[rows])
+        answers = None if self.answers is None else self.answers[rows]
+        return replace(self, starts=self.starts[rows], lengths=self.lengths[rows], answers=answers)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         return self._padded(rows, shift=0, fill=self.fill)
 
     def next_tokens(self, rows: Tensor | slice) -> Tensor:
-        """(n, T) beside `ids[rows]`: at t the id at t + 1; ignored from the last real token on."""
-        return self._padded(rows, shift=1, fill=IGNORE)
+        """(n, T) beside `ids[rows]`: at t the id at t + 1; ignored from the last real token on, and before answers."""
+        next_nT = self._padded(rows, shift=1, fill=IGNORE)
+        if self.answers is not None:
+            next_nT[torch.arange(next_nT.shape[1]) + 1 < self.answers[rows][:, None]] = IGNORE
+        return next_nT
 
     def different(self) -> Tensor:
         """The ids that occur, ascending."""

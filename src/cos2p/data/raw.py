@@ -31,6 +31,8 @@ class Raw:
     encoded: Callable[[IntArray], Encoded] | None = None
     """The images at these indices, ascending, as they are stored."""
     texts: Callable[[IntArray], list[str]] | None = None
+    answers: Callable[[IntArray], list[str]] | None = None
+    """What each text is to be answered, if the source says so in words."""
     tokens: Tokens | None = None
     """All texts, where they had to be tokenised to know how many there are."""
     groups: Groups | None = None

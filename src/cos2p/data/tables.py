@@ -46,8 +46,10 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
     content = config.text_column or config.image_column
     field = "text_column" if config.text_column else "image_column"
     light = {content: field}
-    if config.task == "classification":
+    if config.has_labels:
         light[config.label_column] = "label_column"
+    if config.answer_column:
+        light[config.answer_column] = "answer_column"
     if config.group_column:
         light[config.group_column] = "group_column"
     for name, its_field in light.items():
@@ -56,12 +58,15 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
                 f"{table.where} has no column {name!r}; it has {', '.join(table.columns)}; set data.{its_field}"
             )
     first = table.read([name for name in light if name != content] or [content])
-    labels = first.column(config.label_column).to_pylist() if config.task == "classification" else None
+    labels = first.column(config.label_column).to_pylist() if config.has_labels else None
     groups = _groups(first, table, config) if config.group_column else None
 
-    def texts(indices: IntArray) -> list[str]:
-        rows = table.read([content]).column(content).take(pa.array(indices)).to_pylist()
-        return [_text(table, content, int(i), value) for i, value in zip(indices, rows, strict=True)]
+    def texts_of(column: str, field: str) -> Callable[[IntArray], list[str]]:
+        def texts(indices: IntArray) -> list[str]:
+            rows = table.read([column]).column(column).take(pa.array(indices)).to_pylist()
+            return [_text(table, column, field, int(i), value) for i, value in zip(indices, rows, strict=True)]
+
+        return texts
 
     def encoded(indices: IntArray) -> Encoded:
         def cells(rows: IntArray) -> Iterator[Content]:
@@ -74,7 +79,8 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
         count=first.num_rows,
         labels=labels,
         groups=groups,
-        texts=texts if config.text_column else None,
+        texts=texts_of(content, "text_column") if config.text_column else None,
+        answers=texts_of(config.answer_column, "answer_column") if config.answer_column else None,
         encoded=None if config.text_column else encoded,
         class_names=table.class_names,
     )
@@ -192,10 +198,10 @@ def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
     return Groups.of([str(value) for value in values])
 
 
-def _text(table: Table, column: str, row: int, value: Any) -> str:
+def _text(table: Table, column: str, field: str, row: int, value: Any) -> str:
     if not isinstance(value, str):
         what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
-        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.text_column")
+        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.{field}")
     if not value.strip():
         raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
     return value

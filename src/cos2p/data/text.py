@@ -35,7 +35,7 @@ def tokenize(texts: list[str], config: DataConfig) -> Tokens:
     """Token ids, at most `config.max_tokens` of each text: longer texts are cut."""
     encoder = make_encoder(config)
     name = key_of(encoder.identity, str(config.max_tokens), *texts)
-    values, lengths = _once(name, lambda: _flat(encoder.encode(texts)), config)
+    values, lengths = _once(name, lambda: flat(encoder.encode(texts)), config)
     return Tokens(from_flat(values, lengths, encoder.pad_id, config.max_tokens), encoder.vocabulary)
 
 
@@ -46,7 +46,7 @@ def pack(documents: list[str], config: DataConfig) -> tuple[Tokens, IntArray]:
     """
     encoder = make_encoder(config)
     name = key_of(encoder.identity, "packed", *documents)
-    values, lengths = _once(name, lambda: _flat([_whole(text, encoder) for text in documents]), config)
+    values, lengths = _once(name, lambda: flat([_whole(text, encoder) for text in documents]), config)
     ends = lengths.cumsum(0)
     starts, sizes, owners = [], [], []
     for number, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
@@ -76,7 +76,7 @@ def _pieces(text: str) -> Iterator[str]:
         yield "".join(piece)
 
 
-def _flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+def flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
     """All ids in a row, and how many belong to each text."""
     lengths = torch.tensor([len(own) for own in ids], dtype=torch.int64)
     values = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))

@@ -41,8 +41,8 @@ def find_tokenizer(pretrained: str) -> str:
     """The path of the `tokenizer.json` of a checkpoint, a folder or a hub name; DataError if it has none."""
     pretrained = paths.checkpoint_folder(pretrained)
     folder = Path(pretrained)
-    if folder.is_dir():
-        return str(_in_folder(folder))
+    if folder.is_dir() or paths.is_confined():  # then nothing is fetched
+        return str(paths.opened(_in_folder(folder)))
     import huggingface_hub
 
     try:
@@ -65,7 +65,7 @@ def checkpoint_vocabulary(pretrained: str) -> int | None:
     """Rows of the checkpoint's table of tokens, if a folder says so."""
     try:
         values = json.loads((Path(paths.checkpoint_folder(pretrained)) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, DataError):
         return None  # whoever loads the checkpoint will say what is wrong with it
     vocabulary = values.get("vocab_size") if isinstance(values, dict) else None
     return vocabulary if isinstance(vocabulary, int) else None
@@ -93,7 +93,7 @@ def _file_encoder(config: DataConfig) -> Encoder:
     import tokenizers
 
     file = paths.find(config.tokenizer)
-    file = _in_folder(file) if file.is_dir() else file
+    file = paths.opened(_in_folder(file)) if file.is_dir() else file
     if file.suffix == ".model":
         raise _sentencepiece(file)
     try:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from torch import Tensor
+
 from cos2p.devices.device import Device
+from cos2p.devices.text_work import text_work
 from cos2p.messages import Order
 from cos2p.seeding import numpy_rng
+from cos2p.training.costs import TaskFlops
 from cos2p.training.trainer import Trainer
 
 
@@ -32,9 +36,14 @@ class Phases:
         return asdict(self)
 
 
-def task_phases(trainer: Trainer, device: Device, samples: int, test_samples: int, download: int) -> Phases:
-    """How long the device takes; the jitter depends on the run's seed, the device and the attempt, nothing else."""
-    order, work = trainer.order, trainer.flops(samples, test_samples)
+def task_phases(
+    trainer: Trainer, device: Device, samples: int, test_samples: int, download: int, widths: Tensor | None = None
+) -> Phases:
+    """How long the device takes; the jitter depends on the run's seed, the device and the attempt, nothing else.
+
+    `widths` are the lengths of its texts; without them every sample is as long as the model takes.
+    """
+    order, work = trainer.order, _work(trainer, samples, test_samples, widths)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
     return Phases(
         download=device.download_seconds(download) * factor,
@@ -43,6 +52,17 @@ def task_phases(trainer: Trainer, device: Device, samples: int, test_samples: in
         training=device.compute_seconds(work.training) * factor,
         upload=device.upload_seconds(trainer.upload()) * factor,
     )
+
+
+def _work(trainer: Trainer, samples: int, test_samples: int, widths: Tensor | None) -> TaskFlops:
+    if widths is None or len(widths) == 0:
+        return trainer.flops(samples, test_samples)
+
+    def flops_at(tokens: int) -> TaskFlops:
+        shorter = type(trainer)(trainer.config.with_(max_tokens=tokens), trainer.order)
+        return shorter.flops(samples, test_samples)
+
+    return text_work(flops_at, widths)
 
 
 def lost_after(device: Device, order: Order, seconds: float) -> float | None:

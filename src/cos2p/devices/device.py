@@ -75,6 +75,10 @@ class Device(BaseModel):
         default=0.0, ge=0.0, le=1.0, description="Chance that a task is lost because the device restarts, 0 to 0.2."
     )
     downtime: Seconds = Field(default=60.0, description="Seconds from a lost task until the device is back, 10 to 600.")
+    sessions: tuple[tuple[Seconds, Seconds], ...] = Field(
+        default=(), description="When it is there, from and to in virtual seconds, ascending; none: always."
+    )
+    session_period: Seconds | None = Field(default=None, description="Seconds after which the sessions begin again.")
     source: str = Field(default="", description="Where the figures come from.")
 
     @model_validator(mode="after")
@@ -91,7 +95,25 @@ class Device(BaseModel):
         return min(math.inf if end is None else end for end in (self.leaves_at, self.dies_at))
 
     def present_at(self, time: float) -> bool:
-        return self.joins_at <= time < self.gone_at
+        session = self.session_at(time)
+        return self.joins_at <= time < self.gone_at and session is not None and session[0] <= time
+
+    def session_at(self, time: float) -> tuple[float, float] | None:
+        """(from, to) of the session at this second, or of the next one; None if there is none any more.
+
+        >>> night = device("raspberry-pi-4", sessions=((79_200, 111_600),), session_period=86_400)
+        >>> night.session_at(3600.0), night.session_at(40_000.0)
+        ((-7200.0, 25200.0), (79200.0, 111600.0))
+        """
+        if not self.sessions:
+            return 0.0, math.inf
+        turn = 0.0 if self.session_period is None else self.session_period
+        now = math.floor(time / turn) if turn else 0
+        for cycle in (now - 1, now, now + 1) if turn else (0,):
+            for begin, end in self.sessions:
+                if end + cycle * turn > time:
+                    return begin + cycle * turn, end + cycle * turn
+        return None
 
     def compute_seconds(self, flops: float) -> float:
         """Duration of `flops` operations, without jitter."""

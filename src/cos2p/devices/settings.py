@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
 
 from cos2p.devices.device import Device, device
 from cos2p.settings import Settings
+
+_TIME = r"([01]?\d|2[0-3]):[0-5]\d"
+Hours = Annotated[str, Field(pattern=rf"^{_TIME}-({_TIME}|24:00)$")]
+
+
+class DeviceSpread(Settings):
+    """How unequal the devices of a group are: each figure is the group's times a log-normal factor with median 1."""
+
+    flops: float = Field(
+        default=0.0,
+        ge=0,
+        le=2,
+        description="Deviation of the logarithm of FLOP/s; 0.5: two of three have 0.6 to 1.6 times the group's.",
+    )
+    memory: float = Field(default=0.0, ge=0, le=2, description="The same for memory.")
+    down: float = Field(default=0.0, ge=0, le=2, description="The same for downloads.")
+    up: float = Field(default=0.0, ge=0, le=2, description="The same for uploads.")
 
 
 class DeviceGroup(Settings):
@@ -31,10 +50,41 @@ class DeviceGroup(Settings):
     drop_rate: float | None = Field(default=None, ge=0, le=1, description="Chance that a task is lost, 0 to 0.2.")
     downtime: float | None = Field(default=None, ge=0, description="Seconds until it is back after a lost task.")
 
-    def device(self, name: str) -> Device:
+    spread: DeviceSpread = DeviceSpread()
+    trace: str = Field(
+        default="",
+        description="CSV of measured devices, a row each (flops, memory, down, up, latency, jitter, drop_rate, "
+        "downtime; any of them), below $COS2P_DATA; devices are drawn from it by the seed.",
+    )
+    online: tuple[Hours, ...] = Field(
+        default=(), description="Hours of the day at which the devices are there, such as `22:00-07:00`; empty: always."
+    )
+    online_spread: float = Field(
+        default=0.0, ge=0, le=12, description="Hours (deviation) by which each device's day is earlier or later."
+    )
+    sessions: str = Field(
+        default="",
+        description="CSV of when devices are there: device, from, to (virtual seconds). Not with `online`.",
+    )
+    sessions_period: float = Field(
+        default=0.0, ge=0, description="Virtual seconds after which the sessions begin again; 0: never."
+    )
+
+    @model_validator(mode="after")
+    def _one_word_on_presence(self) -> DeviceGroup:
+        if self.online and self.sessions:
+            raise ValueError("online and sessions both say when the devices are there; give one of them")
+        return self
+
+    def changes(self) -> dict[str, Any]:
+        """The figures that are given here and take the place of the preset's."""
         own = {"preset", "count", "name", "rate", "batch", "share"}
-        changes = {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
-        return device(self.preset, name=name, **changes)
+        own |= {"spread", "trace", "online", "online_spread", "sessions", "sessions_period"}
+        return {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
+
+    def device(self, name: str) -> Device:
+        """As the group says, without what is drawn for each device (`cos2p.devices.draw`)."""
+        return device(self.preset, name=name, **self.changes())
 
 
 class FleetSettings(Settings):
@@ -44,5 +94,13 @@ class FleetSettings(Settings):
     )
     heartbeat_seconds: float = Field(
         default=60.0, ge=0, description="Seconds of silence after which the server takes a device for gone."
+    )
+    reports: Literal["minimal", "full"] = Field(
+        default="minimal",
+        description="What a real fleet's devices tell beside their updates: nothing more than the run needs; or losses "
+        "and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
+    )
+    begins_at: str = Field(
+        default="00:00", pattern=rf"^{_TIME}$", description="Time of day at virtual second 0, for `online`."
     )
     enforce_memory: bool = Field(default=True, description="Refuse a submodel that does not fit a device's memory.")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cos2p import strict_json
 from cos2p.errors import UpdateRefused
 
 CHUNK_BYTES = 2**20
@@ -19,6 +20,11 @@ CHUNK_BYTES = 2**20
 
 HEAD_BYTES = 2**18
 """Largest head; the largest ones hold a recipe or some pages of the event log."""
+
+HEAD_VALUES = 2**15
+"""Most values in a head; a recipe or a page of the log has some hundreds."""
+
+HEAD_DIGITS = 1000
 
 MESSAGE_BYTES = 4 * 2**20
 """Largest message NVFlare lets in: a frame, and NVFlare's own small ones (a job is a few kilobytes)."""
@@ -50,7 +56,7 @@ def unpack(frame: bytes | bytearray | memoryview) -> tuple[Head, memoryview]:
     if len(body) > CHUNK_BYTES:
         raise BadFrame(f"a body of {len(body)} bytes; a chunk has at most {CHUNK_BYTES}")
     try:
-        head = json.loads(bytes(view[4 : 4 + length]))
+        head = strict_json.loads(view[4 : 4 + length], HEAD_VALUES, digits=HEAD_DIGITS)
     except ValueError as error:
         raise BadFrame(f"the head is not JSON: {error}") from None
     if not isinstance(head, dict):

@@ -14,10 +14,12 @@ composes named parts and answers a few questions; it has no loop and does no I/O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
+from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
@@ -63,6 +65,8 @@ class RunContext:
     seed: int
     enforce_memory: bool = True
     """Refuse tasks that do not fit a device's memory."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    robust: RobustSettings = field(default_factory=RobustSettings)
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
         """The spec with as much of the token tables as `training.embeddings` gives this member.
@@ -139,8 +143,15 @@ class Method:
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     gathers_last: bool = False
     """In its last round every device tells something: that one and the one before wait for everybody."""
+    frugal: ClassVar[tuple[str, ...]] = ()
+    """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes."""
+        return {}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context

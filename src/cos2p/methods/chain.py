@@ -107,7 +107,7 @@ class Chain(FrozenBaseMethod):
             blocks.start, window, (blocks.start + len(window),), fixed_embeddings=not settings.embeddings
         )
         local = self.context.local(member, features=store)
-        return Assignment(spec, local, SubmodelTrainer, prefix_precision=settings.precision)
+        return self.assignment(spec, local, SubmodelTrainer)
 
     def accepted(self, order: Order, update: Update) -> None:
         super().accepted(order, update)

@@ -133,6 +133,9 @@ class MixingMerge(Merge):
         super().__init__(config)
         self.alpha, self.damping = alpha, damping
 
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        return even_weight(self.alpha * self.damping(item.staleness))
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         alpha = self.alpha * self.damping(item.staleness)
         for name, cut in window_slices(self.config, item.spec).items():

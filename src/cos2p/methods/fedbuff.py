@@ -55,6 +55,9 @@ class BufferMerge(Merge):
         super().__init__(config)
         self.server_lr, self.damping = server_lr, damping
 
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        return even_weight(self.damping(item.staleness))
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         factor = self.damping(item.staleness)
         for name, cut in window_slices(self.config, item.spec).items():

@@ -105,4 +105,4 @@ class FeDepth(LateWorkMethod):
             fixed_embeddings=not self.settings.embeddings,
         )
         local = self.context.local(member, features=store)
-        return Assignment(spec, local, SubmodelTrainer, prefix_precision=self.settings.precision)
+        return self.assignment(spec, local, SubmodelTrainer)

@@ -43,6 +43,9 @@ class FedLoraSettings(LateWorkSettings, AdapterSettings):
         default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
     )
     rank: int = Field(default=32, ge=2, description="Largest rank; a device takes what fits of 32, 16, 8, 4, 2.")
+    lr_factor: float = Field(
+        default=10.0, gt=0, description="η is the recipe's times this: adapters want larger steps than weights."
+    )
     top_blocks: int = Field(default=0, ge=0, description="How many of the top blocks have adapters; 0: all.")
 
     @model_validator(mode="after")
@@ -96,12 +99,18 @@ class FedLora(LateWorkMethod):
         return kind(self.context.config, self.settings.weights, self.settings.start_form, self.settings.ridge)
 
 
+class ProbeSettings(LateWorkSettings):
+    lr_factor: float = Field(
+        default=30.0, gt=0, description="η is the recipe's times this: a head alone wants larger steps than blocks."
+    )
+
+
 class LinearProbe(LateWorkMethod):
     """The head alone, on features of the untouched base: what any fine-tuning has to beat."""
 
     name: ClassVar[str] = "probe"
     title: ClassVar[str] = "linear probe"
-    settings_type: ClassVar[type[Settings]] = LateWorkSettings
+    settings_type: ClassVar[type[Settings]] = ProbeSettings
 
     def train_task(self, call: Call) -> Assignment:
         return self.head_alone(call.member)

@@ -9,7 +9,8 @@ What it reveals: how many samples of each class a device has, and the mean of th
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +37,10 @@ class FedNcm(FrozenBaseMethod):
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
         check_has_classes(context.config)
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        return {}  # means are what it is about, of any model
 
     def train_task(self, call: Call) -> Assignment:
         form: HeadForm = self.settings.start

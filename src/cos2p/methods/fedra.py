@@ -37,6 +37,9 @@ class FedRaSettings(LateWorkSettings, AdapterSettings):
     )
     scale: float = Field(default=1.0, gt=0, description="s = α/r; 1 to 4.")
     rank: int = Field(default=8, ge=1, description="Rank of all adapters.")
+    lr_factor: float = Field(
+        default=10.0, gt=0, description="η is the recipe's times this: adapters want larger steps than weights."
+    )
     keep_ends: bool = Field(default=False, description="The first and the last block are always among the drawn.")
 
 

@@ -30,6 +30,8 @@ class FrozenBaseSettings(HeadStart):
         default="float16", description="Of what is frozen, on the wire: float32, float16 or int8."
     )
 
+    lr_factor: float = Field(default=1.0, gt=0, description="η is the recipe's learning rate times this.")
+
 
 class LateWorkSettings(FrozenBaseSettings):
     aggregation: Literal["synchronous", "semi-asynchronous"] = Field(
@@ -42,6 +44,11 @@ class FrozenBaseMethod(Method):
 
     trainers: ClassVar[tuple[type[Trainer], ...]] = (LoraTrainer, StatisticsTrainer)
     settings: FrozenBaseSettings
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        """The head starts in closed form, as Co-S²P's does there."""
+        return {} if language else {"start": "discriminant"}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
@@ -112,7 +119,11 @@ class FrozenBaseMethod(Method):
         settings = LoraSettings.model_validate(
             {**local, **shared(adapters, AdapterSettings), "rank": rank, "blocks": blocks, "factors": factors}
         )
-        return Assignment(spec, settings, LoraTrainer, prefix_precision=self.settings.precision)
+        return self.assignment(spec, settings, LoraTrainer)
+
+    def assignment(self, spec: SubmodelSpec, settings: Settings, trainer: type[Trainer]) -> Assignment:
+        own = self.settings
+        return Assignment(spec, settings, trainer, prefix_precision=own.precision, lr_factor=own.lr_factor)
 
 
 class LateWorkMethod(FrozenBaseMethod):

@@ -1,7 +1,7 @@
 """What devices report of the heads and units they held, one number each (PLATON, PruneFL): both ends of it.
 
 On the device a `ReportingTrainer` trains plainly, watches its steps, and sends the numbers beside its update; on the
-server they are checked when they come in (`check`) and read (`reported`).
+server they are checked when they come in (`beside`) and read (`reported`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
+from cos2p.messages.forms import Forms, TensorForm
 from cos2p.models.config import ModelConfig
+from cos2p.models.spec import SubmodelSpec
 from cos2p.training.costs import prunable_scalars, trained_shape
 from cos2p.training.trainer import Trainer
 
 Kind = Literal["heads", "units"]
+
+LARGEST_REPORT = 1e12
+"""Sums over updates and samples stay finite."""
 
 
 class ReportingTrainer(Trainer):
@@ -41,26 +45,19 @@ class ReportingTrainer(Trainer):
         """The update, and one number for each head and unit in it."""
         return super().upload() + 4 * self.segments()
 
-    def check(self, update: Update, max_rms: float) -> None:
-        """Refuse an update whose reports are not a number above or at 0 for each held segment."""
-        for name, values in update.extras.items():
-            kind, _, block = name.partition(".")
-            if kind not in ("heads", "units") or not block.isdecimal() or int(block) >= len(update.spec.window):
-                raise UpdateRefused(f"it reports on {name!r}, which no block has")
-            keep = update.spec.keep(int(block))
-            held = len(keep.heads if kind == "heads" else keep.units)
-            if values.dtype != torch.float32 or values.shape != (held,):
-                raise UpdateRefused(
-                    f"its report on {name} is {tuple(values.shape)} {values.dtype}; {held} floats are due"
-                )
-            if not bool((torch.isfinite(values) & (values >= 0)).all()):
-                raise UpdateRefused(f"its report on {name} has values that are negative or not finite")
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        """A number at or above 0 for each held segment."""
+        return {
+            f"{kind}.{block}": TensorForm((len(held),), low=0.0, high=LARGEST_REPORT, optional=True)
+            for block in range(spec.frozen, spec.top)
+            for kind, held in (("heads", spec.keep(block).heads), ("units", spec.keep(block).units))
+        }
 
 
 def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
     """What a device says of the segments it held: their numbers through all blocks, and a value for each.
 
-    The values were checked when they came in (`ReportingTrainer.check`).
+    The values were checked when they came in (`ReportingTrainer.beside`).
     """
     segments = config.groups if kind == "heads" else config.mlp
     numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.aggregation.merge import Contribution, Place, SegmentMerge
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights
 from cos2p.models.spec import SubmodelSpec
@@ -72,6 +72,16 @@ class SideMerge(SegmentMerge):
         super().__init__(config, rule)
         self.table = table
 
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        beside: dict[str, Place] = {}
+        for name in item.delta.keys() & self.table.keys():
+            rows = self.table[name].rows(self.config, item.spec)
+            beside[name] = () if rows is None else (rows,)
+        return {**super().places(item), **beside}
+
+    def _without_side(self, item: Contribution) -> Contribution:
+        return replace(item, delta={n: d for n, d in item.delta.items() if n not in self.table})
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = float(item.samples) if self.rule == "samples" else 1.0
         for name in item.delta.keys() & self.table.keys():
@@ -85,7 +95,7 @@ class SideMerge(SegmentMerge):
             else:
                 total.index_add_(0, rows, delta, alpha=weight)
                 count.index_add_(0, rows, torch.full(rows.shape, weight))
-        return super().add(replace(item, delta={n: d for n, d in item.delta.items() if n not in self.table}), current)
+        return super().add(self._without_side(item), current)
 
     def apply(self, current: Weights) -> Weights:
         updated = super().apply(current)

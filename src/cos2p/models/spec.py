@@ -155,18 +155,21 @@ class SubmodelSpec:
         return values
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> SubmodelSpec:
+    def from_dict(cls, values: dict[str, Any], config: ModelConfig | None = None) -> SubmodelSpec:
+        """SpecError for anything else. Where the model is known, no set is read that is larger than the model's own."""
+        if config is not None:
+            _check_lengths(values, config)
         try:
             prefix = values["prefix"]
             return cls(
-                frozen=int(values["frozen"]),
+                frozen=_integer(values["frozen"]),
                 window=tuple(_unpack(keep) for keep in values["window"]),
-                exits=tuple(int(e) for e in values["exits"]),
+                exits=tuple(_integer(e) for e in values["exits"]),
                 prefix=None if prefix is None else tuple(_unpack(keep) for keep in prefix),
                 rows=from_bits(values["rows"]) if "rows" in values else None,
                 **{flag: bool(values.get(flag, False)) for flag in _FLAGS},
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"not a submodel spec: {error!r}") from None
 
     def to_json(self) -> str:
@@ -184,6 +187,36 @@ class SubmodelSpec:
 
 
 _FLAGS = ("rest", "suffix", "fixed_embeddings")
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+def _check_lengths(values: dict[str, Any], config: ModelConfig) -> None:
+    """Before anything is unpacked: a few characters of a bit string become many numbers."""
+    for what in ("window", "prefix"):
+        blocks = values.get(what)
+        if blocks is None and what == "prefix":
+            continue
+        if not isinstance(blocks, list) or len(blocks) > config.depth:
+            raise SpecError(f"its {what} is not a list of at most {config.depth} blocks")
+        for keep in blocks:
+            if not isinstance(keep, list) or len(keep) != 2:
+                raise SpecError(f"its {what} has a block without heads and units")
+            _check_text(keep[0], config.groups, "heads")
+            _check_text(keep[1], config.mlp, "units")
+    if not isinstance(values.get("exits"), list) or len(values["exits"]) > config.depth:
+        raise SpecError(f"its exits are not a list of at most {config.depth} depths")
+    if "rows" in values:
+        _check_text(values["rows"], config.vocab, "rows")
+
+
+def _check_text(text: Any, segments: int, what: str) -> None:
+    if not isinstance(text, str) or len(text) > 2 * -(-segments // 8):
+        raise SpecError(f"its {what} are not the bits of at most {segments}")
 
 
 def _check_ascending(what: str, numbers: tuple[int, ...]) -> None:

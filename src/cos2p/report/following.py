@@ -38,13 +38,15 @@ def note_words(event: Event) -> str | None:
         "failed": "task failed",
         "dropped": "update dropped",
         "benched": "gets no more tasks",
+        "doubted": "is not believed",
         "lost": "lost its task in a restart",
         "died": "fell silent",
         "left": "is gone",
         "unfit": "cannot take part",
         "lowered": "gets a smaller submodel",
     }.get(event.kind)
-    if said is None or not isinstance(event, DeviceEvent):
+    back = getattr(event, "until", None) is not None  # by its hours: no trouble
+    if said is None or back or not isinstance(event, DeviceEvent):
         return None
     why = getattr(event, "reason", None)
     reason = f": {printable(why)}" if why else ""

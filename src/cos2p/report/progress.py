@@ -5,13 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 
-from cos2p.report.words import duration, percent, printable
+from cos2p.numerics.likelihood import perplexity
+from cos2p.report.words import duration, epsilon_words, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figures import RunFigures
+from cos2p.tracking.tiers import tiers
 
 Clock = Callable[[], float]
+
+ONE_BY_ONE = 20
+"""Devices; of more, those that are late are counted by kind."""
 
 
 class Progress:
@@ -91,19 +97,42 @@ class Progress:
             return "server –"
         chance = (found.started.data or {}).get("chance") if found.started is not None else None
         worth = f"; chance {percent(chance)}" if chance is not None else ""
+        if found.judged_by == "perplexity":
+            return f"server perplexity {found.last:.4g} (best {found.best[0]:.4g}, {found.part})"
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
+        """How good the clients' own submodels are; in a private run, which tells nothing of them, what it costs."""
+        if self.figures.spent is not None:
+            return epsilon_words(vars(self.figures.spent))
+        loss = self.figures.client_mean("loss")
+        if loss is not None:
+            return f"clients' perplexity {perplexity(loss):.4g}"
         return f"clients {percent(self.figures.client_mean('top1'))}"
 
     def trouble_words(self, names: int = 3) -> str:
         late = self.late()
-        listed = ", ".join(f"{printable(name)} (τ {staleness})" for name, staleness in late[:names])
-        more = f" and {len(late) - names} more" if len(late) > names else ""
-        parts = [f"late: {listed}{more}"] if late else ["nobody late"]
+        if len(self.figures.devices) > ONE_BY_ONE:
+            parts = [self._late_by_kind(late)]
+        else:
+            listed = ", ".join(f"{printable(name)} (τ {staleness})" for name, staleness in late[:names])
+            more = f" and {len(late) - names} more" if len(late) > names else ""
+            parts = [f"late: {listed}{more}"] if late else ["nobody late"]
         counts = (("refused", self.figures.refused), ("failed", self.figures.total("failed")))
         parts += [f"{name} {number}" for name, number in counts if number]
         return " · ".join(parts)
+
+    def _late_by_kind(self, late: list[tuple[str, int]]) -> str:
+        """Of a large fleet: how many of each kind are at work, and how many of those are late."""
+        kinds = tiers({name: device.rate for name, device in self.figures.devices.items()})
+        kind_of = {name: kind for kind, names in kinds.items() for name in names}
+        working = Counter(kind_of[name] for name, device in self.figures.devices.items() if device.task is not None)
+        behind = Counter(kind_of[name] for name, _ in late)
+        words = []
+        for kind, names in kinds.items():
+            late_words = f" ({behind[kind]} late)" if behind[kind] else ""
+            words.append(f"{printable(kind)} {working[kind]:,} of {len(names):,}{late_words}")
+        return "at work: " + ", ".join(words)
 
     def time_words(self, seconds: float) -> str:
         """The run's own time: computed in a simulation, the clock's on a fleet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.report.words import count, duration, percent, printable, without_training
+from cos2p.report.words import count, duration, epsilon_words, percent, printable, without_training
+from cos2p.tracking.tiers import tiers
 from cos2p.units import format_bytes
 
 DEVICES = 20
-"""Rows of the table of devices; larger fleets are cut and the rest is in result.json."""
+"""Rows of the table of devices; a larger fleet is told by its kinds, and result.json has each device."""
 
 _FILES = {
     "result.json": "the figures",
@@ -29,12 +30,8 @@ _FILES = {
 
 def summary(result: Mapping[str, Any], folder: str | Path) -> RenderableType:
     """Server, clients, fleet and files of a finished run."""
-    parts: list[RenderableType] = [Text(_headline(result), style="bold"), _figures(result), _devices(result)]
-    hidden = len(result["devices"]) - DEVICES
-    if hidden > 0:
-        parts.append(Text(f"and {count(hidden, 'more device')} in result.json"))
-    parts.append(_files(Path(folder)))
-    return Group(*parts)
+    headline = Text(_headline(result), style="bold")
+    return Group(headline, _figures(result), _devices(result), _files(Path(folder)))
 
 
 def _headline(result: Mapping[str, Any]) -> str:
@@ -57,6 +54,7 @@ def _figures(result: Mapping[str, Any]) -> Table:
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
         ("coverage", coverage_words(result["n_star"])),
         ("staleness τ", staleness_words(result["staleness"])),
+        ("privacy", epsilon_words(result.get("privacy"))),
         ("refused", count(result["refused"], "update") if result["refused"] else ""),
         ("ended by", _ending(result.get("finished"))),
     ):
@@ -68,9 +66,17 @@ def _figures(result: Mapping[str, Any]) -> Table:
 def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
     if result.get(f"{prefix}top1") is None:
         return ""
-    names = {"top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of five classes or fewer
-    known = {words: result.get(prefix + name) for name, words in names.items()}
-    return " · ".join(f"{words} {percent(share)}" for words, share in known.items() if share is not None) + worth
+    numbers = {"perplexity": "perplexity", "loss": "loss"}  # of language models
+    shares = {"answers": "right answers", "top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of a few classes
+    found = [
+        f"{words} {value:.4g}" for name, words in numbers.items() if (value := result.get(prefix + name)) is not None
+    ]
+    found += [
+        f"{words} {percent(value)}"
+        for name, words in shares.items()
+        if (value := result.get(prefix + name)) is not None
+    ]
+    return " · ".join(found) + worth
 
 
 def better_exit_words(result: Mapping[str, Any]) -> str:
@@ -79,11 +85,15 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
     'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %'
     """
-    exits, best = result.get("exits") or {}, result.get("best_exit")
+    perplexities = result.get("exits_perplexity")
+    exits, best = perplexities or result.get("exits") or {}, result.get("best_exit")
     deepest = max(exits, key=int, default=None)
     if best is None or deepest is None or str(best) == deepest or str(best) not in exits:
         return ""
-    return f"exit {best} of {deepest}: top-1 {percent(exits[str(best)])}, the deepest has {percent(exits[deepest])}"
+    here, there = exits[str(best)], exits[deepest]
+    if perplexities:
+        return f"exit {best} of {deepest}: perplexity {here:.4g}, the deepest has {there:.4g}"
+    return f"exit {best} of {deepest}: top-1 {percent(here)}, the deepest has {percent(there)}"
 
 
 def coverage_words(n_star: int | None) -> str:
@@ -119,23 +129,38 @@ def staleness_words(histogram: Mapping[str, int]) -> str:
 
 
 def _devices(result: Mapping[str, Any]) -> Table:
+    """A line for each device, of a large fleet for each kind."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("device", no_wrap=True)
-    for name in ("R", "samples", "updates", "busy", "down", "up", "own top-1"):
+    devices: Mapping[str, Mapping[str, Any]] = result["devices"]
+    large = len(devices) > DEVICES
+    table.add_column("kind" if large else "device", no_wrap=True)
+    for name in (*(("devices",) if large else ()), "R", "samples", "updates", "busy", "down", "up", "own top-1"):
         table.add_column(name, justify="right", no_wrap=True)
-    wall = result["virtual_seconds"] or 1.0
-    for name, device in list(result["devices"].items())[:DEVICES]:
-        table.add_row(
-            Text(printable(name)),
-            f"{device['rate']:g}",
-            f"{device['samples']:,}",
-            f"{device['updates']:,}",
-            percent(device["busy_seconds"] / wall, 0),
-            format_bytes(device["bytes_down"]),
-            format_bytes(device["bytes_up"]),
-            percent(device["top1"]),
-        )
+    kinds = tiers({name: device["rate"] for name, device in devices.items()}) if large else {n: [n] for n in devices}
+    for kind, names in kinds.items():
+        members = [devices[name] for name in names]
+        counted = (f"{len(members):,}",) if large else ()
+        table.add_row(Text(printable(kind)), *counted, *_row(members, result["virtual_seconds"] or 1.0))
     return table
+
+
+def _row(devices: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
+    """Of one device its figures, of several their sums, and the mean of shares."""
+    rates = sorted({device["rate"] for device in devices if device["rate"] is not None})
+    scored = [device for device in devices if device["top1"] is not None]
+    return [
+        " to ".join(f"{rate:g}" for rate in dict.fromkeys((*rates[:1], *rates[-1:]))),
+        f"{_total(devices, 'samples'):,}",
+        f"{_total(devices, 'updates'):,}",
+        percent(sum(device["busy_seconds"] for device in devices) / len(devices) / seconds, 0),
+        format_bytes(_total(devices, "bytes_down")),
+        format_bytes(_total(devices, "bytes_up")),
+        percent(sum(device["top1"] for device in scored) / len(scored) if scored else None),
+    ]
+
+
+def _total(devices: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(device[name] or 0 for device in devices)
 
 
 def _files(folder: Path) -> Text:

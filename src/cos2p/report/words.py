@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+
+def epsilon_words(spent: Mapping[str, Any] | None) -> str:
+    """What a private run has cost; nothing for another.
+
+    >>> epsilon_words({"epsilon": 3.14159, "budget": 8.0, "delta": 1e-05})
+    'ε 3.14 of 8 (δ 1e-05)'
+    """
+    if spent is None:
+        return ""
+    cost = "∞" if spent["epsilon"] is None else f"{spent['epsilon']:.3g}"
+    budget = "" if spent["budget"] is None else f" of {spent['budget']:g}"
+    return f"ε {cost}{budget} (δ {spent['delta']:g})"
+
 
 def percent(share: float | None, digits: int = 1) -> str:
     """

@@ -114,6 +114,11 @@ class Coordinator:
         """Updates accepted from this client so far."""
         return self._clients[client].cycle if client in self._clients else 0
 
+    def too_stale(self, ticket: Ticket) -> bool:
+        """Whether an answer to this task would be dropped now."""
+        limit = self.rules.max_staleness
+        return limit is not None and self.version - ticket.version > limit
+
     def in_flight(self) -> Mapping[str, Ticket]:
         """Every open task by its client, those of absent and overdue clients included. Not to be changed."""
         return self._open
@@ -121,6 +126,18 @@ class Coordinator:
     def in_flight_versions(self) -> Mapping[int, int]:
         """How many open tasks were cut from each version: the versions that may still be asked for."""
         return self._versions
+
+    def is_benched(self, client: str) -> bool:
+        return client in self._clients and self._clients[client].benched
+
+    def bar(self, client: str, reason: str) -> list[Action]:
+        """Give a client no more tasks. An answer that is on its way is still heard."""
+        record = self._clients.get(client)
+        if record is None or record.benched:
+            return []
+        record.benched = True
+        self._recount(record)
+        return [Bench(client, reason)]
 
     def pending_timers(self) -> list[StartTimer]:
         """The timers that still matter, for a driver whose clock did not survive a restart."""
@@ -183,9 +200,9 @@ class Coordinator:
         self._close(record, good=True)
         record.here = True
         staleness = self.version - ticket.version
-        limit = self.rules.max_staleness
-        if limit is not None and staleness > limit:
+        if self.too_stale(ticket):
             self._recount(record)
+            limit = self.rules.max_staleness
             return Drop(client, task, f"too stale: {staleness} versions old, at most {limit} are merged")
         record.cycle += 1
         self._reported[client] += 1

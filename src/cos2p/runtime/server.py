@@ -9,17 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cos2p.aggregation.admission import check_update
+from cos2p.aggregation.admission import check_decoded, check_finite, refusal_reason
+from cos2p.aggregation.door import Door
 from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Merge as MergePart
+from cos2p.aggregation.privacy.clipping import Draw
+from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
+from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.devices.rates import cautious_workload, rate_limit
-from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
+from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods import make_trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
@@ -29,17 +36,34 @@ from cos2p.runtime.decisions import (
     Action,
     Aggregate,
     Bench,
+    ClientJoined,
+    ClientLeft,
     Dispatch,
     Drop,
     Finish,
     Merge,
     News,
     StartTimer,
+    Stop,
+    Ticket,
     UpdateArrived,
     UpdateRejected,
 )
 from cos2p.runtime.shelves import Shelves
-from cos2p.tracking.event_kinds import Aggregated, Benched, Dispatched, Dropped, Event, Merged, Refused
+from cos2p.seeding import torch_rng
+from cos2p.tracking.event_kinds import (
+    BUDGET_SPENT,
+    Aggregated,
+    Benched,
+    Dispatched,
+    Doubted,
+    Dropped,
+    Event,
+    Left,
+    Merged,
+    Refused,
+    Spent,
+)
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
@@ -76,12 +100,48 @@ class Done:
 Effect = Send | Timer | Event | NewVersion | Done
 
 
+class ClosedTask(UpdateRefused):
+    """An answer to a task that is answered or given up; the open one goes on."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__("its task is closed: answered before, or given up")
+        self.task = task
+
+
+def _privacy(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _guard(context: RunContext) -> Guard:
+    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    if not context.privacy.on:
+        return Guard(context.config, context.robust)
+    if context.robust.holds:
+        raise ConfigError(
+            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
+            "them may change; with [privacy] leave both at their defaults"
+        )
+    return Guard(context.config, context.robust.model_copy(update={"bound": 0.0}))
+
+
 class Server:
-    def __init__(self, context: RunContext, method: Method, weights: Weights) -> None:
+    def __init__(self, context: RunContext, method: Method, weights: Weights, draw: Draw | None = None) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context, self.method = context, method
+        self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
         self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
-        self.merge = method.merge()
+        self.merge = self._make_merge(method)
+        self.guard = _guard(context)
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
@@ -107,39 +167,87 @@ class Server:
 
     def handle(self, news: News) -> list[Effect]:
         """Something happened that is not an update."""
+        if isinstance(news, ClientJoined) and news.client in self.guard.barred:
+            return [Benched(client=news.client, task="", reason=self.guard.barred[news.client])]
         effects = self._carry_out(self.coordinator.handle(news))
         self._forget(getattr(news, "client", ""))
         return effects
 
-    def receive(self, sender: str, data: bytes | Update) -> list[Effect]:
+    def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
 
         One that is refused changes nothing but this: its sender has done with its task and gets a new one.
         """
+        if self.privacy is not None and sender in self.context.members:
+            self.privacy.received(sender)
         ticket = self.coordinator.in_flight().get(sender)
         if ticket is None:
             return [Refused(client=sender, task="", reason="it has no open task")]
         try:
-            update = Update.from_bytes(data) if isinstance(data, bytes) else data
-            if self.coordinator.was_closed(sender, update.task):  # the device is at work on a newer task
-                reason = "its task is closed: answered before, or given up"
-                return [Refused(client=sender, task=update.task, reason=reason)]
-            order = self.orders[ticket.task]
-            size = check_update(
-                update,
-                order,
-                self.context.config,
-                make_trainer(self.context.config, order),
-                max_rms=self.context.schedule.max_update_rms,
-                max_samples=self.context.members[sender].samples,
-            )
-        except UpdateRefused as refusal:
-            reason = str(refusal)
+            accepted = self._let_in(sender, ticket, data)
+        except ClosedTask as closed:  # the device is at work on a newer task
+            return [Refused(client=sender, task=closed.task, reason=str(closed))]
+        except Exception as error:  # whatever an update does to whoever reads it, the run goes on without it
+            reason = refusal_reason(error)
             told = Refused(client=sender, task=ticket.task, reason=reason)
             return [told, *self.handle(UpdateRejected(sender, ticket.task, reason))]
-        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), update, size)
+        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), accepted)
         self._forget(sender)
         return effects
+
+    def _let_in(self, sender: str, ticket: Ticket, data: Buffer | Update) -> Merged | None:
+        """Read, check, decode, bound and add an update; None if it is too old to be added.
+
+        Raises UpdateRefused for what is wrong with it, and anything else that a method may raise over it.
+        """
+        config, order = self.context.config, self.orders[ticket.task]
+        samples = self.context.members[sender].samples
+        door = Door(order, config, make_trainer(config, order), samples, self._largest_rms())
+        opened = data if isinstance(data, Update) else door.open(data)
+        task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
+        if isinstance(task, str) and self.coordinator.was_closed(sender, task):
+            raise ClosedTask(task)
+        update, size = door.read(opened) if isinstance(opened, Envelope) else door.check(opened)
+        if self.coordinator.too_stale(ticket):
+            return None
+        return self._add(order, update, size)
+
+    def _add(self, order: Order, update: Update, size: float) -> Merged:
+        """Into the running sums; or into the guard's hands, until the round closes."""
+        staleness = self.coordinator.version - order.version
+        item = Contribution(
+            client=order.client,
+            spec=update.spec,
+            delta=update.delta,
+            samples=update.samples,
+            staleness=staleness,
+            received=self.versions[order.version],
+            settings=order.settings,
+            extras=update.extras,
+        )
+        decoded = self.merge.decode(item, self.weights)
+        if decoded is not item:
+            check_decoded(decoded.delta, self._largest_rms())
+        ready = self.guard.take(decoded, order.task, order.version)
+        weight = self.merge.weigh(decoded, self.weights) if ready is None else self.merge.add(ready, self.weights)
+        self.method.accepted(order, update)
+        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
+        if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
+            self.privacy.merged(order.client)
+            update, size = update.without_figures(), 0.0
+        for block in range(update.spec.frozen, update.spec.top):
+            self.trained[block] += 1
+        return Merged(
+            client=order.client,
+            task=order.task,
+            version=order.version,
+            staleness=staleness,
+            window=[update.spec.frozen, update.spec.top],
+            kept=update.spec.to_dict()["window"],
+            size=size,
+            weight=weight,
+            report=dict(update.report),
+        )
 
     def welcome(self, member: Member) -> None:
         """A client that was not known beforehand, or whose figures changed: its next task is cut to them.
@@ -151,10 +259,18 @@ class Server:
         self.context = replace(self.context, members={**self.context.members, member.name: member})
         method = type(self.method)(self.method.settings, self.context)
         method.load_state(*self.method.state())
-        merge = method.merge()
+        merge = self._make_merge(method)
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
         self.coordinator.rules = self._rules(self.coordinator.version)
+
+    def _largest_rms(self) -> float:
+        limit = self.context.schedule.max_update_rms
+        return limit if self.privacy is None else self.privacy.largest_rms(limit)
+
+    def _make_merge(self, method: Method) -> MergePart:
+        own = method.merge()
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
     def _rules(self, version: int) -> Rules:
         """As the method and the schedule say for the present members."""
@@ -204,16 +320,18 @@ class Server:
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 
-    def _carry_out(self, actions: list[Action], update: Update | None = None, size: float = 0.0) -> list[Effect]:
+    def _carry_out(self, actions: list[Action], accepted: Merged | None = None) -> list[Effect]:
         effects: list[Effect] = []
         for action in actions:
             if isinstance(action, Merge):
-                assert update is not None
-                effects.append(self._merge(action, update, size))
+                assert accepted is not None
+                effects.append(accepted)
+                if self.guard.full:
+                    effects += self._release()
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects.append(self._dispatch(action))
+                effects += self._dispatch(action) if self._affords(action.client) else self._let_go(action.client)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -224,7 +342,18 @@ class Server:
                 effects.append(Done(action.reason))
         return effects
 
-    def _dispatch(self, action: Dispatch) -> Send:
+    def _affords(self, client: str) -> bool:
+        return self.privacy is None or self.privacy.account.allows(client)
+
+    def _let_go(self, client: str) -> list[Effect]:
+        """The client has spent its privacy budget. When all have, the run is over."""
+        effects: list[Effect] = [Left(client=client, reason=BUDGET_SPENT)]
+        effects += self._carry_out(self.coordinator.handle(ClientLeft(client)))
+        if not any(map(self._affords, self.context.members)):
+            effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
+        return effects
+
+    def _dispatch(self, action: Dispatch) -> list[Effect]:
         member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
@@ -253,10 +382,12 @@ class Server:
         order = self._as_needed(order)
         if assignment.drift is not None:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
+        if self.privacy is not None:
+            check_covered(order, self.context.config, training.embeddings)
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        return Send(order)
+        return [Send(order)]
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
         """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""
@@ -311,42 +442,8 @@ class Server:
             return "no submodel of this model fits it: give it a smaller batch"
         return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
 
-    def _merge(self, action: Merge, update: Update, size: float) -> Merged:
-        order = self.orders[action.task]
-        self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
-        weight = self.merge.add(
-            Contribution(
-                client=action.client,
-                spec=update.spec,
-                delta=update.delta,
-                samples=update.samples,
-                staleness=action.staleness,
-                received=self.versions[action.version],
-                settings=order.settings,
-                extras=update.extras,
-            ),
-            self.weights,
-        )
-        self.method.accepted(order, update)
-        for block in range(update.spec.frozen, update.spec.top):
-            self.trained[block] += 1
-        return Merged(
-            client=action.client,
-            task=action.task,
-            version=action.version,
-            staleness=action.staleness,
-            window=[update.spec.frozen, update.spec.top],
-            kept=update.spec.to_dict()["window"],
-            size=size,
-            weight=weight,
-            report={
-                name: value
-                for name, value in update.report.items()
-                if isinstance(value, int | float) and abs(value) < 1e300  # not nan, nor an integer of any length
-            },
-        )
-
     def _aggregate(self, action: Aggregate) -> list[Effect]:
+        effects = self._release()
         closed = Aggregated(
             round=action.round,
             version=action.version,
@@ -355,11 +452,63 @@ class Server:
             **self._coverage(),
         )
         before, asked_for = self.weights, self.versions.current in self.coordinator.in_flight_versions()
-        self.versions.advance(self.merge.apply(before), keep=asked_for)
-        self.shelves.moved(before, self.weights)
+        try:
+            after = self.merge.apply(before)
+            check_finite(before, after)
+        except Exception as error:  # the door should have seen it; if it did not, the model stays as it was
+            reason = f"the round it took part in is undone: {refusal_reason(error)}"
+            effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
+            after, self.merge = before, self._make_merge(self.method)
+        self.guard.stepped(before, after)
+        self.versions.advance(after, keep=asked_for)
+        self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)
-        return [closed, NewVersion(action.version)]
+        barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
+        return [*effects, closed, *self._spent(), NewVersion(action.version), *barred]
+
+    def _release(self) -> list[Effect]:
+        """The guard gives back what it kept of this round."""
+        items, doubts = self.guard.release(self.merge, self.weights)
+        effects: list[Effect] = []
+        for item in items:
+            try:
+                self.merge.add(item, self.weights)
+            except Exception as error:
+                effects.append(Refused(client=item.client, task="", reason=refusal_reason(error)))
+        return effects + [
+            Doubted(
+                client=d.client, task=d.task, agreement=round(d.agreement, 4), trust=round(d.trust, 4), reason=str(d)
+            )
+            for d in doubts
+        ]
+
+    def _newly_barred(self) -> list[str]:
+        return [client for client in self.guard.barred if not self.coordinator.is_benched(client)]
+
+    def _bar(self, client: str) -> list[Effect]:
+        return self._carry_out(self.coordinator.bar(client, self.guard.barred[client]))
+
+    def _spent(self) -> list[Effect]:
+        """A round is closed: what the run has cost so far."""
+        if self.privacy is None:
+            return []
+        account, settings = self.privacy.account, self.privacy.settings
+        account.close_round()
+        return [
+            Spent(
+                epsilon=_finite(account.worst()),
+                delta=settings.delta,
+                budget=settings.epsilon,
+                noise=settings.noise,
+                clip=settings.clip,
+                multiplier=account.multiplier,
+                devices={
+                    client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+                    for client, n in sorted(account.updates.items())
+                },
+            )
+        ]
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""
@@ -388,7 +537,7 @@ class Server:
             self._forget_version(self.orders.pop(task).version)
 
     def _forget_version(self, version: int) -> None:
-        if version not in self.coordinator.in_flight_versions():
+        if version not in self.coordinator.in_flight_versions() and version not in self.guard.versions:
             self.versions.forget(version)
 
     # ------------------------------------------------------------ checkpoint
@@ -399,7 +548,12 @@ class Server:
         groups = {f"version.{v}": self.versions[v] for v in self.versions.held}
         groups |= {f"merge.{name}": group for name, group in self.merge.state().items()}
         groups["method"] = tensors
+        guard, kept = self.guard.state()
+        groups |= {f"guard.{name}": group for name, group in kept.items()}
+        private = {} if self.privacy is None else {"privacy": self.privacy.state()}
         return {
+            **private,
+            "guard": guard,
             "coordinator": self.coordinator.to_dict(),
             "current": self.versions.current,
             "orders": [order.to_dict() for order in self.orders.values()],
@@ -411,6 +565,9 @@ class Server:
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self.coordinator.rules = self._rules(self.coordinator.version)
+        if self.privacy is not None:
+            self.privacy.load_state(values["privacy"])
+            self.merge = self._make_merge(self.method)
         current = int(values["current"])
         self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
@@ -418,6 +575,9 @@ class Server:
             if kind == "version" and int(rest) != current:
                 self.versions.restore(int(rest), group)
         self.merge.load_state({n.removeprefix("merge."): g for n, g in groups.items() if n.startswith("merge.")})
+        if "guard" in values:
+            kept = {n.removeprefix("guard."): g for n, g in groups.items() if n.startswith("guard.")}
+            self.guard.load_state(values["guard"], kept, self.versions.__getitem__)
         self.orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self.orders.values()}
         self.trained = list(values["trained"])

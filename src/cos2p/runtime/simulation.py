@@ -1,19 +1,21 @@
 """The simulator: real training, computed time. A thin driver of the server with a queue of events in virtual time.
 
 A device's task is trained for real in a worker process, but when its answer arrives is computed: FLOPs over the
-device's speed, bytes over its bandwidth, seeded jitter. So a run is the same on every machine, bit for bit, whatever
+device's speed, bytes over its bandwidth, seeded jitter. So a run is the same, bit for bit, whatever
 the number of workers; and a killed run goes on from its checkpoint as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from cos2p.devices.clock import lost_after, task_phases
+from cos2p.devices.device import Device
 from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.methods import make_trainer
@@ -82,7 +84,7 @@ class Simulation(Session):
         """Plan what is known beforehand."""
         self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes)))
         for member in self.world.context.members.values():
-            self._plan(member.device.joins_at, "joins", member.name)
+            self._plan_session(member.device, member.device.joins_at)
             if member.device.leaves_at is not None:
                 self._plan(member.device.leaves_at, "leaves", member.name)
             if member.device.dies_at is not None:
@@ -104,8 +106,8 @@ class Simulation(Session):
         handler(due.subject, *([due.task] if due.task else []))
 
     def _on_joins(self, client: str) -> None:
-        if not self.world.context.members[client].device.present_at(self.now):
-            return
+        if client in self._training or not self.world.context.members[client].device.present_at(self.now):
+            return  # back by its hours already, or gone again
         self.log(Joined(client=client))
         self.carry_out(self.server.handle(ClientJoined(client)))
 
@@ -113,6 +115,26 @@ class Simulation(Session):
         self.log(Left(client=client))
         self._abandon(client)
         self.carry_out(self.server.handle(ClientLeft(client)))
+
+    def _plan_session(self, device: Device, after: float) -> None:
+        """The device is there from now or its next session on, and goes at its end."""
+        session = device.session_at(after)
+        if session is None:
+            return
+        self._plan(max(session[0], after), "joins", device.name)
+        if session[1] < math.inf:
+            self._plan(session[1], "goes", device.name)
+
+    def _on_goes(self, client: str) -> None:
+        """Its session is over; it will be back."""
+        device = self.world.context.members[client].device
+        if self.now >= device.gone_at:
+            return
+        back = device.session_at(self.now)
+        self.log(Left(client=client, until=None if back is None else back[0]))
+        self._abandon(client)
+        self.carry_out(self.server.handle(ClientLeft(client)))
+        self._plan_session(device, self.now)
 
     def _on_silent(self, client: str) -> None:
         """The device dies. Nobody knows yet: the server notices when its heartbeat has been missing for a while."""
@@ -156,7 +178,8 @@ class Simulation(Session):
         member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
         trainer = make_trainer(self.world.config, order)
-        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data))
+        widths = self.world.shards[order.client].widths
+        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data), widths)
         self.log(self.server.dispatched(order, len(data), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:

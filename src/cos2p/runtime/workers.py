@@ -10,12 +10,15 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 
+from cos2p.aggregation.privacy.clipping import as_it_leaves
+from cos2p.devices.attacks import spoil
 from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, load_tensors
 from cos2p.methods import make_trainer
@@ -27,6 +30,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
+from cos2p.seeding import torch_rng
 from cos2p.training.masks import Remembered
 from cos2p.training.shelf import Lacking, Shelf
 
@@ -113,8 +117,11 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     try:
         shard = _world.shards[task.order.client]
         update, remembered = trainer.run(task, shard, unpack_memory(memory), _shelf)
+        update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
+    if task.order.client in _world.liars:
+        update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
     return TaskOutcome(update.to_bytes(), pack_memory(remembered), own_model=kept)
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cos2p.aggregation.privacy.guard import with_multiplier
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.device import Device
+from cos2p.devices.draw import group_devices
 from cos2p.devices.rates import choose_rate
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
@@ -35,16 +38,32 @@ class World:
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
 
+    @property
+    def liars(self) -> tuple[str, ...]:
+        """Devices that a simulation lets send something else than they learned."""
+        return self.recipe.attack.liars(self.context.names)
+
 
 def build_world(recipe: Recipe) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
-    shards = _deal(recipe, bundle, devices)
+    shards = deal_shards(recipe, bundle, devices)
     members = {device.name: _member(recipe, config, device, group, shards[device.name]) for device, group in devices}
-    context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory)
-    return World(recipe, bundle, config, context, shards)
+    context = RunContext(
+        config,
+        members,
+        recipe.training,
+        recipe.schedule,
+        recipe.seed,
+        recipe.fleet.enforce_memory,
+        private_settings(recipe),
+        recipe.robust,
+    )
+    world = World(recipe, bundle, config, context, shards)
+    _ = world.liars  # names that the fleet does not have are told before anything runs
+    return world
 
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:
@@ -54,6 +73,11 @@ def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGr
         tables = held_tables(config, training.embeddings, rows)
         rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
     return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
+
+
+def private_settings(recipe: Recipe) -> PrivacySettings:
+    """The recipe's, with the noise multiplier that follows from it."""
+    return with_multiplier(recipe.privacy, recipe.schedule, len(fleet_devices(recipe)))
 
 
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
@@ -103,13 +127,16 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
     counts: dict[str, int] = {}
     for group in recipe.fleet.devices:
         base = group.name or group.preset
-        for _ in range(group.count):
-            counts[base] = counts.get(base, 0) + 1
-            devices.append((group.device(f"{base}-{counts[base]}"), group))
+        first = counts.get(base, 0) + 1
+        counts[base] = first + group.count - 1
+        names = [f"{base}-{number}" for number in range(first, first + group.count)]
+        made = group_devices(group, names, recipe.seed, recipe.fleet.begins_at)
+        devices += [(device, group) for device in made]
     return devices
 
 
-def _deal(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+def deal_shards(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
+    """Every device's part of the data, by its name."""
     train, settings = bundle.train, recipe.partition
     weights = [group.share if group.share is not None else group.batch for _, group in devices]
     labels = train.strata()

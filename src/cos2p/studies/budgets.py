@@ -136,12 +136,9 @@ def takes(config: ModelConfig, rate: float, task: Assignment) -> str:
     rank = getattr(task.settings, "rank", None)
     if rank is not None:
         return f"rank {rank}" if rank else "head alone"
-    full = task.quotas is None and all(
-        len(k.heads) == config.groups and len(k.units) == config.mlp for k in task.spec.window
-    )
-    if full:
-        return f"{len(task.spec.window)} of {config.depth} blocks"
-    return f"R {rate:.3g}"
+    if rate < 1:  # a method that chooses for itself fits at any
+        return f"R {rate:.3g}"
+    return f"{len(task.spec.window)} of {config.depth} blocks"
 
 
 def _with(member: Member, memory: int, rate: float) -> Member:

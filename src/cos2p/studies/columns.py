@@ -79,6 +79,9 @@ CLIENT_TOP1 = _share("client_top1", "clients top-1")
 RU = _share("ru", "RU")
 
 COLUMNS = (
+    Column("perplexity", "server perplexity", "", 1.0, 2, "less"),
+    Column("client_perplexity", "clients' perplexity", "", 1.0, 2, "less"),
+    _share("answers", "server answers"),
     TOP1,
     _share("top5", "server top-5"),
     _share("f1", "server F1"),
@@ -99,5 +102,18 @@ COLUMNS = (
 DIFFERENCES = tuple(
     column.as_difference()
     for column in COLUMNS
-    if column.key in ("top1", "top5", "f1", "client_top1", "client_top5", "client_f1", "ru", "virtual_seconds")
+    if column.key
+    in (
+        "perplexity",
+        "client_perplexity",
+        "answers",
+        "top1",
+        "top5",
+        "f1",
+        "client_top1",
+        "client_top5",
+        "client_f1",
+        "ru",
+        "virtual_seconds",
+    )
 )

@@ -7,7 +7,7 @@ cannot keep a budget is absent there, with the reason; that is a result, not a f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.errors import ConfigError
@@ -77,17 +77,18 @@ def find_places(
     rows, absent = [], {}
     for number, name in enumerate(plan.methods):
         row = Row(name, method_class(name).title, method=name)
-        recipes = [plan.base.load(row, f"seed={seed}") for seed in plan.seeds]
+        ways = [(way, [plan.base.load(way, f"seed={seed}") for seed in plan.seeds]) for way in _ways(row)]
+        groups = len(ways[0][1][0].fleet.devices)
         known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
             tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
-            found = find(recipes, memory)
+            way, found = _larger([(way, find(recipes, memory)) for way, recipes in ways])
             if isinstance(found, Absent):
                 absent[name, memory] = found.reason
             else:
                 # The same tasks as with fewer bytes: the same runs.
                 used = known.setdefault(found, memory)
-                rows.append(_row(row, len(recipes[0].fleet.devices), memory, used, found))
+                rows.append(_row(way, groups, memory, used, found))
     if not rows:
         (name, memory), reason = next(iter(absent.items()))
         raise ConfigError(
@@ -97,6 +98,17 @@ def find_places(
     return Places(tuple(rows), absent)
 
 
+def _ways(row: Row) -> list[Row]:
+    """The method as the recipe has it, and with fewer bytes at the price of time, if it can do that."""
+    frugal = method_class(row.key).frugal
+    return [row, replace(row, changes=frugal)] if frugal else [row]
+
+
+def _larger(found: Sequence[tuple[Row, Fit | Absent]]) -> tuple[Row, Fit | Absent]:
+    """The way in which the method can do most; of equal ones the first, which takes less time."""
+    return max(found, key=lambda entry: entry[1].rate if isinstance(entry[1], Fit) else 0.0)
+
+
 def _row(row: Row, groups: int, memory: int, used: int, fit: Fit) -> Row:
     """`memory` is the budget, of which what fits within `used` bytes is all that the method can use."""
     fields = (f"memory={used}", f"rate={fit.rate!r}")
@@ -104,7 +116,7 @@ def _row(row: Row, groups: int, memory: int, used: int, fit: Fit) -> Row:
     return Row(
         key=f"{row.key}@{_megabytes(memory)}MB",
         title=f"{row.title}, {format_bytes(memory)}",
-        changes=(*changes, "fleet.enforce_memory=true"),
+        changes=(*row.changes, *changes, "fleet.enforce_memory=true"),
         method=row.method,
         facts={METHOD: row.title, MEMORY: _megabytes(memory), "takes": fit.takes},
     )

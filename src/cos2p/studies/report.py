@@ -14,7 +14,7 @@ from cos2p.studies.tables import Table
 @dataclass(frozen=True)
 class Report:
     kind: str
-    """compare, ablate, sweep or frontier"""
+    """compare, ablate, sweep, frontier or attack"""
     title: str
     recipe: str
     command: str

@@ -13,7 +13,7 @@ from cos2p.report.words import printable
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, baseline_notes
 
-MAIN_COLUMNS = ("top1", "f1", "client_top1", "ru", "virtual_seconds")
+MAIN_COLUMNS = ("perplexity", "client_perplexity", "answers", "top1", "f1", "client_top1", "ru", "virtual_seconds")
 
 
 def summary(report: Report, folder: Path) -> RenderableType:

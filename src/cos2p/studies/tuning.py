@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
@@ -105,7 +106,7 @@ class Choice:
     """What the search found for a row."""
 
     scores: Mapping[Setting, float | None]
-    """Validation top-1; None where the run failed."""
+    """As `validation_merit` has it; None where the run failed."""
     failures: Mapping[Setting, str]
     recipe_lr: float
 
@@ -156,7 +157,7 @@ class Trials:
         failures = {}
         for setting in self.settings[row]:
             outcome = outcomes[self.grid.name(setting.key(row), self.grid.seeds[0])]
-            scores[setting] = (outcome.result or {}).get("validation_top1")
+            scores[setting] = validation_merit(outcome.result or {})
             if outcome.result is None:
                 failures[setting] = outcome.failure
         return Choice(scores, failures, self.recipe_lrs[row])
@@ -252,6 +253,12 @@ def tuned(row: Row, setting: Setting) -> Row:
     form = method_class(row.method).forms[setting.form] if row.method and setting.form else ()
     changes = (*row.changes, *form, f"training.lr={setting.lr!r}")
     return replace(row, changes=changes, folder=setting.folder(row.key))
+
+
+def validation_merit(result: Mapping[str, Any]) -> float | None:
+    """Larger is better: validation top-1, of a language model its perplexity, negative."""
+    perplexity = result.get("validation_perplexity")
+    return result.get("validation_top1") if perplexity is None else -perplexity
 
 
 def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Setting, ...]:

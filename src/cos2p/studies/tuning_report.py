@@ -11,7 +11,7 @@ from cos2p.studies.tuning import Choice, Search, Trials
 def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
     """For tuning.json."""
     return {
-        "judged_by": "validation_top1",
+        "judged_by": _judged_by(choices),
         "seed": search.seed,
         "updates": search.updates or updates,
         "rows": {
@@ -27,7 +27,7 @@ def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice],
                         "lr": setting.lr,
                         "form": setting.form,
                         "updates": updates if setting.whole else search.length(row, updates),
-                        "validation_top1": score,
+                        _judged_by(choices): None if score is None else abs(score),
                         "folder": trials.folder(row, setting),
                         "failure": choice.failures.get(setting, ""),
                     }
@@ -39,6 +39,12 @@ def tuning_record(search: Search, trials: Trials, choices: Mapping[str, Choice],
     }
 
 
+def _judged_by(choices: Mapping[str, Choice]) -> str:
+    """The figure of a trial's result behind the scores: those of language models are negative perplexities."""
+    scores = [score for choice in choices.values() for score in choice.scores.values() if score is not None]
+    return "validation_perplexity" if min(scores, default=0.0) < 0 else "validation_top1"
+
+
 def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
     """What the reader of a table with tuned rates must know."""
     length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
@@ -48,7 +54,10 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     seats = max(search.finalists_of(row, updates) for row in choices)
     all_but = " (not for the methods named)" if lengths else ""
     then = f", then between the best {seats} by one of full length{all_but}" if seats else ""
-    notes = [f"Learning rates chosen per row by validation top-1 of one trial{length} each{then}, seed {search.seed}."]
+    score = "perplexity" if _judged_by(choices) == "validation_perplexity" else "top-1"
+    notes = [
+        f"Learning rates chosen per row by validation {score} of one trial{length} each{then}, seed {search.seed}."
+    ]
     forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
     if forms:
         notes.append(f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}.")

@@ -28,9 +28,14 @@ def outcome_words(cell: Cell, outcome: CellOutcome) -> str:
     """A finished cell in a few words."""
     if outcome.result is None:
         return f"failed: {printable(outcome.failure)}"
-    key, part = ("validation_top1", " on validation data") if is_trial(cell.recipe) else ("top1", "")
-    server, clients = percent(outcome.result.get(key)), percent(outcome.result.get("client_top1"))
+    prefix, part = ("validation_", " on validation data") if is_trial(cell.recipe) else ("", "")
+    server, clients = _score_words(outcome.result, prefix), _score_words(outcome.result, "client_")
     return f"server {server}{part}, clients {clients}, {duration(outcome.seconds)}"
+
+
+def _score_words(result: Mapping[str, Any], prefix: str) -> str:
+    perplexity = result.get(f"{prefix}perplexity")
+    return percent(result.get(f"{prefix}top1")) if perplexity is None else f"perplexity {perplexity:.4g}"
 
 
 class PlainView(View):

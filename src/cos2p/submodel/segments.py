@@ -40,6 +40,18 @@ def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: S
     return _by_segment(entries, config)
 
 
+def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+    """Σx² of every segment of a compact submodel."""
+    entries: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        dim, squares = _cut_dim(config, name), tensor.square()
+        if dim is None:
+            entries[name] = squares.sum()
+        else:
+            entries[name] = squares.sum(1 - dim) if squares.ndim == 2 else squares
+    return _by_segment(entries, config)
+
+
 def segment_drift(
     now: Mapping[str, Tensor],
     then: Mapping[str, Tensor],

@@ -21,6 +21,9 @@ Window = Annotated[list[int], "first block that trains, and the one after the la
 NOBODY_LEFT = "no device is left that could answer"
 """Why a run ended before its rounds or updates were done, if that is why."""
 
+BUDGET_SPENT = "the privacy budget is spent"
+"""Why a device leaves, and why a run ended, if that is why."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -148,6 +151,19 @@ class Aggregated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spent(Event):
+    """What the run has cost in privacy so far, after each round of a private run."""
+
+    epsilon: Annotated[float | None, "ε of the device that took part most; null: infinite, there is no noise"]
+    delta: Annotated[float, "δ"]
+    budget: Annotated[float | None, "ε that no device goes beyond; null: none"]
+    noise: Annotated[str, "`central` or `local`"]
+    clip: Annotated[float, "C: largest norm of an update"]
+    multiplier: Annotated[float, "σ: noise in units of C"]
+    devices: Annotated[dict[str, dict[str, float | None]], "by name: `updates` so far, and what they cost, `epsilon`"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """Scores of the server's model. They are told a little later than the version they are of."""
 
@@ -218,9 +234,20 @@ class Failed(DeviceEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Benched(DeviceEvent):
-    """A device failed too often in a row and gets no more tasks until it joins anew."""
+    """A device failed too often in a row and gets no more tasks until it joins anew; or, where the recipe says so, its
+    updates kept pointing elsewhere, and it gets no more in this run."""
 
     task: Annotated[str, "empty"]
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubted(DeviceEvent):
+    """An update did not count in full: it points elsewhere than those of the others (`robust.suspicion`)."""
+
+    task: Task
+    agreement: Annotated[float, "cosine between the update and what the others say, −1 to 1"]
+    trust: Annotated[float, "how much of the update counted, 0 to 1"]
     reason: Reason
 
 
@@ -257,6 +284,7 @@ class Left(DeviceEvent):
     """The server takes a device for gone: it said goodbye, or was silent for `fleet.heartbeat_seconds`."""
 
     reason: Reason | None = None
+    until: Annotated[float | None, "simulation: when its next session begins, if it has sessions"] = None
 
 
 # ---------------------------------------------------------------- told to listeners alone
@@ -287,6 +315,7 @@ _LOGGED: tuple[type[Event], ...] = (
     Arrived,
     Merged,
     Aggregated,
+    Spent,
     Evaluated,
     Traffic,
     Finished,
@@ -294,6 +323,7 @@ _LOGGED: tuple[type[Event], ...] = (
     Dropped,
     Failed,
     Benched,
+    Doubted,
     Lowered,
     Unfit,
     Lost,

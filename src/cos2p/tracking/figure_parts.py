@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cos2p.numerics.likelihood import perplexity
 from cos2p.tracking.event_kinds import Aggregated
 
 SCORES = ("top1", "top5", "f1")
+LIKELIHOOD = ("loss", "perplexity", "answers")
+"""Scores of language models beside those; a classifier has none of them."""
 
 
 def number(value: Any) -> float | None:
@@ -25,9 +28,44 @@ def deepest(by_exit: Mapping[str, Mapping[str, float]] | None) -> Mapping[str, f
 
 
 def best_exit(by_exit: Mapping[str, Mapping[str, float]] | None) -> int | None:
-    """The depth of the exit with the best top-1, of equal ones the deepest; None without scores."""
-    known = {int(depth): scores["top1"] for depth, scores in (by_exit or {}).items() if scores.get("top1") is not None}
-    return max(known, key=lambda depth: (known[depth], depth), default=None)
+    """The depth of the exit with the best score, of equal ones the deepest; None without scores."""
+    known = {int(depth): merit(scores) for depth, scores in (by_exit or {}).items()}
+    scored = {depth: value for depth, value in known.items() if value is not None}
+    return max(scored, key=lambda depth: (scored[depth], depth), default=None)
+
+
+def judged_by(scores: Mapping[str, float]) -> str:
+    """What a model is judged by: a language model's perplexity, everybody else's top-1."""
+    return "perplexity" if "perplexity" in scores else "top1"
+
+
+def merit(scores: Mapping[str, float]) -> float | None:
+    """Larger is better."""
+    score = scores.get(judged_by(scores))
+    return -score if score is not None and judged_by(scores) == "perplexity" else score
+
+
+def likelihood_figures(
+    test: Mapping[str, Mapping[str, float]],
+    top: Mapping[str, float],
+    chosen: Mapping[str, float],
+    client_mean: Callable[[str], float | None],
+) -> dict[str, Any]:
+    """What the result of a language model has beside the others' scores; `top` and `chosen` are its deepest exit's, on
+    test and validation samples."""
+    if judged_by(top) != "perplexity":
+        return {}
+    # The clients' perplexity is that of their mean loss, as it would be for all their texts together.
+    loss = client_mean("loss")
+    clients = {"loss": loss, "perplexity": None if loss is None else perplexity(loss)}
+    if "answers" in top:
+        clients["answers"] = client_mean("answers")
+    return {
+        **{name: top[name] for name in LIKELIHOOD if name in top},
+        **{f"validation_{name}": chosen[name] for name in LIKELIHOOD if name in chosen},
+        **{f"client_{name}": value for name, value in clients.items()},
+        "exits_perplexity": {depth: scores["perplexity"] for depth, scores in test.items()},
+    }
 
 
 @dataclass
@@ -45,6 +83,8 @@ class DeviceFigures:
     """Merged."""
     refused: int = 0
     failed: int = 0
+    doubted: int = 0
+    """Updates that did not count in full (`robust.suspicion`)."""
     lost: int = 0
     """Tasks it had in hand when it restarted, left or died."""
     bytes_up: int = 0

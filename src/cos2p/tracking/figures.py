@@ -8,6 +8,7 @@ to the last bit.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from cos2p.tracking.event_kinds import (
     Arrived,
     Died,
     Dispatched,
+    Doubted,
     Evaluated,
     Event,
     Failed,
@@ -28,10 +30,21 @@ from cos2p.tracking.event_kinds import (
     Merged,
     Refused,
     Resumed,
+    Spent,
     Started,
 )
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figure_parts import SCORES, DeviceFigures, RoundFigures, best_exit, deepest, number
+from cos2p.tracking.figure_parts import (
+    SCORES,
+    DeviceFigures,
+    RoundFigures,
+    best_exit,
+    deepest,
+    judged_by,
+    likelihood_figures,
+    merit,
+    number,
+)
 
 _FACTS = ("rate", "samples", "batch", "memory", "flops")
 
@@ -61,9 +74,14 @@ class RunFigures:
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
         self.best: tuple[float, int] | None = None
-        """Best top-1 and the version that had it."""
+        """Best top-1, of a language model perplexity, and the version that had it."""
+        self.judged_by = "top1"
+        """What `last` and `best` are: `top1`, or `perplexity`."""
+        self._best_merit = -math.inf
         self.since_best = 0
         """Evaluations on validation samples that were no better."""
+        self.spent: Spent | None = None
+        """What a private run has cost."""
         self.finished: str | None = None
         self._round_start = 0.0
         self._round: list[Merged] = []
@@ -97,6 +115,9 @@ class RunFigures:
         for device in self.devices.values():
             device.task = None
 
+    def _on_spent(self, event: Spent) -> None:
+        self.spent = event
+
     # ------------------------------------------------------------ devices
 
     def _meet(self, name: str, facts: Mapping[str, Any]) -> DeviceFigures:
@@ -126,6 +147,9 @@ class RunFigures:
     def _on_arrived(self, event: Arrived) -> None:
         device = self._done(event)
         device.bytes_up += event.bytes
+
+    def _on_doubted(self, event: Doubted) -> None:
+        self._meet(event.client, {}).doubted += 1
 
     def _on_failed(self, event: Failed) -> None:
         self._done(event).failed += 1
@@ -224,12 +248,14 @@ class RunFigures:
     def _on_evaluated(self, event: Evaluated | Finished) -> None:
         self.evaluated = event
         part: Literal["validation", "test"] = "validation" if event.validation else "test"
-        score = deepest(getattr(event, part)).get("top1")
-        if score is None:
+        scores = deepest(getattr(event, part))
+        found = merit(scores)
+        if found is None:
             return
-        self.part, self.last = part, score
-        if self.best is None or score > self.best[0]:
-            self.best, self.since_best = (score, event.version), 0
+        self.judged_by = judged_by(scores)
+        self.part, self.last = part, scores[self.judged_by]
+        if self.best is None or found > self._best_merit:
+            self.best, self.since_best, self._best_merit = (self.last, event.version), 0, found
         elif part == "validation":
             self.since_best += 1
 
@@ -274,6 +300,7 @@ class RunFigures:
             **{name: top.get(name) for name in SCORES},
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
+            **likelihood_figures(test, top, chosen, self.client_mean),
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
             "best_exit": self.best_exit,
             "ru": self.ru,
@@ -286,9 +313,16 @@ class RunFigures:
             "bytes_down": self.total("bytes_down"),
             "n_star": self.n_star,
             "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
+            **self._privacy(),
             "seed": self.started.seed if self.started is not None else None,
             "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
         }
+
+    def _privacy(self) -> dict[str, Any]:
+        """What a private run cost; nothing of another."""
+        if self.spent is None:
+            return {}
+        return {"privacy": {name: getattr(self.spent, name) for name in self.spent.names if name != "t"}}
 
     def _device_result(self, name: str, device: DeviceFigures) -> dict[str, Any]:
         return {

@@ -175,6 +175,8 @@ class MaskTrainer:
             losses.append(self.accumulate(micro))
             if not math.isfinite(losses[-1]):
                 raise TrainingError(f"the loss of the mask phase became {losses[-1]}; lower masks.lr (now {lr})")
+            if not all(i.grad is None or bool(torch.isfinite(i.grad).all()) for i in self.parameters.values()):
+                raise TrainingError("a gradient of the mask phase is not finite; the model that came has diverged")
             stepper.step()
         self.remember()
         return sum(losses) / max(1, len(losses))

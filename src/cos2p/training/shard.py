@@ -20,6 +20,13 @@ class Shard:
     normalize: Normalize
     augment: AugmentConfig = UNCHANGED
 
+    @property
+    def widths(self) -> Tensor | None:
+        """Texts at their real lengths: those of both parts; None where every sample is as wide as all others."""
+        if self.train.widths is None or self.test.widths is None:
+            return None
+        return torch.cat((self.train.widths, self.test.widths))
+
     def inputs(self, part: Examples, rows: slice | Tensor) -> Tensor:
         """As they are, not augmented."""
         index = torch.arange(len(part))[rows] if isinstance(rows, slice) else rows

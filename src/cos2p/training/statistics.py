@@ -27,6 +27,7 @@ from cos2p.costs.flops import block_forward, embedding_forward
 from cos2p.costs.shape import Shape
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
+from cos2p.messages.forms import Forms, TensorForm
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key, exit_parameters
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
@@ -99,6 +100,9 @@ class StatisticsTrainer(Trainer):
 
     def upload(self) -> int:
         return statistics_bytes(self.config, self.settings)
+
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        return {name: TensorForm(shape) for name, shape in statistics_shapes(self.config, self.settings).items()}
 
     def check(self, update: Update, max_rms: float) -> None:
         """Counts that add up to the samples, and sums that unit vectors can have."""

@@ -31,6 +31,7 @@ from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
 from cos2p.errors import TrainingError
 from cos2p.messages import Order, Piece, Task, Update, pieces_of
+from cos2p.messages.forms import Forms
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -62,6 +63,9 @@ from cos2p.training.settings import ExtendedSettings, LocalSettings, without_sav
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
+
+MOST_REPORTED = 1e9
+"""No figure of a report is larger, up or down."""
 
 _HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
 """What decides which savings a trainer can make."""
@@ -159,11 +163,24 @@ class Trainer:
         """Bytes of what comes back, for the clock."""
         return update_bytes(self.config, self.order)
 
-    def check(self, update: Update, max_rms: float) -> None:
-        """Raise UpdateRefused if what an update carries beside its delta cannot be read or is larger than `max_rms`.
+    def beside(self, spec: SubmodelSpec) -> Forms | None:
+        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read.
 
-        Here nothing reads it, so it is not looked at.
+        By default nothing. None, which is what a trainer with a `check` of its own says by default: a few finite
+        tensors, as many bytes as `upload` counts on; that `check` looks at the rest.
         """
+        return {} if type(self).check is Trainer.check else None
+
+    reported: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "local_samples": (0, MOST_REPORTED),
+        "local_top1": (0, 1),
+        "local_top5": (0, 1),
+        "local_f1": (0, 1),
+    }
+    """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Raise UpdateRefused for what types, shapes and bounds do not tell; all values are finite by then."""
 
     # ------------------------------------------------------------ what it costs
 

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from cos2p.errors import Cos2pError, RunError
+from cos2p.report.words import epsilon_words
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
 from cos2p.tracking.files import MARKER
 from cos2p.tracking.stop_note import StopNote, read_stop_note
@@ -204,6 +205,7 @@ class RunSource:
             **_worth(known | {name: result[name] for name in WORTH if result.get(name) is not None}),
             "best_exit": story.evaluations.better_exit(),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
+            "privacy": epsilon_words(vars(run.spent) if run.spent is not None else result.get("privacy")),
             "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
             "refused": run.refused or int(result.get("refused") or 0),
             "failed": run.total("failed") + run.total("lost"),
@@ -246,6 +248,7 @@ def _device_of_result(name: str, found: dict[str, Any], seconds: float) -> model
         "memory": found.get("memory"),
         "predicted": found.get("peak_memory"),
         "measured": None,
+        "doubted": 0,
         "samples": found.get("samples"),
         "batch": None,
         "flops": None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Finished, Merged
-from cos2p.tracking.figure_parts import SCORES, RoundFigures, best_exit, deepest, number
+from cos2p.tracking.figure_parts import LIKELIHOOD, SCORES, RoundFigures, best_exit, deepest, number
 from cos2p.tracking.figures import RunFigures
 from cos2p.view import model
 
@@ -93,6 +93,8 @@ class Evaluations:
             "top1": round(scores[str(best)]["top1"], 4),
             "deepest": last,
             "deepest_top1": round(scores[str(last)]["top1"], 4),
+            "perplexity": rounded(scores[str(best)].get("perplexity"), 3),
+            "deepest_perplexity": rounded(scores[str(last)].get("perplexity"), 3),
             "part": part,
         }
 
@@ -116,7 +118,8 @@ class Evaluations:
         if not any(part in self._found[v][1] for v in versions):
             return {name: [] for name in SCORES}
         rows = [deepest(self._found[v][1].get(part, {})) for v in versions]
-        return {name: [rounded(row.get(name)) for row in rows] for name in SCORES}
+        known = [*SCORES, *(name for name in LIKELIHOOD if any(name in row for row in rows))]
+        return {name: [rounded(row.get(name)) for row in rows] for name in known}
 
 
 class Updates:

@@ -43,6 +43,7 @@ class Devices:
             "updates": device.updates,
             "refused": device.refused,
             "failed": device.failed + device.lost,
+            "doubted": device.doubted,
             "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
             "busy": round(min(1.0, (device.busy + device.worked(run.now)) / run.now), 4) if run.now > 0 else 0.0,
             "weight": rounded(total / count) if count else None,

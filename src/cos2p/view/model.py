@@ -42,6 +42,9 @@ class BestExit(TypedDict):
     top1: float
     deepest: int
     deepest_top1: float
+    perplexity: float | None
+    """Of language models, which are judged by it; likewise the deepest exit's."""
+    deepest_perplexity: float | None
     part: str
     """The samples that say so: validation, or test where there are no such."""
 
@@ -93,6 +96,8 @@ class Header(TypedDict):
     """Of a shallower exit that is better than the deepest at the last evaluation; null if there is none."""
     clients: float | None
     """Top-1 of the clients' own submodels on their own test part, averaged over their samples."""
+    privacy: str
+    """What a private run has cost so far, in words; empty for any other."""
     n_star: int | None
     """The fewest updates that held any segment, over all rounds. 0: some segment stood still in some round."""
     refused: int
@@ -136,6 +141,8 @@ class Device(TypedDict):
     """Merged."""
     refused: int
     failed: int
+    doubted: int
+    """Updates that did not count in full, because they pointed elsewhere than those of the others."""
     staleness: float | None
     """Mean τ of its merged updates."""
     busy: float
@@ -178,7 +185,7 @@ class Evaluations(TypedDict):
     t: list[float]
     """When that version was made."""
     validation: dict[str, list[float | None]]
-    """"top1", "top5", "f1" at the deepest exit."""
+    """"top1", "top5", "f1" at the deepest exit; of a language model also "loss" and "perplexity", and "answers"."""
     test: dict[str, list[float | None]]
     exits: list[int]
     """Depths, ascending."""
@@ -278,7 +285,7 @@ class Troubles(TypedDict):
     """There may be more than are listed: the list has the last ones."""
     t: list[float]
     kind: list[str]
-    """refused, dropped, failed, lost, died, left, benched, lowered, unfit, unevaluated"""
+    """refused, dropped, failed, lost, died, left, benched, doubted, lowered, unfit, unevaluated"""
     client: list[int]
     """−1: a client that is not in the table of devices, or none; `name` then has its name."""
     name: list[str]

@@ -8,7 +8,19 @@ from cos2p.tracking.event_kinds import Event, Lowered
 from cos2p.view import model
 from cos2p.view.roster import Roster
 
-KINDS = ("refused", "dropped", "failed", "lost", "died", "left", "benched", "lowered", "unfit", "unevaluated")
+KINDS = (
+    "refused",
+    "dropped",
+    "failed",
+    "lost",
+    "died",
+    "left",
+    "benched",
+    "doubted",
+    "lowered",
+    "unfit",
+    "unevaluated",
+)
 LISTED = 1000
 REASON_CHARACTERS = 600
 """A client writes its own reasons; nobody reads more of one than this."""
@@ -22,7 +34,7 @@ class Troubles:
         self.total = 0
 
     def feed(self, event: Event) -> None:
-        if event.kind in KINDS:
+        if event.kind in KINDS and getattr(event, "until", None) is None:  # who will be back is no trouble
             self.total += 1
             self._last.append(event)
 

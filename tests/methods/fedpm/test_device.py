@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
@@ -97,7 +98,7 @@ def test_a_task_sends_one_bit_for_each_score_and_leaves_the_weights_alone(kind: 
     assert any(tensor.abs().max() > 0 for tensor in update.delta.values())
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
     assert wire == make_trainer(VIT, given).upload()
-    make_trainer(VIT, given).check(update, 10.0)
+    check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
 
 
 def test_scores_move_and_the_mask_follows_them() -> None:
@@ -134,7 +135,7 @@ def test_a_device_without_any_segment_trains_the_dense_part() -> None:
     for kind in KINDS:
         given = scored(spec, kind)
         update, _ = run_task(VIT, task(given), shard(VIT), {})
-        make_trainer(VIT, given).check(update, 10.0)
+        check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
         assert update.extras["mask"].numel() == 0
 
 
@@ -186,5 +187,5 @@ def test_a_mask_of_another_size_is_refused(extras: dict[str, Tensor]) -> None:
     given = scored(SubmodelSpec.full(VIT))
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     assert make_trainer(VIT, given).upload() > update.extras["mask"].nbytes
-    with pytest.raises(UpdateRefused, match="one mask of"):
-        make_trainer(VIT, given).check(replace(update, extras=extras), 10.0)
+    with pytest.raises(UpdateRefused, match=r"mask is|expected beside"):
+        check_update(replace(update, extras=extras), given, VIT, make_trainer(VIT, given), max_rms=10.0)

@@ -75,7 +75,7 @@ def test_equal_masks_give_that_mask_without_a_prior(variant: str, ones: bool) ->
     weights = method.initial_weights(init_weights(VIT, 0))
     merge, spec = method.merge(), SubmodelSpec.full(VIT)
     for _ in range(3):
-        merge.add(contribution(method, weights, spec, ones), weights)
+        merge.add(merge.decode(contribution(method, weights, spec, ones), weights), weights)
     updated = merge.apply(weights)
     names = masked_shapes(VIT, spec) if method.elements else segment_shapes(VIT, spec)
     for name in names:
@@ -88,7 +88,7 @@ def test_a_prior_weighs_the_present_against_the_bits(variant: str) -> None:
     weights = method.initial_weights(init_weights(VIT, 0))
     merge, spec = method.merge(), SubmodelSpec.full(VIT)
     for ones in (True, True, False):
-        merge.add(contribution(method, weights, spec, ones), weights)
+        merge.add(merge.decode(contribution(method, weights, spec, ones), weights), weights)
     updated = merge.apply(weights)
     name = "blocks.0.q.weight" if method.elements else "fedpm.0.units"
     torch.testing.assert_close(updated[name], (2 * weights[name] + 0.99 + 0.99 + 0.01) / 5)
@@ -99,7 +99,7 @@ def test_scores_that_nobody_held_stay_bitwise(variant: str) -> None:
     method = built(variant=variant)
     weights = method.initial_weights(init_weights(VIT, 0))
     merge, spec = method.merge(), make_spec(VIT, 0.5, ratio=0.0)
-    merge.add(contribution(method, weights, spec, True), weights)
+    merge.add(merge.decode(contribution(method, weights, spec, True), weights), weights)
     updated = merge.apply(weights)
     name = "blocks.1.fc1.weight" if method.elements else "fedpm.1.units"
     held = list(spec.keep(1).units)
@@ -114,7 +114,7 @@ def test_a_late_mask_moves_theta_from_where_it_stands_now() -> None:
     now = {n: torch.full_like(t, 0.2) if is_masked(VIT, n) else t for n, t in old.items()}
     merge = method.merge()
     item = contribution(method, old, SubmodelSpec.full(VIT), True, staleness=1)
-    merge.add(item, now)
+    merge.add(merge.decode(item, now), now)
     torch.testing.assert_close(merge.apply(now)["blocks.0.q.bias"], torch.full((16,), 0.99))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
@@ -192,7 +193,7 @@ def test_what_codes_tell_and_what_stays_on_the_device_is_what_was_trained(bits: 
         torch.testing.assert_close(told + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
     assert wire == make_trainer(VIT, given).upload()
-    make_trainer(VIT, given).check(update, 10.0)
+    check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
 
 
 def _with(given: Order, **settings: Any) -> Order:
@@ -247,24 +248,24 @@ def test_it_learns_at_two_bits() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"extras": {}}, "codes of"),
-        ({"extras": {"codes": torch.zeros(3, dtype=torch.uint8)}}, "codes of"),
-        ({"extras": {"codes": torch.zeros(9)}}, "codes of"),
+        ({"extras": {}}, "codes is missing"),
+        ({"extras": {"codes": torch.zeros(3, dtype=torch.uint8)}}, "codes is torch"),
+        ({"extras": {"codes": torch.zeros(9)}}, "codes is torch"),
     ],
 )
 def test_codes_that_cannot_be_read_are_refused(change: dict[str, Any], message: str) -> None:
     given = quant_order(bits=4)
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     with pytest.raises(UpdateRefused, match=message):
-        make_trainer(VIT, given).check(replace(update, **change), 10.0)
+        check_update(replace(update, **change), given, VIT, make_trainer(VIT, given), max_rms=10.0)
 
 
 def test_a_step_that_leaps_is_refused() -> None:
     given = quant_order(bits=4)
     update, _ = run_task(VIT, task(given), shard(VIT), {})
-    delta = {**update.delta, "qvit.b4.0.q.step": torch.full((16,), 50.0)}
+    delta = {**update.delta, "qvit.b4.0.q.step": torch.full((16,), 9.0)}
     with pytest.raises(UpdateRefused, match="factor"):
-        make_trainer(VIT, given).check(replace(update, delta=delta), 10.0)
+        check_update(replace(update, delta=delta), given, VIT, make_trainer(VIT, given), max_rms=10.0)
 
 
 # ---------------------------------------------------------------- evaluation and costs

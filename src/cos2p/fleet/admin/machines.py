@@ -13,9 +13,17 @@ from pathlib import Path
 import psutil
 
 from cos2p.errors import RunError
+from cos2p.fleet.certificates import check_clock
 from cos2p.fleet.kit import Kit
+from cos2p.fleet.notices import NoticeReader
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
+
+REJECTED = "registration rejected: "
+"""As NVFlare's client writes it down."""
+
+MARK = "COS2P_KIT"
+"""In the environment of all processes of a kit: its folder."""
 
 
 class Machine:
@@ -36,7 +44,7 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_surroundings(),
+                env=_surroundings() | {MARK: str(self.kit.folder)},
                 start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
             )
 
@@ -49,16 +57,18 @@ class Machine:
         return None if self._process is None else self._process.poll()
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of this kit, the main one first; also those whose parent was killed."""
+        """All processes of this kit, the main one first; also those whose parent was killed.
+
+        They are known by the mark that `start` put into their environment, which children inherit. A command line that
+        names the kit (an editor, a copy of it) makes nobody one of them.
+        """
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if str(self.kit.folder) in process.cmdline():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get(MARK) == str(self.kit.folder):
                     found.append(process)
-                    found += process.children(recursive=True)
-        own = {process.pid: process for process in found}
         first = self._process.pid if self._process is not None else -1
-        return sorted(own.values(), key=lambda process: (process.pid != first, process.pid))
+        return sorted(found, key=lambda process: (process.pid != first, process.pid))
 
     def kill(self) -> None:
         """End the whole tree at once."""
@@ -67,6 +77,13 @@ class Machine:
                 process.kill()
         if self._process is not None:
             self._process.wait()
+
+    def refusal(self) -> str:
+        """Why the server did not let this kit in, if that is how its process ended."""
+        with suppress(OSError):
+            lines = self.kit.log.read_text(errors="replace").splitlines()[-200:]
+            return next((line.partition(REJECTED)[2] for line in reversed(lines) if REJECTED in line), "")
+        return ""
 
     def last_words(self, lines: int = 5) -> str:
         """The end of the log, for a message."""
@@ -84,16 +101,22 @@ def _surroundings() -> dict[str, str]:
 
 def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
     """Keep the kit's process running until `stopped`; one that ends by itself is started again, ever more slowly."""
-    pause = 1.0
+    pause, news = 1.0, NoticeReader(machine.kit.folder)
     while not stopped():
         began = time.monotonic()
+        if warning := check_clock(machine.kit):
+            say(warning)
         machine.start()
         while machine.running and not stopped():
             time.sleep(0.2)
+            for client, text in news.read():
+                say(f"{client}: {text}")
         if stopped() or (machine.kit.folder / "shutdown.fl").exists():
             break
         pause = 1.0 if time.monotonic() - began > 60 else min(2 * pause, 60.0)
-        say(f"the process ended with code {machine.code}; started again in {pause:.0f} s (log: {machine.kit.log})")
+        reason = machine.refusal()
+        why = f"the server refused this kit: {reason}" if reason else f"the process ended with code {machine.code}"
+        say(f"{why}; started again in {pause:.0f} s (log: {machine.kit.log})")
         deadline = time.monotonic() + pause
         while time.monotonic() < deadline and not stopped():
             time.sleep(0.2)
@@ -126,6 +149,6 @@ def free_port() -> int:
 
 def lock(kit: Kit) -> None:
     """RunError if this kit's process runs already."""
-    running = [p for p in Machine(kit).processes() if p.pid != os.getpid()]
+    running = Machine(kit).processes()
     if running:
         raise RunError(f"{kit.folder} is in use by process {running[0].pid}; end that one first")

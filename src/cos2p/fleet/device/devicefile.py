@@ -14,7 +14,10 @@ NAME = "device.json"
 @dataclass(frozen=True)
 class DeviceFile:
     data: str = ""
-    """Folder of the device's own data; empty: the recipe deals it a shard."""
+    """Folder of the device's own data, the only one it reads; empty: the recipe deals it a shard of what lies in the
+    folder `data` of the kit."""
+    trust_paths: bool = False
+    """Without data of its own: follow the recipe's paths wherever they lead. For a recipe that the owner wrote."""
     memory: int = 0
     """Bytes for training; 0: no cap, and the recipe's figure for the ledger."""
     flops: float = 0.0

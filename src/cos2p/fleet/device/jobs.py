@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -16,6 +16,14 @@ class Setup:
     classes: list[str]
     data: str = ""
     """Folder of the device's own data; empty: the shard the recipe's partition deals it."""
+    root: str = ""
+    """Without data of its own: the folder in which the recipe's data are looked up, and nowhere else."""
+    trusted: bool = False
+    """Without data of its own: follow the recipe's paths wherever they lead."""
+    report: bool = False
+    """Whether losses and scores go back with an update."""
+    owner: dict[str, Any] = field(default_factory=dict)
+    """The owner's rules, as `owner.OwnerFile` dumps them."""
     memory: int = 0
     """Bytes for training, kept by the operating system; 0: no limit."""
     slowdown: float = 1.0

@@ -6,6 +6,7 @@ A killed process is reported with numbers, a slow one is waited for, and whoever
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -17,9 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cos2p.errors import DataError
+import cos2p.errors
+from cos2p.errors import Cos2pError, DataError, OwnerRefused
 from cos2p.fleet.device.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.outward import outward
 from cos2p.processes.child_env import CHILD_ENV
 from cos2p.units import format_bytes
 
@@ -57,6 +60,7 @@ class TrainingProcess:
         self.setup, self._log, self._stopped = setup, log, stopped
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
+        self._deadline = math.inf
         self.idle = 0
         self.facts: dict[str, Any] = {}
 
@@ -80,22 +84,28 @@ class TrainingProcess:
             answer = self._ask(self.setup.to_dict())
         except Gone as gone:
             self.stop()
-            raise DataError(f"the training process did not start: {_ending(gone.code)}; see {self._log}") from None
+            ended = f"the training process was {_ending(gone.code)}"
+            raise DataError(f"{ended} before it began; see {self._log}", told=ended) from None
         if "unfit" in answer:
             self.stop()
-            raise DataError(answer["unfit"])
+            raise _as_it_was(answer)
         self.facts, self.idle = answer, answer["idle"]
         return answer
 
-    def train(self, job: Job) -> TrainingOutcome:
-        """Do one task; a fresh process if there is none."""
+    def train(self, job: Job, seconds: float = math.inf) -> TrainingOutcome:
+        """Do one task; a fresh process if there is none. After `seconds` it is killed: the owner gives no more."""
         if self.pid is None:
             self.start()
+        self._deadline = time.monotonic() + seconds
         try:
             answer = self._ask(asdict(job))
         except Gone as gone:
             self.stop()
+            if time.monotonic() > self._deadline:
+                return TrainingOutcome(False, outward(OwnerRefused(told=f"seconds_per_day: {seconds:.0f} were left")))
             return self._killed(gone)
+        finally:
+            self._deadline = math.inf
         if "done" in answer:
             return TrainingOutcome(True, numbers=answer["done"])
         if "out_of_memory" in answer:
@@ -166,9 +176,15 @@ class TrainingProcess:
     def _watch(self, process: subprocess.Popen[bytes], resident: int) -> None:
         """Kill a child that is over its cap, or that nobody waits for any more."""
         over = self.setup.memory and self.idle and resident > self.idle + self.setup.memory + 2 * SLACK_BYTES
-        if over or self._stopped():
+        if over or self._stopped() or time.monotonic() > self._deadline:
             process.kill()
             time.sleep(WATCH_SECONDS)
+
+
+def _as_it_was(answer: dict[str, Any]) -> Cos2pError:
+    """The error that kept the training process from beginning."""
+    kind = getattr(cos2p.errors, answer["kind"], DataError)
+    return (kind if issubclass(kind, Cos2pError) else DataError)(answer["unfit"], told=answer["told"])
 
 
 def _ending(code: int) -> str:

@@ -15,16 +15,19 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
+from cos2p.aggregation.privacy.clipping import as_it_leaves, fresh_draw
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
+from cos2p.data import paths
 from cos2p.data.examples import Examples, Normalize
-from cos2p.errors import Cos2pError, TrainingError
+from cos2p.errors import Cos2pError
 from cos2p.fleet.device.cap import (
     bytes_asked,
     data_bytes,
@@ -36,6 +39,8 @@ from cos2p.fleet.device.cap import (
     set_cap,
 )
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
 from cos2p.messages import Order, Task
@@ -48,6 +53,7 @@ from cos2p.processes.children import die_with_parent
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import own_facts
 from cos2p.runtime.workers import pack_memory, unpack_memory
+from cos2p.runtime.world import private_settings
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
@@ -66,18 +72,28 @@ def main() -> None:
     leave_compiler_out()
     requests = _requests()
     device = _Device(Setup(**next(requests)))
-    answers.write(json.dumps(device.prepare()) + "\n")
-    answers.flush()
-    for request in requests:
-        answers.write(json.dumps(device.work(Job(**request))) + "\n")
+    with _confined(device.setup):
+        answers.write(json.dumps(device.prepare()) + "\n")
         answers.flush()
+        for request in requests:
+            answers.write(json.dumps(device.work(Job(**request))) + "\n")
+            answers.flush()
+
+
+def _confined(setup: Setup) -> AbstractContextManager[None]:
+    """The recipe is a stranger's: its paths are followed in the device's folder alone, for the life of the process."""
+    if setup.trusted and not setup.data:
+        return nullcontext()
+    return paths.confined_to(setup.data or setup.root or os.devnull)
 
 
 class _Device:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.config = ModelConfig.from_dict(setup.config)
+        self.owner = OwnerFile.model_validate(setup.owner)
         self.shard: Shard
+        self.privacy: PrivacySettings
         self.idle = 0
         self.mapped = 0
         """Bytes of files in memory when the last task was done, and ..."""
@@ -91,12 +107,13 @@ class _Device:
             torch.set_num_threads(setup.threads)
         try:
             recipe = Recipe.parse(setup.recipe)
+            self.privacy = private_settings(recipe)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
             else:
                 self.shard = dealt_shard(recipe, setup.name)
         except Cos2pError as error:
-            return {"unfit": str(error)}
+            return {"unfit": str(error), "kind": type(error).__name__, "told": error.told}
         _warm_up()
         self.idle = peak_bytes()
         limit = set_cap(setup.memory) if setup.memory else None
@@ -114,8 +131,9 @@ class _Device:
         began, cpu = time.monotonic(), time.process_time()
         try:
             self._train(job)
-        except TrainingError as error:
-            return {"failed": str(error), "lacking": isinstance(error, Lacking)}
+        except Cos2pError as error:
+            print(f"task failed: {error}", file=sys.stderr, flush=True)  # the device's own log
+            return {"failed": outward(error), "lacking": isinstance(error, Lacking)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -133,10 +151,14 @@ class _Device:
         remembered = Path(job.remembered)
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
         task = read_task(Path(job.task))
-        shelf = _shelf_of(remembered)
+        self.owner.check_order(task.order.settings)
+        shelf = _shelf_of(remembered, self.owner.spend.disk)
         trainer = make_trainer(self.config, task.order)
         update, memory = trainer.run(task, self.shard, memory, shelf)
         shelf.shrink()
+        # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
+        update = as_it_leaves(update, self.privacy, fresh_draw)
+        update = update if self.setup.report else update.without_figures()
         self.mapped = mapped_bytes()  # now, while the task is still there
         self._keep_own(trainer, remembered.parent.parent / "own-models" / remembered.name)
         del trainer
@@ -146,7 +168,7 @@ class _Device:
 
     def _keep_own(self, trainer: Trainer, file: Path) -> None:
         """The device's own submodel, for its owner. A task that is done does not fail by that."""
-        limit = int(self.setup.recipe.get("run", {}).get("device_models", 0))
+        limit = min(int(self.setup.recipe.get("run", {}).get("device_models", 0)), self.owner.spend.disk or 2**63)
         if not limit:
             return
         unfinished = file.with_suffix(".part")
@@ -166,13 +188,14 @@ class _Device:
         }
 
 
-def _shelf_of(remembered: Path) -> Shelf:
-    """The run's shelf, beside what is remembered of it. Those of other runs are of no use any more."""
+def _shelf_of(remembered: Path, disk: int) -> Shelf:
+    """The run's shelf, beside what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
+    the owner gives it takes half at most: tasks and updates need the rest."""
     own = remembered.with_suffix(".shelf")
     for other in remembered.parent.glob("*.shelf"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
-    return Shelf(own, SHELF_BYTES)
+    return Shelf(own, min(SHELF_BYTES, disk // 2) if disk else SHELF_BYTES)
 
 
 def leave_compiler_out() -> None:

@@ -11,7 +11,9 @@ No decision is taken here. The coordinator says who trains what and when to aggr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from cos2p.errors import MissingExtra
 
@@ -20,3 +22,10 @@ def require_nvflare() -> None:
     """Raise MissingExtra, with what to install, unless NVFlare is there."""
     if find_spec("nvflare") is None:
         raise MissingExtra("a real fleet needs NVFlare; install it with: pip install 'cos2p[nvflare]'")
+
+
+def told_at_registration(settings: Mapping[str, Any]) -> list[str]:
+    """Names of a device's settings that NVFlare's client tells the server when it registers."""
+    from nvflare.private.fed.utils.site_config import project_site_config
+
+    return sorted(project_site_config(dict(settings)))

@@ -43,6 +43,10 @@ class AdminSession:
         """Names of the connected devices."""
         return sorted(client.name for client in self._call(lambda s: s.get_system_info()).client_info)
 
+    def revoke(self, device: str) -> None:
+        """No kit of this device that was issued until now is let in any more. Wrapped by `access.Access`."""
+        self._call(lambda s: s.disable_client(device))
+
     def submit(self, run: str, recipe: Recipe, expected: list[str]) -> str:
         """Put a run in the server's queue; returns NVFlare's name of the job."""
         with tempfile.TemporaryDirectory(prefix="cos2p-job-") as folder:

@@ -23,19 +23,23 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from cos2p import strict_json
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.notices import REVOKED, NoticeReader
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
-from cos2p.fleet.server.inbox import Answered
+from cos2p.fleet.server.inbox import Answered, measured_numbers
 from cos2p.fleet.server.served_run import ServedRun, read_recipe
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.fleet.wire import Head
+from cos2p.fleet.wire import HEAD_VALUES, Head
 from cos2p.processes.children import die_with_parent
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
+SKEW_SECONDS = 300.0
+"""Clocks of two machines that differ by more are worth a word."""
 
 
 class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
@@ -45,6 +49,9 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self._standing: dict[str, FlareTask] = {}
         self._lock = threading.Lock()
         self._transfers: Transfers
+        self._notices: NoticeReader
+        self._cut_off: set[str] = set()
+        """Tokens of revoked kits."""
         self._served: ServedRun
         self._driver: Driver | None = None
 
@@ -60,6 +67,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         recipe = read_recipe(Path(workspace.get_app_config_dir(fl_ctx.get_job_id())) / "recipe.json")
         self._served = ServedRun(root / "runs" / self.run, recipe, self.expected)
         self._transfers = Transfers(root / "spool")
+        self._notices = NoticeReader(root)
         self._engine.register_app_command("cos2p", self._command)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -84,6 +92,10 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         """Without this the job process never learns of clients that came back."""
         while not stopped():
             self._engine.sync_clients_from_main_process()
+            for client, reason in self._notices.read():  # kits that the server's own process did not let in
+                if reason == REVOKED:
+                    self._cut_off |= {token for token, own in self._registered().items() if own.name == client}
+                self._refuse(client, "", reason)
             time.sleep(ROLL_CALL_SECONDS)
 
     # ------------------------------------------------------------ the driver calls
@@ -117,14 +129,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         task = str(given.props["task"])
         given.data = Shareable()
         try:
-            answer = json.loads(str(result.get("answer") or "{}"))
+            answer = strict_json.loads(str(result.get("answer") or "{}"), HEAD_VALUES)
             if result.get_return_code() != ReturnCode.OK or not isinstance(answer, dict) or not answer:
                 answer = {"failure": f"the device's process answered {result.get_return_code()}"}
             sent = Notice.from_dict(answer["sent"]) if "sent" in answer else None
         except (ValueError, UpdateRefused) as error:
             self._refuse(client, task, f"its answer cannot be read: {error}")
             answer, sent = {"failure": "its answer could not be read"}, None
-        numbers = answer.get("numbers")
         self._driver.answered(
             Answered(
                 client,
@@ -132,7 +143,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
                 sent,
                 str(answer.get("failure", ""))[:1000],
                 answer.get("out_of_memory") is True,
-                numbers if isinstance(numbers, dict) else None,
+                measured_numbers(answer.get("numbers")),
                 answer.get("lacking") is True,
             )
         )
@@ -145,13 +156,18 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         payloads = {"pull": self._pull, "push": self._push}
         serve(self._engine.get_cell(), self._known, handlers | payloads, self._transfers.count)
 
-    def _known(self) -> dict[str, Client]:
+    def _registered(self) -> dict[str, Client]:
         """The job's clients by their tokens."""
         return dict(self._engine.client_manager.clients)
+
+    def _known(self) -> dict[str, Client]:
+        """Those that are served: not the kits that were revoked while the job runs."""
+        return {token: client for token, client in self._registered().items() if token not in self._cut_off}
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
         self._driver.hello(client, str(head.get("session")))
+        self._compare_clocks(client, head.get("clock"))
         beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
             "run": self.run,
@@ -160,6 +176,12 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
             "classes": list(self._served.classes.names),
             "beat": beat,
         }, b""
+
+    def _compare_clocks(self, client: str, clock: object) -> None:
+        """A clock that is off makes certificates invalid before their time, or after it."""
+        if isinstance(clock, int | float) and abs(skew := clock - time.time()) > SKEW_SECONDS:
+            way = "ahead of" if skew > 0 else "behind"
+            self._refuse(client, "", f"its clock is {abs(skew):.0f} s {way} the server's; it takes part all the same")
 
     def _ready(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None

@@ -9,6 +9,8 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,22 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from cos2p.errors import Cos2pError, UpdateRefused
+from cos2p.errors import Cos2pError, OwnerRefused, UpdateRefused
 from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.owner import OwnerFile
+from cos2p.fleet.device.spending import Spending, today
 from cos2p.fleet.device.training import TrainingProcess
+from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES
 from cos2p.processes.children import die_with_parent
+
+TRAINING_LOG = "training.log"
+"""In the kit: what happened to the device's tasks, in full."""
 
 FARTHEST = 2**50
 """A task is as large as the server says; a device's disk is the limit."""
@@ -43,6 +52,11 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         self._link: Link
         self._run = ""
         self._training: TrainingProcess | None = None
+        self._spending: Spending
+        self._facts: dict[str, Any] = {}
+        """As told when the device was ready."""
+        self._spent_up = ""
+        """The day on which the owner's limits were reached."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -60,73 +74,98 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def _join(self, name: str) -> None:
         try:
-            welcome, _ = self._link.insist("hello", {"session": self.session})
+            welcome, _ = self._link.insist("hello", Hello(self.session, time.time()).to_dict())
             self._run = str(welcome["run"])
             threading.Thread(target=self._beat, args=(float(welcome["beat"]),), daemon=True).start()
-            device = DeviceFile.read(self._folder)
-            setup = Setup(
-                name,
-                welcome["recipe"],
-                welcome["config"],
-                welcome["classes"],
-                data=device.data,
-                memory=device.memory,
-                slowdown=device.slowdown,
-                threads=device.threads,
-            )
-            self._training = TrainingProcess(setup, self._folder / "training.log", self._ended.is_set)
-            found = self._training.start()
-            facts = JoinRequest(found["samples"], found["test_samples"], device.memory, device.flops, found["rows"])
-            self._link.insist("ready", facts.to_dict() | {"session": self.session})
+            self._prepare(name, welcome)
+            self._link.insist("ready", self._facts | {"session": self.session})
         except (LinkDown, Refusal) as error:
             self.logger.error(f"cannot join the run: {error}")
         except Cos2pError as error:
-            self.logger.error(f"cannot take part: {error}")
-            self._link.insist("unfit", {"session": self.session, "reason": str(error)})
+            self._note(f"cannot take part: {error}")
+            self._link.insist("unfit", CannotTakePart(self.session, outward(error)).to_dict())
+
+    def _prepare(self, name: str, welcome: Mapping[str, Any]) -> None:
+        """The owner's word first, then the data."""
+        device, owner, recipe = DeviceFile.read(self._folder), OwnerFile.read(self._folder), welcome["recipe"]
+        owner.check_recipe(recipe)
+        self._spending = Spending(self._folder, owner.spend)
+        memory = owner.smaller_memory(device.memory)
+        setup = Setup(
+            name,
+            recipe,
+            welcome["config"],
+            welcome["classes"],
+            data=device.data,
+            root=str(self._folder / "data"),
+            trusted=device.trust_paths,
+            report=recipe["fleet"]["reports"] == "full" and owner.send.report != "none",
+            owner=owner.model_dump(mode="json"),
+            memory=memory,
+            slowdown=device.slowdown,
+            threads=device.threads,
+        )
+        self._training = TrainingProcess(setup, self._folder / TRAINING_LOG, self._ended.is_set)
+        found = self._training.start()
+        facts = JoinRequest(found["samples"], found["test_samples"], memory, device.flops, found["rows"])
+        self._facts = facts.to_dict()
+
+    def _note(self, text: str) -> None:
+        """Into the device's own log: all of it, since it stays here."""
+        self.logger.error(text)
+        with (self._folder / TRAINING_LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
             try:
-                self._link.ask("beat", {"session": self.session}, idle=seconds)
+                self._link.ask("beat", Beat(self.session).to_dict(), idle=seconds)
+                if self._spent_up and self._spent_up != today():  # a new day: it has something to give again
+                    self._link.ask("ready", self._facts | {"session": self.session}, idle=seconds)
+                    self._spent_up = ""
             except (LinkDown, Refusal):
                 continue  # the next one may come through
 
     # ------------------------------------------------------------ a task
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        answer: dict[str, Any]
         try:
             answer = self._do(json.loads(shareable["notice"]))
-        except Cos2pError as error:
-            answer = {"failure": str(error)}
-        except OSError as error:
-            answer = {"failure": f"the device cannot store the task: {error}"}
+        except (Cos2pError, OSError) as error:
+            self._note(f"the task is not done: {error}")
+            answer = Answer(failure=outward(error)).to_dict()
+            if isinstance(error, OwnerRefused):
+                self._spent_up = today()
         reply = make_reply(ReturnCode.OK)
         reply["answer"] = json.dumps(answer)
         return reply
 
     def _do(self, order: dict[str, Any]) -> dict[str, Any]:
         if order.get("session") != self.session or self._training is None:
-            return {"failure": "the task was given to an earlier process of this device"}
+            return Answer(failure="the task was given to an earlier process of this device").to_dict()
         notice = Notice.from_dict(order)
-        spool = clean(self._folder / "spool")
-        began = time.monotonic()
-        task = self._fetch(notice, spool / "task")
-        fetched = time.monotonic()
+        spool, spending = clean(self._folder / "spool"), self._spending
         remembered = self._folder / "remembered" / f"{self._run}.safetensors"
         remembered.parent.mkdir(exist_ok=True)
-        outcome = self._training.train(Job(str(task), str(spool / "update"), str(remembered)))
-        if not outcome.done:
-            return {
-                "failure": outcome.reason,
-                "out_of_memory": outcome.out_of_memory,
-                "lacking": outcome.lacking,
-                "numbers": outcome.numbers,
-            }
+        spending.check_seconds()
+        spending.check_transfer(notice.size)
+        spending.check_disk(notice.size + _held(remembered.parent))
+        began = time.monotonic()
+        task = self._fetch(notice, spool / "task")
+        spending.add(size=notice.size)
+        fetched = time.monotonic()
+        job = Job(str(task), str(spool / "update"), str(remembered))
+        outcome = self._training.train(job, spending.seconds_left())
         trained = time.monotonic()
+        spending.add(seconds=trained - fetched)
+        if not outcome.done:
+            return Answer(None, outcome.reason, outcome.out_of_memory, outcome.lacking, outcome.numbers).to_dict()
+        spending.check_transfer((spool / "update").stat().st_size)
+        spending.check_disk(_held(spool) + _held(remembered.parent))
         sent = self._send(notice.task, spool / "update")
+        spending.add(size=sent.size)
         seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}
-        return {"sent": sent.to_dict(), "numbers": outcome.numbers | seconds}
+        return Answer(sent.to_dict(), numbers=outcome.numbers | seconds).to_dict()
 
     def _fetch(self, notice: Notice, path: Path) -> Path:
         incoming = Incoming(path, notice, FARTHEST)
@@ -146,3 +185,8 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
                 answer, _ = self._link.insist("push", notice.to_dict() | {"offset": offset}, file.read(CHUNK_BYTES))
                 offset = int(answer["received"])
         return notice
+
+
+def _held(folder: Path) -> int:
+    """Bytes of the files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
+from cos2p.fleet.certificates import check_keys
+from cos2p.fleet.device.owner import NAME as OWNER_FILE
+from cos2p.fleet.device.owner import TEMPLATE as OWNER_TEMPLATE
 from cos2p.fleet.kit import Kit, read_json
 from cos2p.fleet.wire import MESSAGE_BYTES
 
 CONTROLLER = "cos2p.fleet.nvflare.controller.FleetController"
 EXECUTOR = "cos2p.fleet.nvflare.executor.FleetExecutor"
 REJOIN = "cos2p.fleet.nvflare.rejoin.Rejoin"
+ACCESS = "cos2p.fleet.nvflare.access.Access"
 
 ADMIN = "admin@fleet.local"
 ORGANISATION = "fleet"
+ROLE = "project_admin"
 
 
 def issue(plan: FleetPlan, authority: Path) -> Path:
@@ -35,7 +43,7 @@ def issue(plan: FleetPlan, authority: Path) -> Path:
         raise ConfigError(f"server.host {plan.server.host!r} is no host name or address: {error}") from None
     for device in plan.devices:
         project.add_client(device.name, ORGANISATION, {})
-    project.add_admin(ADMIN, ORGANISATION, {"role": "project_admin"})
+    project.add_admin(ADMIN, ORGANISATION, {"role": ROLE})
     builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config"), CertBuilder()]
     context = Provisioner(str(authority), builders).provision(project, logger=_Silent())
     if context.get(CtxKey.BUILD_ERROR):
@@ -52,17 +60,23 @@ class _Silent:
     def error(self, *_: Any) -> None: ...
 
 
-def tune(place: Path, name: str, plan: FleetPlan) -> None:
-    """What differs from NVFlare's defaults, and what is left out."""
+def tidy(place: Path) -> None:
+    """What of NVFlare's kit is left out: its scripts start it without our supervision."""
     for script in ("start.sh", "stop_fl.sh", "sub_start.sh", "fl_admin.sh", "system_info.ipynb", "readme.txt"):
         (place / "startup" / script).unlink(missing_ok=True)
     (place / "readme.txt").unlink(missing_ok=True)
+
+
+def tune(place: Path, name: str, plan: FleetPlan) -> None:
+    """What differs from NVFlare's defaults, and what is left out."""
+    tidy(place)
     if name == "admin":
         return
     for default in ("resources.json", "authorization.json"):
         source = place / "local" / f"{default}.default"
         if source.exists():
             source.rename(place / "local" / default)
+    _write(place / "local" / "authorization.json", _policy(name))
     _write(
         place / "local" / "comm_config.json",
         {
@@ -78,14 +92,30 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
         c for c in resources["components"] if c["id"] not in ("log_receiver", "site_log_streamer")
     ]
     if name == "server":
-        resources["components"].append({"id": "rejoin", "path": REJOIN, "args": {}})
-        resources["class_allow_list"].append(REJOIN)
+        for name_of, path in (("access", ACCESS), ("rejoin", REJOIN)):
+            resources["components"].append({"id": name_of, "path": path, "args": {}})
+            resources["class_allow_list"].append(path)
         scheduler = next(c for c in resources["components"] if c["id"] == "job_scheduler")
         scheduler["args"]["max_jobs"] = 1
     else:
         resources["allow_log_streaming"] = False
         (place / "device.json").write_text("{}\n", encoding="utf-8")
+        (place / OWNER_FILE).write_text(OWNER_TEMPLATE, encoding="utf-8")
     _write(place / "local" / "resources.json", resources)
+
+
+def _policy(name: str) -> dict[str, Any]:
+    """What an admin may do on this machine. Nowhere: bring code (`byoc`: NVFlare would run a job's `custom` folder
+    and check none of its classes), or read files by shell commands. On a device: nothing but give it a run and end
+    that."""
+    rights = dict.fromkeys(
+        ("clone_job", "download_job", "view", "operate", "app_command"), "any" if name == "server" else "none"
+    ) | {
+        "submit_job": "any",
+        "manage_job": "any",
+    }
+    refused = dict.fromkeys(("byoc", "shell_commands", "server-predeployed-flwr"), "none")
+    return {"format_version": "1.0", "permissions": {ROLE: rights | refused}}
 
 
 def settle(kit: Kit) -> None:
@@ -94,7 +124,10 @@ def settle(kit: Kit) -> None:
     path = kit.local / "resources.json"
     resources = read_json(path)
     _check_version(kit, resources)
+    check_keys(kit)
     if kit.role != "server":
+        # NVFlare tells the server what it does not know itself of these: how it notices two machines with one kit.
+        _write(path, resources | {"machine": _machine(kit)})
         return
     storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
     storage["root_dir"] = str(kit.folder / "nvflare" / "snapshots")
@@ -103,10 +136,32 @@ def settle(kit: Kit) -> None:
     _write(path, resources)
 
 
+def _machine(kit: Kit) -> str:
+    """Of this machine and place, for this fleet alone: a hash that says nothing but whether two are the same."""
+    known = Path("/etc/machine-id")
+    own = known.read_text().strip() if known.exists() else str(uuid.getnode())
+    root = (kit.startup / "rootCA.pem").read_text()
+    return hashlib.sha256(f"{own} {kit.folder} {root}".encode()).hexdigest()[:16]
+
+
+def forget_keys(authority: Path, participants: Iterable[str]) -> None:
+    """Have the authority issue new keys to these next time; it gives out the same ones otherwise."""
+    for path in authority.rglob("cert.json"):
+        known = read_json(path)
+        for name in participants:
+            known.pop(name, None)
+        _write(path, known)
+
+
 def _check_version(kit: Kit, resources: dict[str, Any]) -> None:
     """A kit names our classes; of an older version, they are no more, and NVFlare would end with a traceback."""
     named = [*resources.get("class_allow_list", ()), *(c.get("path", "") for c in resources.get("components", ()))]
-    unknown = [name for name in named if name.startswith("cos2p.") and name not in (CONTROLLER, EXECUTOR, REJOIN)]
+    unknown = [
+        name for name in named if name.startswith("cos2p.") and name not in (CONTROLLER, EXECUTOR, REJOIN, ACCESS)
+    ]
+    policy = kit.local / "authorization.json"
+    if not unknown and policy.exists() and read_json(policy)["permissions"].get(ROLE) == "any":
+        unknown = ["an admin who may do anything"]
     if unknown:
         raise ConfigError(
             f"{kit.folder}: this kit was made by an older version (it names {unknown[0]}); provision again, into a new "

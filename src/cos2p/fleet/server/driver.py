@@ -19,17 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
-from cos2p.errors import BudgetError, TrainingError, UpdateRefused
+from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready
+from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
 from cos2p.fleet.server.members import lowered_rate, member_of
 from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.messages import Order, Update
+from cos2p.messages import Order
+from cos2p.messages.envelope import Buffer, mapped
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
@@ -38,7 +40,7 @@ from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, 
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
-from cos2p.runtime.world import first_weights
+from cos2p.runtime.world import first_weights, private_settings
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     Arrived,
@@ -58,6 +60,14 @@ END_OF_TIME = "end of time"
 MAPPED_BYTES = 64 * 2**20
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
+
+
+def refuse_attack(recipe: Recipe) -> None:
+    """Devices of a real fleet are not told to lie."""
+    if recipe.attack.kind != "none":
+        raise RecipeError(
+            f"attack.kind is {recipe.attack.kind!r}: only simulations let devices lie; take the [attack] table out"
+        )
 
 
 class Port(Protocol):
@@ -85,6 +95,7 @@ class Driver(Session):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(recipe, evaluator, tell)
+        refuse_attack(recipe)
         self.config, self.port, self.transfers = config, port, transfers
         self.begun = False
         """Whether there is a server yet: a method is made for the members it begins with."""
@@ -98,9 +109,17 @@ class Driver(Session):
         """Make the server for those who are here now. More may come."""
         recipe, known = self.recipe, {member.name: member for member in members}
         context = RunContext(
-            self.config, known, recipe.training, recipe.schedule, recipe.seed, recipe.fleet.enforce_memory
+            self.config,
+            known,
+            recipe.training,
+            recipe.schedule,
+            recipe.seed,
+            recipe.fleet.enforce_memory,
+            private_settings(recipe),
+            recipe.robust,
         )
-        self.server = Server(context, build_method(recipe.method, context), first_weights(recipe, self.config))
+        method = build_method(recipe.method, context)
+        self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 
@@ -304,14 +323,15 @@ class Driver(Session):
             self.log(Refused(client=client, task=task, reason=str(refusal)))
             self.carry_out(self.server.handle(TaskFailed(client, task, str(refusal))))
             return
-        self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=dict(answer.numbers or {})))
+        measured = measured_numbers(answer.numbers) or {}
+        self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=measured))
         self.carry_out(self.server.receive(client, update))
         ticket = self.server.coordinator.in_flight().get(client)
         if ticket is not None and ticket.task == task:  # its one answer was to another task: it will not give a second
             self._failed(Answered(client, task, None, "it answered with an update of another task"))
 
     def _failed(self, answer: Answered) -> None:
-        numbers = dict(answer.numbers or {})
+        numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self._lower(answer.client)
@@ -342,9 +362,9 @@ class Driver(Session):
         return [Traffic(client=client, **counts.of(client)) for client in self.server.context.members]
 
 
-def read_update(path: Path) -> bytes | Update:
-    """The bytes; of a large update what they mean, mapped, because reading them would take as much memory again."""
-    return Update.from_file(path) if path.stat().st_size > MAPPED_BYTES else path.read_bytes()
+def read_update(path: Path) -> Buffer:
+    """The bytes; those of a large update mapped, because reading them would take as much memory again."""
+    return mapped(path) if path.stat().st_size > MAPPED_BYTES else path.read_bytes()
 
 
 def _member_dict(member: Member) -> dict[str, Any]:

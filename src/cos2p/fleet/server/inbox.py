@@ -33,6 +33,25 @@ class Answered:
     """It does not have the frozen parts that the task counts on."""
 
 
+MOST_NUMBERS = 32
+
+
+def measured_numbers(told: object) -> dict[str, float] | None:
+    """What a device says it measured, as far as it is a few finite numbers under short names.
+
+    >>> measured_numbers({"peak": 10**8, "loss": "low", "seconds": float("nan")})
+    {'peak': 100000000}
+    """
+    if not isinstance(told, dict):
+        return None
+    sane = {
+        name: value
+        for name, value in told.items()
+        if isinstance(name, str) and len(name) <= 40 and type(value) in (int, float) and abs(value) < 1e18
+    }
+    return dict(list(sane.items())[:MOST_NUMBERS])
+
+
 @dataclass(frozen=True)
 class Asked:
     """The user wants the run to pause, to go on later from a checkpoint; or to end now, with a reason."""

@@ -15,6 +15,7 @@ import json
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.run_folder import RunFolder, begin_folder
 from cos2p.runtime.world import model_config
-from cos2p.tracking.event_kinds import Event, Stopped
+from cos2p.tracking.event_kinds import Event, Merged, Stopped
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import DeviceFigures
 
@@ -56,6 +57,8 @@ class ServedRun:
         self.classes = Classes()
         self._open: RunFolder | None = None
         self._version = 0
+        self._merged: Counter[str] = Counter()
+        """Updates of each device that an earlier process merged, those after its last checkpoint included."""
         self._fetched = threading.Event()
 
     # ------------------------------------------------------------ the run
@@ -70,6 +73,7 @@ class ServedRun:
                 self.state = "finished"
                 return
             begin_folder(self.recipe, self.folder, resume=True)
+            self._merged = _merged_so_far(self.folder / "events.jsonl")  # before the log is cut back
             self._open = folder = RunFolder(self.folder, self.recipe, Driver.kind, as_often_as_cheap=True)
             self.base = folder.base
             bundle = load(self.recipe.data, self.recipe.seed, self.recipe.model.pretrained)
@@ -95,6 +99,9 @@ class ServedRun:
         if not driver.begun:
             self.state = "gathering"
             driver.gather(self.expected, GATHER_SECONDS, stopped)
+        if driver.server.privacy is not None and self._merged:
+            driver.server.privacy.account.at_least(self._merged)
+            folder.save(driver)
         self.state = "running"
         driver.play(lambda: self._between(driver, folder), stopped)
         if driver.finished is not None:
@@ -194,6 +201,12 @@ def _give_back_memory() -> None:
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _merged_so_far(log: Path) -> Counter[str]:
+    if not log.exists():
+        return Counter()
+    return Counter(event.client for event in read_events(log) if isinstance(event, Merged))
 
 
 def read_recipe(path: Path) -> Recipe:

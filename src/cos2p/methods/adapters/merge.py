@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
-from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Contribution, Place
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -31,6 +31,11 @@ class AdapterMerge(HeadMerge):
         ridge: float = 1.0,
     ) -> None:
         super().__init__(config, start, None, ridge, rule=rule, step_exponent=STALE)
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        """Of an adapter a device has the first rows, as many as its rank."""
+        rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
+        return {**super().places(item), **rows}
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = float(item.samples) if self.rule == "samples" else 1.0

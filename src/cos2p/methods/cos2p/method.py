@@ -44,6 +44,7 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
+    frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
@@ -79,6 +80,12 @@ class Cos2p(Method):
                 "method.exits.finish needs to know the last round: set schedule.rounds, 3 or more, "
                 "and take schedule.updates out"
             )
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        """The form for such models. Its exits start in closed form, which is for classifiers: a language model brings
+        its own output table."""
+        return {"form": "pretrained", **({"exits": {"start": "fresh"}} if language else {})}
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         schedule = self.context.schedule

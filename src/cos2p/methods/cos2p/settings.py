@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
 from cos2p.methods.closed_heads import ExitStart
-from cos2p.settings import Settings
+from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
 
@@ -28,19 +28,6 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """What a form sets other than the fields' own defaults; docs/results/pretrained.md has the reasons."""
-
-
-def merged_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, `above` over `below`; values that are not tables (settings already checked) are taken as they are.
-
-    >>> merged_tables({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
-    {'a': {'x': 1, 'y': 3}}
-    """
-    merged = dict(below)
-    for name, value in above.items():
-        nested = isinstance(value, Mapping) and isinstance(below.get(name), Mapping)
-        merged[name] = merged_tables(below[name], value) if nested else value
-    return merged
 
 
 class MaskSettings(MaskTraining):

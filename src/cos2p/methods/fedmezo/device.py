@@ -15,6 +15,7 @@ from cos2p.costs.shape import Shape, trainable_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Update
+from cos2p.messages.forms import Forms, TensorForm
 from cos2p.methods.fedmezo.steps import step
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -27,6 +28,9 @@ from cos2p.training.trainer import Learned, Trainer
 
 STEP_BYTES = 12
 """On the wire a step is its seed (8 bytes) and η·g (4 bytes)."""
+
+
+LARGEST_SEED = 2**62
 
 
 class StepSettings(Settings):
@@ -57,19 +61,29 @@ class MezoTrainer(Trainer):
     def upload(self) -> int:
         return STEP_BYTES * self.settings.steps + FLOAT if self.settings.wire == "seeds" else super().upload()
 
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        """Seeds and scales as the server can replay them; what decays follows from the order."""
+        if self.settings.wire != "seeds":
+            return {}
+        decay, steps = self.decay(), self.settings.steps
+        return {
+            "seeds": TensorForm((steps,), torch.int64, 0, LARGEST_SEED, shorter=True),
+            "scales": TensorForm((steps,), shorter=True),
+            "decay": TensorForm((), low=decay, high=decay),
+        }
+
+    def decay(self) -> float:
+        """By how much of itself a weight shrinks in a step, as it travels."""
+        return float(torch.tensor(self.order.lr * self.settings.weight_decay, dtype=torch.float32))
+
     def check(self, update: Update, max_rms: float) -> None:
-        """Seeds and scales as the server can replay them. The sum of c·z has a root mean square of about √Σc²."""
+        """The sum of c·z has a root mean square of about √Σc²."""
         if self.settings.wire != "seeds":
             return
-        expected = {"seeds": torch.int64, "scales": torch.float32, "decay": torch.float32}
-        if {name: tensor.dtype for name, tensor in update.extras.items()} != expected:
-            raise UpdateRefused(f"it carries {sorted(update.extras)}; seeds, scales and decay are expected")
-        seeds, scales, decay = (update.extras[name] for name in ("seeds", "scales", "decay"))
-        if seeds.ndim != 1 or seeds.shape != scales.shape or decay.ndim or len(seeds) > self.settings.steps:
-            raise UpdateRefused(f"it tells of {tuple(seeds.shape)} steps, the task had {self.settings.steps}")
-        if not (bool(torch.isfinite(scales).all()) and 0.0 <= float(decay) < 1.0):
-            raise UpdateRefused("its steps are not finite")
-        if float(torch.linalg.vector_norm(scales)) > max_rms:
+        seeds, scales = update.extras["seeds"], update.extras["scales"]
+        if len(seeds) != len(scales):
+            raise UpdateRefused(f"it tells of {len(seeds)} seeds and {len(scales)} steps")
+        if float(torch.linalg.vector_norm(scales.double())) > max_rms:
             raise UpdateRefused(f"its steps add up to more than a root mean square of {max_rms:.3g}")
 
     # ------------------------------------------------------------ what it costs
@@ -113,7 +127,7 @@ class MezoTrainer(Trainer):
         batches = shuffled(len(train), settings.batch, settings.steps, self.rng, train.widths)
         for rows in islice(batches, settings.steps):
             inputs, labels = train.batch(rows, self.shard.normalize)
-            seed = int(torch.randint(2**62, (), generator=self.rng))
+            seed = int(torch.randint(LARGEST_SEED, (), generator=self.rng))
             taken, loss = step(self.model, inputs, labels, seed, settings.epsilon, self.order.lr, settings.weight_decay)
             if math.isfinite(taken):
                 self.taken.append((seed, taken))
@@ -132,6 +146,6 @@ class MezoTrainer(Trainer):
         extras = {
             "seeds": torch.tensor([seed for seed, _ in self.taken], dtype=torch.int64),
             "scales": torch.tensor([taken for _, taken in self.taken], dtype=torch.float32),
-            "decay": torch.tensor(self.order.lr * self.settings.weight_decay, dtype=torch.float32),
+            "decay": torch.tensor(self.decay(), dtype=torch.float32),
         }
         return Learned({}, extras, report)

@@ -109,10 +109,10 @@ class FedMeZOFull(FedMeZO):
 class ReplayMerge(SegmentMerge):
     """Selective aggregation; updates that came as seeds are played back first."""
 
-    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        if "seeds" in item.extras:
-            decay = float(item.extras["decay"])
-            start = extract(item.received, self.config, item.spec) if decay else {}
-            shapes = compact_shapes(self.config, item.spec)
-            item = replace(item, delta=replay(shapes, item.extras["seeds"], item.extras["scales"], decay, start))
-        return super().add(item, current)
+    def decode(self, item: Contribution, current: Weights) -> Contribution:
+        if "seeds" not in item.extras:
+            return item
+        decay = float(item.extras["decay"])
+        start = extract(item.received, self.config, item.spec) if decay else {}
+        shapes = compact_shapes(self.config, item.spec)
+        return replace(item, delta=replay(shapes, item.extras["seeds"], item.extras["scales"], decay, start))

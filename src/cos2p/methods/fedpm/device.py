@@ -24,8 +24,7 @@ from torch.optim import Optimizer
 
 from cos2p.costs.budget import Ledger
 from cos2p.costs.tape import FLOAT
-from cos2p.errors import UpdateRefused
-from cos2p.messages import Update
+from cos2p.messages.forms import Forms, TensorForm
 from cos2p.methods.fedpm.network import (
     Ste,
     draw,
@@ -98,11 +97,8 @@ class ScoreTrainer(Trainer):
     def upload(self) -> int:
         return FLOAT * self.dense_count() + -(-self.mask_count() // 8)
 
-    def check(self, update: Update, max_rms: float) -> None:
-        size = -(-_scalars(self.mask_shapes(update.spec)) // 8)
-        found = update.extras.get("mask")
-        if set(update.extras) != {"mask"} or found is None or found.dtype != torch.uint8 or found.shape != (size,):
-            raise UpdateRefused(f"it carries {sorted(update.extras)}; one mask of {size} bytes is expected")
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        return {"mask": TensorForm((-(-_scalars(self.mask_shapes(spec)) // 8),), torch.uint8)}
 
     # ------------------------------------------------------------ on the device
 

@@ -21,7 +21,7 @@ class MaskMerge(SideMerge):
         super().__init__(config, {} if elements else segment_table(config), "uniform")
         self.prior, self.elements = prior, elements
 
-    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+    def decode(self, item: Contribution, current: Weights) -> Contribution:
         # Towards the mask from where θ stands now, so that even a late bit is a bit and no leap.
         if self.elements:
             slices = window_slices(self.config, item.spec)
@@ -33,7 +33,7 @@ class MaskMerge(SideMerge):
             now = take_side(current, self.table, self.config, item.spec)
             frozen = {n: torch.zeros(s) for n, s in masked_shapes(self.config, item.spec).items()}
         steps = {name: now[name] - mask for name, mask in masks.items()}
-        return super().add(replace(item, delta={**item.delta, **frozen, **steps}), current)
+        return replace(item, delta={**item.delta, **frozen, **steps})
 
     def apply(self, current: Weights) -> Weights:
         weights = self.weight if self.elements else self.beside_weight

@@ -5,11 +5,12 @@ Segments are of no use here, since a device holds a part of every head; so sums 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 
-from cos2p.aggregation.merge import Contribution, Merge
+from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.heterofl.cut import ScaledCut, places, scaled_slices
 from cos2p.models.config import ModelConfig
@@ -30,6 +31,13 @@ class ScaledMerge(Merge):
     def __init__(self, config: ModelConfig, weights: Literal["uniform", "samples"] = "uniform") -> None:
         super().__init__(config)
         self.weights = weights
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        cuts = scaled_slices(self.config, ScaledCut.model_validate(item.settings["thin"]))
+        return {name: places(cuts[name]) for name in item.delta if name in cuts}
+
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        return even_weight(1.0 if self.weights == "uniform" else float(item.samples))
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = 1.0 if self.weights == "uniform" else float(item.samples)

@@ -34,6 +34,7 @@ from cos2p.costs.shape import Shape
 from cos2p.costs.tape import FLOAT
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
+from cos2p.messages.forms import Forms, TensorForm
 from cos2p.methods.qvit.model import QuantTransformer
 from cos2p.methods.qvit.quantizers import from_codes, on_grid, pack_codes, packed_bytes
 from cos2p.methods.qvit.teacher import Teacher, ask, gram_distance
@@ -104,15 +105,15 @@ class QuantTrainer(Trainer):
         spec = self.order.spec
         return FLOAT * sum(map(math.prod, self.answer(spec).values())) + self.code_bytes(spec)
 
+    def beside(self, spec: SubmodelSpec) -> Forms:
+        if self.settings.wire != "codes" or not self.code_shapes(spec):
+            return {}
+        return {"codes": TensorForm((self.code_bytes(spec),), torch.uint8)}
+
     def check(self, update: Update, max_rms: float) -> None:
         for name, tensor in update.delta.items():
             if name.endswith(".step") and tensor.numel() and float(tensor.abs().max()) > LARGEST_CHANGE:
                 raise UpdateRefused(f"{name} changes by a factor of more than e^{LARGEST_CHANGE:g}")
-        if self.settings.wire != "codes":
-            return
-        size, found = self.code_bytes(update.spec), update.extras.get("codes")
-        if set(update.extras) != {"codes"} or found is None or found.dtype != torch.uint8 or found.shape != (size,):
-            raise UpdateRefused(f"it carries {sorted(update.extras)}; codes of {size} bytes are expected")
 
     # ------------------------------------------------------------ what it costs
 

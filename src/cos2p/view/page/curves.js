@@ -38,8 +38,17 @@
     const last = scores.exits.length - 1;
     return scores.exits.map((depth, index) => ({
       key: `exit-${depth}`, name: `exit ${depth}${index === last ? ", the deepest" : ""}`, width: index === last ? 2.6 : 1.7, label: String(depth),
-      points: pairs(at, scores.exits_top1[index]), color: spectrum(last ? index / last : 0), dash: index % 2 ? "5 3" : "",
+      points: pairs(at, scores.exits_top1[index]), color: spectrum(last ? index / last : 0), dash: index % 2 && index !== last ? "5 3" : "",
     }));
+  }
+
+  /** Lines of a language model, which is judged by its perplexity; none of a classifier. */
+  function perplexityLines(run, over) {
+    const scores = run.evaluations;
+    const at = over === "time" ? scores.t : scores.version;
+    return [["test", "server, test", ""], ["validation", "server, validation", "7 4"]]
+      .filter(([part]) => scores[part].perplexity?.length)
+      .map(([part, name, dash]) => ({ key: part, name, color: series(0), dash, width: 2.6, points: pairs(at, scores[part].perplexity) }));
   }
 
   /** Level lines of what needs no training: [[name, share], …] across the points of `lines`. */
@@ -80,6 +89,8 @@
     let run = null;
     const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
     const loss = cos2p.lineChart({ label: "Loss", height: 300 });
+    const perplexity = cos2p.lineChart({ label: "Perplexity", height: 300 });
+    const language = h("div", { hidden: true }, h("h3", {}, "Perplexity of the server's model"), perplexity.el);
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
       why: "How often the server's model is right on samples it never saw, how often the devices' own smaller models are, and what the devices still get wrong while training.",
@@ -90,7 +101,7 @@
     const title = h("h3", {});
     const note = h("p", { class: "note" });
     replace(frame.tools, pickWhat.el, pick.el);
-    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
+    replace(frame.body, language, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
 
     const lines = () => (what === "exits" ? exitLines : accuracyLines)(run, over);
 
@@ -99,6 +110,9 @@
       const known = what === "exits" ? worth(run).slice(0, 2) : worth(run);
       setText(title, what === "exits" ? `Top-1 of every exit${run.evaluations.exits_part ? `, ${run.evaluations.exits_part} samples` : ""}` : "Top-1");
       accuracy.update({ series: shown.concat(baselines(shown, known)), x: X[over], y: { low: 0, most: 1, ...PERCENT } });
+      const hesitation = perplexityLines(run, over);
+      language.hidden = !hesitation.length;
+      if (hesitation.length) perplexity.update({ series: hesitation, x: X[over], y: { say: (y) => number(y, 2) } });
       loss.update({ series: lossLines(run, over), x: X[over], y: { say: (y) => number(y, 3) } });
       pickWhat.el.hidden = run.evaluations.exits.length < 2;
       setText(note, exitWords(run.header.best_exit));
@@ -114,8 +128,12 @@
   };
 
   /** Of a shallower exit that is better than the deepest. */
-  const exitWords = (best) => (best
-    ? `Exit ${best.depth} is better than the deepest: ${percent(best.top1)} against ${percent(best.deepest_top1)} on ${best.part} samples at the last evaluation.` : "");
+  function exitWords(best) {
+    if (!best) return "";
+    const [here, there] = best.perplexity === null || best.perplexity === undefined ? [percent(best.top1), percent(best.deepest_top1)]
+      : [`perplexity ${number(best.perplexity, 2)}`, number(best.deepest_perplexity, 2)];
+    return `Exit ${best.depth} is better than the deepest: ${here} against ${there} on ${best.part} samples at the last evaluation.`;
+  }
 
   cos2p.curveParts = { X, PERCENT, accuracyLines, asTable, baselines };
 })();

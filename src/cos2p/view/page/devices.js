@@ -31,7 +31,7 @@
     frame.legend([[swatch(css("--accent")), "used, against the budget or the most of all devices"], [swatch(css("--warn")), "over budget, also said in words"]]);
     const right = true;
     const columns = [{ title: "device" }, { title: "R", right }, { title: "memory, peak of budget" }, { title: "busy" }, { title: "down" }, { title: "up" },
-      { title: "updates", right }, { title: "mean τ", right }, { title: "mean γ̃", right }, { title: "own top-1", right }, { title: "refused, failed", right }];
+      { title: "updates", right }, { title: "mean τ", right }, { title: "mean γ̃", right }, { title: "own top-1", right }, { title: "refused, failed, doubted", right }];
     return {
       id: "devices", short: "Devices", el: frame.el,
       shown: (view, run) => Boolean(run?.devices.length),
@@ -42,7 +42,7 @@
           device.name, device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
           meter(device.bytes_down, down, bytes(device.bytes_down)), meter(device.bytes_up, up, bytes(device.bytes_up)),
           number(device.updates), number(device.staleness ?? NaN, 2), percent(device.weight, 0), percent(device.top1),
-          `${number(device.refused)} · ${number(device.failed)}`,
+          `${number(device.refused)} · ${number(device.failed)} · ${number(device.doubted ?? 0)}`,
         ]))));
       },
     };

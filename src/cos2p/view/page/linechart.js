@@ -1,7 +1,7 @@
 // Lines over rounds or time, in SVG: a crosshair for pointer and keyboard, a legend whose entries switch lines off.
 (() => {
   "use strict";
-  const { h, s, replace, onResize, keyed } = cos2p.dom;
+  const { h, s, replace, setText, onResize, keyed } = cos2p.dom;
   const { ticks, short, onAxis, DASH } = cos2p.format;
   const MARGIN = { top: 12, right: 14, bottom: 34, left: 50 };
   const EMPTY = 48; // px of a chart without a point
@@ -42,6 +42,7 @@
 
     function dressButton(button, one) {
       button.setAttribute("aria-pressed", String(!off.has(one.key)));
+      setText(button.querySelector("span"), one.name); // one key may be another line's later
       const line = button.querySelector("line");
       line.setAttribute("stroke", one.color);
       line.setAttribute("stroke-width", one.width ?? 2);

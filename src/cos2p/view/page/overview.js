@@ -9,10 +9,14 @@
     const simulated = header.kind === "simulation";
     const over = header.status === "finished";
     const server = header.test ?? header.last;
+    const last = (name) => (run.evaluations.test[name]?.length ? run.evaluations.test[name] : run.evaluations.validation[name] ?? []).findLast(known);
+    const language = known(last("perplexity")) ? [["Server perplexity", number(last("perplexity"), 2), `loss ${number(last("loss"), 3)} per token`]] : [];
+    if (known(last("answers"))) language.push(["Right answers", percent(last("answers")), "every token of the answer"]);
     const best = header.best !== null ? `best ${percent(header.best)} on ${header.part}, round ${number(header.best_round)}` : "";
     return [
+      ...language,
       ["Server top-1", percent(server), [best, against("chance", header.chance)].filter(Boolean).join("; ")],
-      ["Clients top-1", percent(header.clients), ["own submodels, own data", against("most frequent class", header.client_majority)].filter(Boolean).join("; ")],
+      header.privacy ? ["Privacy", header.privacy, "what the run tells of any one device, at most"] : ["Clients top-1", percent(header.clients), ["own submodels, own data", against("most frequent class", header.client_majority)].filter(Boolean).join("; ")],
       ["Round", number(header.round), header.rounds ? `of ${number(header.rounds)}` : ""],
       ["Updates merged", number(header.updates), header.updates_planned ? `of ${number(header.updates_planned)}` : ""],
       [simulated ? "Virtual time" : "Time of the run", duration(header.t), simulated ? "on the simulated fleet" : ""],

@@ -10,6 +10,7 @@
   const { possible, dotPlot, bandLines, sweepLines } = cos2p.studyParts;
   const WHY = {
     compare: "Methods at equal budget, on the same data split and with the same number of client updates; each figure is a mean over seeds with its 95 % interval.",
+    attack: "One device or several that lie, against several defences; a difference counts when its 95 % interval does not hold 0.",
     ablate: "One part of the method taken away at a time; a difference counts when its 95 % interval does not hold 0.",
     frontier: "Methods at equal bytes per device, each with the largest rate, rank or group of blocks that fits; the shaded band is the 95 % interval of the mean over seeds.",
     sweep: "One setting, or two, over several values; the shaded band is the 95 % interval of the mean over seeds.",

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, mapped
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -119,8 +119,13 @@ class Task:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
-        meta, parts = _unpack(data, "w", "p")
-        return cls(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
+        envelope = Envelope.open(data, TASK_HEADER_BYTES)
+        parts = _tensors(envelope, "w", "p")
+        return cls(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+
+
+NEEDED_REPORT = frozenset({"prefix_recomputed"})
+"""Of a report, what the server acts on: it follows from the settings, not from the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +144,10 @@ class Update:
     """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""
     extras: Weights = field(default_factory=dict)
 
+    def without_figures(self) -> Update:
+        """The same without what tells of the data in its report."""
+        return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
+
     def to_bytes(self) -> bytes:
         meta = {
             "client": self.client,
@@ -152,41 +161,52 @@ class Update:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Update:
-        """Raise UpdateRefused for anything that is not an update; nothing in the data is executed."""
-        return cls._read(lambda: _unpack(data, "d", "x"))
+        """Raise UpdateRefused for anything that is not an update; nothing in the data is executed.
+
+        A server, which knows the task, reads with `aggregation.door` and compares first.
+        """
+        return cls._read(data)
 
     @classmethod
     def from_file(cls, path: Path) -> Update:
         """The same from a file, which may be deleted then: its tensors stay mapped and are not read into memory."""
-        return cls._read(lambda: _unpack_file(path, "d", "x"))
+        try:
+            return cls._read(mapped(path))
+        except ValueError:  # of an empty file there is nothing to map
+            raise UpdateRefused("not an update: nothing came") from None
 
     @classmethod
-    def _read(cls, unpack: Callable[[], tuple[dict[str, Any], dict[str, Weights]]]) -> Update:
+    def _read(cls, data: Buffer) -> Update:
         try:
-            meta, parts = unpack()
-            return cls(
-                client=str(meta["client"]),
-                task=str(meta["task"]),
-                version=int(meta["version"]),
-                spec=SubmodelSpec.from_dict(meta["spec"]),
-                delta=parts["d"],
-                samples=int(meta["samples"]),
-                report=_object(meta["report"], "report"),
-                extras=parts["x"],
-            )
-        except (SafetensorError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise UpdateRefused(f"not an update: {type(error).__name__}: {error}") from None
+            envelope = Envelope.open(data)
+            return cls.of(envelope.meta, *_tensors(envelope, "d", "x").values())
+        except ValueError as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], delta: Weights, extras: Weights) -> Update:
+        """ValueError unless the header's fields are there and of their types."""
+        for name, kind in _FIELDS.items():
+            if type(meta.get(name)) is not kind:
+                raise ValueError(f"its {name} is missing or not of the right type")
+        return cls(
+            client=meta["client"],
+            task=meta["task"],
+            version=meta["version"],
+            spec=SubmodelSpec.from_dict(meta["spec"]),
+            delta=delta,
+            samples=meta["samples"],
+            report=meta["report"],
+            extras=extras,
+        )
+
+
+_FIELDS = {"client": str, "task": str, "version": int, "spec": dict, "samples": int, "report": dict}
 
 
 def tensor_bytes(*parts: Mapping[str, Tensor]) -> int:
     """Bytes of the values, without headers."""
     return sum(tensor.nbytes for part in parts for tensor in part.values())
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} is not an object")
-    return value
 
 
 def load_tensors(data: bytes) -> Weights:
@@ -203,30 +223,9 @@ def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(tensors, metadata={"cos2p": json.dumps(meta)})
 
 
-def _unpack(data: bytes, *labels: str) -> tuple[dict[str, Any], dict[str, Weights]]:
-    size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > len(data) - 8:
-        raise ValueError(f"{len(data)} bytes with a header of {size}: truncated")
-    header = json.loads(data[8 : 8 + size])
-    meta = _object(json.loads(header["__metadata__"]["cos2p"]), "metadata")
-    return meta, _parts(load_tensors(data), labels)
-
-
-def _unpack_file(path: Path, *labels: str) -> tuple[dict[str, Any], dict[str, Weights]]:
-    with safe_open(path, framework="pt") as file:
-        meta = _object(json.loads(file.metadata()["cos2p"]), "metadata")
-        tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
-    return meta, _parts(tensors, labels)
-
-
-def _parts(tensors: Weights, labels: tuple[str, ...]) -> dict[str, Weights]:
-    parts: dict[str, Weights] = {label: {} for label in labels}
-    for key, tensor in tensors.items():
-        label, _, name = key.partition("/")
-        if label not in parts or not name:
-            raise ValueError(f"tensor {key!r} belongs to no part of the message")
-        parts[label][name] = tensor
-    return parts
+def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
+    parts = envelope.parts(*labels)
+    return {label: {name: envelope.tensor(f"{label}/{name}") for name in names} for label, names in parts.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,138 @@
+"""From bytes to an update that answers its task. Nothing is made of the bytes that the task does not ask for.
+
+    the size                        what the task's tensors take, and a header
+    the header                      bounded in length, values, depth and digits
+    client, task, version           those of the task
+    samples, submodel, report       bounded and of their types
+    names, types, shapes            those that the trainer says must come back for this submodel
+    the tensors                     only now
+
+Whatever is wrong is an `UpdateRefused` that says what. Values are looked at afterwards (`admission`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cos2p.aggregation.admission import check_identity, check_spec, check_update
+from cos2p.errors import SpecError, UpdateRefused
+from cos2p.messages import Order, Update
+from cos2p.messages.envelope import Buffer, Envelope
+from cos2p.messages.forms import MOST_UNDECLARED, Forms, TensorForm, check_forms, forms_found
+from cos2p.models.config import ModelConfig
+from cos2p.models.spec import SubmodelSpec
+from cos2p.training.trainer import MOST_REPORTED, Trainer
+
+REPORT_FIGURES = 64
+NAME_CHARACTERS = 80
+
+_PER_TENSOR = 128 + NAME_CHARACTERS
+"""Bytes of a header for one tensor: its name, and brackets, type, shape and offsets."""
+_VALUES_PER_TENSOR = 16
+_REPORT_BYTES = 2 * REPORT_FIGURES * (NAME_CHARACTERS + 40)
+"""Twice: what is quoted inside a header needs a backslash before each quotation mark."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What an answer to one order may look like."""
+
+    order: Order
+    config: ModelConfig
+    trainer: Trainer
+    max_samples: float = math.inf
+    max_rms: float = math.inf
+    """Largest root mean square of an update, and largest change of any one scalar."""
+
+    def open(self, data: Buffer) -> Envelope:
+        """Size and header; UpdateRefused if they cannot be those of an answer."""
+        answer, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
+        size = sum(map(math.prod, answer.values())) * torch.float32.itemsize
+        if beside is None:
+            count, size = len(answer) + MOST_UNDECLARED, max(size, self.trainer.upload())
+        else:
+            count, size = len(answer) + len(beside), size + sum(form.bytes for form in beside.values())
+        spec = self._spec_bytes()
+        header = 2**12 + _PER_TENSOR * count + 2 * spec + _REPORT_BYTES
+        if len(data) > size + header:
+            raise UpdateRefused(f"not an update: {len(data)} bytes; an answer to this task has at most {size + header}")
+        values = 2**8 + _VALUES_PER_TENSOR * count + 8 * self.config.depth + 2 * REPORT_FIGURES
+        try:
+            envelope = Envelope.open(data, header, values)
+            envelope.parts("d", "x")
+        except ValueError as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+        return envelope
+
+    def read(self, envelope: Envelope) -> tuple[Update, float]:
+        """The update, every number of it checked, and its root mean square."""
+        meta = envelope.meta
+        for name, kind in _FIELDS.items():
+            if type(meta.get(name)) is not kind:
+                raise UpdateRefused(f"not an update: its {name} is missing or no {kind.__name__}")
+        try:
+            spec = SubmodelSpec.from_dict(meta["spec"], self.config)
+        except SpecError as error:
+            raise UpdateRefused(f"not an update: {error}") from None
+        check_identity(meta["client"], meta["task"], meta["version"], self.order)
+        check_spec(spec, self.order, self.config)
+        found = {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()}
+        check_forms(self._forms(spec, found), found)
+        update = Update(
+            client=self.order.client,
+            task=self.order.task,
+            version=self.order.version,
+            spec=spec,
+            delta={name.removeprefix("d/"): envelope.tensor(name) for name in envelope.entries if name[0] == "d"},
+            samples=meta["samples"],
+            report=meta["report"],
+            extras={name.removeprefix("x/"): envelope.tensor(name) for name in envelope.entries if name[0] == "x"},
+        )
+        return self.check(update)
+
+    def check(self, update: Update) -> tuple[Update, float]:
+        """The same for an update that is one already: with its report as it may be kept, and its root mean square."""
+        size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
+        return replace(update, report=kept_report(update.report, self.trainer)), size
+
+    def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
+        """As the message names its tensors."""
+        answer = {f"d/{name}": TensorForm(tuple(shape)) for name, shape in self.trainer.answer(spec).items()}
+        beside = self.trainer.beside(spec)
+        if beside is None:
+            return {**answer, **forms_found({name: form for name, form in found.items() if name.startswith("x/")})}
+        return answer | {f"x/{name}": form for name, form in beside.items()}
+
+    def _spec_bytes(self) -> int:
+        """Bits of all heads, units and rows of the model, as hexadecimal digits."""
+        config = self.config
+        return (config.depth * (config.groups + config.mlp + 64) + config.vocab) // 4
+
+
+_FIELDS: Mapping[str, type] = {
+    "client": str, "task": str, "version": int, "spec": dict, "samples": int, "report": dict,
+}  # fmt: skip
+
+
+def kept_report(report: Mapping[str, Any], trainer: Trainer) -> dict[str, float]:
+    """A device's figures, as far as they are finite numbers between their bounds under a short name.
+
+    What is not is left out: a loss may well be not a number on an honest device, and no figure moves the model.
+    """
+    if len(report) > REPORT_FIGURES:
+        raise UpdateRefused(f"it reports {len(report)} figures; at most {REPORT_FIGURES} are read")
+    return {name: value for name, value in report.items() if _is_figure(name, value, trainer)}
+
+
+def _is_figure(name: Any, value: Any, trainer: Trainer) -> bool:
+    if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not name.isprintable():
+        return False
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = trainer.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
+    return low <= value <= high  # false for what is not a number

@@ -1,0 +1,9 @@
+"""What keeps a lying device from the model, whatever the method: parts that stand between the door and the merge.
+
+    bound       no segment's step is much larger than what the fleet's usually are
+    standing    whose updates keep pointing elsewhere counts less
+    combine     where three or more hold a scalar: their median, trimmed mean or geometric median instead of a mean
+
+`guard` puts them together. A merge need not know of them: it gets the same updates with bounded, weighed down or
+combined steps in them. `settings` is the recipe's [robust].
+"""

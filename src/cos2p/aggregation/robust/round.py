@@ -1,0 +1,151 @@
+"""A round's updates side by side: how far each agrees with the others, and what is made of all of them.
+
+Tensor by tensor, so that beside the updates only one stack of them is in memory. Nothing here depends on the merge but
+where the parts of an update lie in the full tensors (`Merge.places`); whatever a merge then does with equal steps, it
+does with the combined one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cos2p.aggregation.merge import Contribution, Merge, Place
+from cos2p.aggregation.robust.combine import combine
+from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.aggregation.robust.standing import Standing
+from cos2p.models.layout import Weights
+
+BELIEVED = 0.1
+"""Least trust with which an update has a say in a combination."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """An update as it is added, and what was thought of it."""
+
+    item: Contribution
+    agreement: float
+    trust: float
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """One tensor of all updates that have it, at full size; not a number where an update does not hold a scalar."""
+
+    name: str
+    who: Sequence[int]
+    """Numbers of these updates in the round."""
+    where: Sequence[Place]
+    values: Tensor
+
+
+def judge(
+    items: Sequence[Contribution],
+    merge: Merge,
+    current: Weights,
+    steps: Weights,
+    settings: RobustSettings,
+    standing: Standing,
+) -> list[Judged]:
+    """The round's updates, weighed and combined. Their senders' standing is brought up to date."""
+    trust, agreement = [1.0] * len(items), [0.0] * len(items)
+    if settings.suspicion != "off":
+        agreement = _agreements(items, merge, current, steps, [standing.trust(item.client) for item in items])
+        for item, cosine in zip(items, agreement, strict=True):
+            if not math.isnan(cosine):
+                standing.note(item.client, cosine)
+        trust = [standing.trust(item.client) for item in items]
+    deltas = [dict(item.delta) for item in items]
+    if settings.combine != "mean" or min(trust) < 1.0:
+        _shorten(deltas, trust)
+        for stack in _stacks(items, merge, current):
+            for number, place, step in _believed(stack, items, trust, settings):
+                deltas[number][stack.name] = step[place].reshape(deltas[number][stack.name].shape)
+    return [
+        Judged(replace(item, delta=delta), 0.0 if math.isnan(cosine) else cosine, share)
+        for item, delta, cosine, share in zip(items, deltas, agreement, trust, strict=True)
+    ]
+
+
+def _shorten(deltas: Sequence[Weights], trust: Sequence[float]) -> None:
+    """What is doubted counts less. Where a tensor's place in the model is known, the others' word comes instead."""
+    for delta, share in zip(deltas, trust, strict=True):
+        if share < 1.0:
+            delta |= {name: tensor * share for name, tensor in delta.items()}
+
+
+def _stacks(items: Sequence[Contribution], merge: Merge, current: Weights) -> Iterator[Stack]:
+    """Of every tensor whose place in the model is known."""
+    places: list[Mapping[str, Place]] = [merge.places(item) for item in items]
+    for name in dict.fromkeys(name for item in items for name in item.delta):
+        who = [n for n, item in enumerate(items) if name in item.delta and name in places[n] and name in current]
+        if not who:
+            continue
+        values = torch.full((len(who), *current[name].shape), torch.nan)
+        for row, number in enumerate(who):
+            values[row][places[number][name]] = items[number].delta[name]
+        yield Stack(name, who, [places[number][name] for number in who], values)
+
+
+def _agreements(
+    items: Sequence[Contribution], merge: Merge, current: Weights, steps: Weights, weights: Sequence[float]
+) -> list[float]:
+    """Each update's cosine with what the other devices say; not a number where there is nothing to compare with."""
+    sums = torch.zeros(len(items), 3, dtype=torch.float64)  # x·r, x·x and r·r where r is known
+    for stack in _stacks(items, merge, current):
+        held = ~stack.values.isnan()
+        values = stack.values.nan_to_num(0.0)
+        before = steps.get(stack.name)
+        for row, number in enumerate(stack.who):
+            others, count = _others(values, held, row, stack.who, items, weights)
+            said = torch.where(count > 0, others / count.clamp_min(1e-30), 0.0 if before is None else before)
+            known = held[row] & (said != 0)
+            x, r = torch.where(known, values[row], 0.0).flatten(), torch.where(known, said, 0.0).flatten()
+            sums[number] += torch.stack((x @ r, x @ x, r @ r)).double()
+    return [float(row[0] / (row[1] * row[2]).sqrt()) for row in sums]
+
+
+def _others(
+    values: Tensor,
+    held: Tensor,
+    row: int,
+    who: Sequence[int],
+    items: Sequence[Contribution],
+    weights: Sequence[float],
+) -> tuple[Tensor, Tensor]:
+    """The sum of what other devices say, each as much as it is believed, and the sum of these weights."""
+    own = items[who[row]].client
+    share = torch.tensor([weights[n] if items[n].client != own else 0.0 for n in who])
+    share = share.view(-1, *(1,) * (values.ndim - 1))
+    return (values * share).sum(0), (held * share).sum(0)
+
+
+def _believed(
+    stack: Stack, items: Sequence[Contribution], trust: Sequence[float], settings: RobustSettings
+) -> Iterator[tuple[int, Place, Tensor]]:
+    """Each update's new step of this tensor, at full size.
+
+    What a device is not believed is filled in with what the others say, so that its step neither counts nor dilutes
+    theirs; where nobody else says anything its step is shortened.
+    """
+    shares = [trust[number] for number in stack.who]
+    held, values = ~stack.values.isnan(), stack.values.nan_to_num(0.0)
+    centre = None
+    if settings.combine != "mean":
+        voices = [row for row, share in enumerate(shares) if share >= BELIEVED]
+        if voices:
+            centre = combine(stack.values[voices], settings.combine, settings.trim)
+    for row, (number, place) in enumerate(zip(stack.who, stack.where, strict=True)):
+        step = values[row]
+        if shares[row] < 1.0:
+            others, count = _others(values, held, row, stack.who, items, trust)
+            filled = torch.where(count > 0, others / count.clamp_min(1e-30), 0.0)
+            step = torch.lerp(filled, step, shares[row])
+        elif centre is None:
+            continue
+        yield number, place, step if centre is None else torch.where(centre.isnan(), step, centre)

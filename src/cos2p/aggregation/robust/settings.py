@@ -1,0 +1,46 @@
+"""The `[robust]` table of a recipe: what the server does about devices that lie."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cos2p.settings import Settings
+
+Combine = Literal["mean", "median", "trimmed", "geometric"]
+Suspicion = Literal["off", "weigh", "bench"]
+
+
+class RobustSettings(Settings):
+    """What the server does about devices that lie."""
+
+    bound: float = Field(
+        default=20.0,
+        ge=0,
+        description="Largest step of a segment, as a multiple of the median root mean square of the fleet's recent "
+        "updates of that kind of segment; longer ones are shortened to it. 2 to 3 if devices may lie. 0: none.",
+    )
+    combine: Combine = Field(
+        default="mean",
+        description="How the updates of a round become one step: `mean`, weighted as the method says; where three or "
+        "more hold a scalar, their `median`, `trimmed` mean or `geometric` median (row by row). All but `mean` keep a "
+        "round's updates in memory.",
+    )
+    trim: float = Field(default=0.25, gt=0, lt=0.5, description="`trimmed`: share left out at each end, at least one.")
+    suspicion: Suspicion = Field(
+        default="off",
+        description="`weigh`: a device whose updates keep pointing elsewhere than the others' counts less, down to "
+        "nothing; `bench`: one that counts for nothing `patience` times in a row gets no more tasks in this run.",
+    )
+    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    most_held: int = Field(
+        default=32,
+        ge=3,
+        description="Updates of a round that are kept; a round of more is judged and combined in groups of this many.",
+    )
+
+    @property
+    def holds(self) -> bool:
+        """Whether a round's updates are kept until it closes."""
+        return self.combine != "mean" or self.suspicion != "off"

@@ -1,0 +1,94 @@
+"""Devices of a group that are not alike: figures by distribution or from a trace, hours of the day, sessions.
+
+Everything is drawn from the run's seed and the device's name: the fleet is the same whoever asks, in whichever order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cos2p.devices.device import PRESETS, Device, device
+from cos2p.devices.settings import DeviceGroup
+from cos2p.devices.traces import Session, joined, read_sessions, read_trace
+from cos2p.seeding import numpy_rng
+from cos2p.units import parse_bytes, parse_rate
+
+DAY = 86_400.0
+FARTHEST = 3.0
+"""Deviations at which a drawn figure is cut off: no device is a thousand times slower than the median."""
+
+
+def group_devices(group: DeviceGroup, names: Sequence[str], seed: int, begins_at: str = "00:00") -> list[Device]:
+    """One device for each name. `begins_at`: the time of day at virtual second 0."""
+    rows = read_trace(group.trace) if group.trace else ()
+    order = numpy_rng(seed, "trace", group.trace, names[0]).permutation(len(rows)) if rows else np.empty(0, int)
+    made = []
+    for number, name in enumerate(names):
+        row = dict(rows[int(order[number % len(order)])]) if rows else {}
+        traced = str(row.pop("device", name))
+        changes = group.changes() | row
+        changes |= _spread(group, changes, numpy_rng(seed, "figures", name))
+        changes |= _presence(group, name, traced, seed, begins_at)
+        made.append(device(group.preset, name=name, **changes))
+    return made
+
+
+def _spread(group: DeviceGroup, changes: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """The figures that the group spreads, each multiplied by a log-normal factor with median 1."""
+    found: dict[str, Any] = {}
+    preset = PRESETS.get(group.preset)
+    for figure, sigma in group.spread.model_dump().items():
+        factor = math.exp(sigma * float(np.clip(rng.standard_normal(), -FARTHEST, FARTHEST)))
+        median = changes.get(figure, getattr(preset, figure, None))
+        if sigma and median is not None:
+            found[figure] = _plain(figure, median) * factor
+    if "memory" in found:
+        found["memory"] = max(1, round(found["memory"]))
+    return found
+
+
+def _plain(figure: str, value: Any) -> float:
+    return float(parse_bytes(value) if figure == "memory" else parse_rate(value) if figure in ("down", "up") else value)
+
+
+def _presence(group: DeviceGroup, name: str, traced: str, seed: int, begins_at: str) -> dict[str, Any]:
+    if group.sessions:
+        known = read_sessions(group.sessions)
+        names = sorted(known)
+        # A device that the file does not know has the sessions of one that it knows.
+        own = traced if traced in known else names[int(numpy_rng(seed, "sessions", name).integers(len(names)))]
+        return {"sessions": known[own], "session_period": group.sessions_period or None}
+    if not group.online:
+        return {}
+    shift = group.online_spread * 3600 * float(numpy_rng(seed, "hours", name).standard_normal())
+    return {"sessions": daily(group.online, begins_at, shift), "session_period": DAY}
+
+
+def daily(hours: Sequence[str], begins_at: str = "00:00", shift: float = 0.0) -> tuple[Session, ...]:
+    """Hours of the day as seconds from the run's beginning, later by `shift`; one that crosses the end of the day goes
+    on beyond it.
+
+    >>> daily(["22:00-07:00"], begins_at="12:00")
+    ((36000.0, 68400.0),)
+    """
+    found = []
+    for text in hours:
+        begin, end = (of_day(part) for part in text.split("-"))
+        length = (end - begin) % DAY or DAY
+        start = (begin - of_day(begins_at) + shift) % DAY
+        found.append((start, start + length))
+    return joined(found)
+
+
+def of_day(text: str) -> float:
+    """Seconds since midnight.
+
+    >>> of_day("07:30")
+    27000.0
+    """
+    hours, minutes = text.split(":")
+    return 3600.0 * int(hours) + 60.0 * int(minutes)

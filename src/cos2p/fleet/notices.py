@@ -1,0 +1,54 @@
+"""What the server's own process has to tell: a file in its kit, read by `fleet serve` and by the run that goes on.
+
+One line for each device and reason; the same one is told again after a while, not with every attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+AGAIN_SECONDS = 300.0
+_NAME = "notices.jsonl"
+
+REVOKED = "its kit was revoked"
+"""A reason that a run acts on: whoever holds the kit is cut off in the middle of it."""
+
+
+class Notices:
+    """The writer's end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _NAME
+        self._told: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, client: str, reason: str) -> None:
+        with self._lock:
+            now = time.time()
+            if now - self._told.get((client, reason), 0.0) < AGAIN_SECONDS:
+                return
+            self._told[client, reason] = now
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"at": now, "client": client, "reason": reason}) + "\n")
+
+
+class NoticeReader:
+    """What is new since the last look; of what was there before only what is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _NAME
+        self._offset = self._path.stat().st_size if self._path.exists() else 0
+
+    def read(self) -> list[tuple[str, str]]:
+        """(device, reason)."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            lines = file.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [(str(entry["client"]), str(entry["reason"])) for entry in map(json.loads, whole.splitlines())]

@@ -1,0 +1,166 @@
+"""A message's bytes, opened with care: a safetensors file whose header is read and checked before any tensor is made.
+
+    8 bytes: length of the header │ header: JSON │ tensors, one behind the other
+
+What the header says is compared with the bytes that are there: every type is known, every tensor is as long as its
+shape says, and together they cover all of the rest. Only then, and only for the tensors that are asked for, memory is
+taken.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cos2p import strict_json
+
+Buffer = bytes | mmap.mmap
+"""A message's bytes: in memory, or in a file that is mapped."""
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+HEADER_BYTES = 2**20
+"""Longest header of an update whose task is not known."""
+
+TASK_HEADER_BYTES = 100 * 2**20
+"""Longest header of a task; safetensors' own limit."""
+
+BYTES_PER_VALUE = 3
+"""No value of a header takes less, so a header of n bytes holds at most n / 3 of them."""
+
+AXES = 8
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a header says of one tensor; begin and end are counted from the first tensor's first byte."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @classmethod
+    def parse(cls, name: str, values: Any) -> Entry:
+        if not isinstance(values, dict) or values.keys() != {"dtype", "shape", "data_offsets"}:
+            raise ValueError(f"tensor {_short(name)} has no dtype, shape and data_offsets")
+        dtype, shape, offsets = values["dtype"], values["shape"], values["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            raise ValueError(f"tensor {_short(name)} is of an unknown type")
+        if not (_counts(shape) and len(shape) <= AXES):
+            raise ValueError(f"tensor {_short(name)} has no shape")
+        if not (_counts(offsets) and len(offsets) == 2):
+            raise ValueError(f"tensor {_short(name)} lies nowhere")
+        entry = cls(DTYPES[dtype], tuple(shape), *offsets)
+        if entry.end - entry.begin != math.prod(entry.shape) * entry.dtype.itemsize:
+            raise ValueError(f"tensor {_short(name)} is not as long as its shape says")
+        return entry
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """An opened message: what it says, and where its tensors lie."""
+
+    meta: dict[str, Any]
+    """The message's own header."""
+    entries: Mapping[str, Entry]
+    """By name, sorted: sums over tensors must not depend on the order in which they came."""
+    _data: Buffer
+    _start: int
+    """Where the tensors' bytes begin."""
+
+    @classmethod
+    def open(cls, data: Buffer, header_bytes: int = HEADER_BYTES, values: int | None = None) -> Envelope:
+        """ValueError for anything that is not a message with a header of at most so many bytes and values."""
+        size = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or size > len(data) - 8:
+            raise ValueError(f"{len(data)} bytes with a header of {size}: truncated")
+        if size > header_bytes:
+            raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
+        most = size // BYTES_PER_VALUE if values is None else values
+        header = _object(strict_json.loads(data[8 : 8 + size], most), "header")
+        meta = _object(header.pop("__metadata__", None), "metadata")
+        if not isinstance(meta.get("cos2p"), str):
+            raise ValueError("metadata of something else")
+        own = _object(strict_json.loads(meta["cos2p"], most), "metadata")
+        entries = {name: Entry.parse(name, header[name]) for name in sorted(header)}
+        _check_cover(entries, len(data) - 8 - size)
+        return cls(own, entries, data, 8 + size)
+
+    def tensor(self, name: str) -> Tensor:
+        """In memory of its own: at any address of a message, kernels on it might round differently every time.
+
+        Of a mapped file it stays there, so that only what is looked at is read.
+        """
+        entry = self.entries[name]
+        if entry.begin == entry.end:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        start, size = self._start + entry.begin, entry.end - entry.begin
+        if isinstance(self._data, mmap.mmap) and start % entry.dtype.itemsize == 0:
+            count = size // entry.dtype.itemsize
+            return torch.frombuffer(self._data, dtype=entry.dtype, count=count, offset=start).view(entry.shape)
+        room = torch.empty(size, dtype=torch.uint8)
+        room.numpy()[:] = np.frombuffer(self._data, dtype=np.uint8, count=size, offset=start)
+        return room.view(entry.dtype).view(entry.shape)
+
+    def parts(self, *labels: str) -> dict[str, list[str]]:
+        """Names without their part's label, by part; ValueError for a tensor of another part."""
+        found: dict[str, list[str]] = {label: [] for label in labels}
+        for key in self.entries:
+            label, _, name = key.partition("/")
+            if label not in found or not name:
+                raise ValueError(f"tensor {_short(key)} belongs to no part of the message")
+            found[label].append(name)
+        return found
+
+
+def _check_cover(entries: Mapping[str, Entry], size: int) -> None:
+    """All bytes belong to exactly one tensor."""
+    place = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != place:
+            raise ValueError(f"byte {place} of the tensors belongs to none, or to two")
+        place = entry.end
+    if place != size:
+        raise ValueError(f"{size} bytes of tensors, the header tells of {place}")
+
+
+def _counts(values: Any) -> bool:
+    """A list of whole numbers from 0 on."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not an object")
+    return value
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 80 else f"{name[:80]}...")

@@ -1,0 +1,90 @@
+"""`attack`: what a lying device does to a recipe's model, and what each defence is worth. Rows are only data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from cos2p.errors import ConfigError
+from cos2p.studies.cell_outcome import CellOutcomes, Execute
+from cos2p.studies.grid import Base, Row, make_grid
+from cos2p.studies.report import Report
+from cos2p.studies.tables import differences_table, results_table
+
+HONEST = "honest"
+ATTACKS = (HONEST, "flip", "scale", "noise", "constant", "little", "zero")
+DEFENCES: dict[str, tuple[str, ...]] = {
+    "none": ("robust.bound=0", "robust.combine=mean", "robust.suspicion=off"),
+    "default": (),
+    "bound": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=off"),
+    "standing": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=bench"),
+    "median": ("robust.bound=2", "robust.combine=median", "robust.suspicion=off"),
+    "trimmed": ("robust.bound=2", "robust.combine=trimmed", "robust.suspicion=off"),
+    "geometric": ("robust.bound=2", "robust.combine=geometric", "robust.suspicion=off"),
+}
+"""By name, as changes to a recipe; `default` is the recipe's own [robust]."""
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """What is asked for."""
+
+    base: Base
+    attacks: tuple[str, ...]
+    defences: tuple[str, ...]
+    seeds: tuple[int, ...]
+    command: str
+    liars: int = 1
+
+
+def chosen(option: str, wanted: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Names with commas, or `all`.
+
+    >>> chosen("--defences", "none,median", tuple(DEFENCES))
+    ('none', 'median')
+    """
+    names = tuple(known) if wanted == "all" else tuple(part.strip() for part in wanted.split(",") if part.strip())
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigError(f"{option} {wanted!r}: there is no {(*unknown, wanted)[0]!r}; known: all, {', '.join(known)}")
+    return names
+
+
+def attack_rows(attacks: Sequence[str], defences: Sequence[str], liars: int = 1) -> list[Row]:
+    """Every attack against every defence; the first row, that all are measured by, is honest."""
+    rows = []
+    for attack, defence in product(dict.fromkeys((HONEST, *attacks)), defences):
+        lies = () if attack == HONEST else (f"attack.kind={attack}", f"attack.count={liars}")
+        rows.append(
+            Row(
+                key=f"{attack}+{defence}",
+                title=f"{attack}, {defence}",
+                changes=(*DEFENCES[defence], *lies),
+                facts={"attack": attack, "defence": defence},
+            )
+        )
+    return rows
+
+
+def attack(plan: Attacks, execute: Execute, write: Callable[[Report], None]) -> Report:
+    """Run every row with every seed. `write` gets the report again whenever a cell is done."""
+    plan = replace(plan, base=plan.base.checked())
+    rows = attack_rows(plan.attacks, plan.defences, plan.liars)
+    grid = make_grid(plan.base, rows, plan.seeds)
+
+    def report(outcomes: CellOutcomes) -> Report:
+        results = results_table("results", "Attack × defence", grid, outcomes)
+        against = f"Differences to {results.line(rows[0].key).title}"
+        return Report(
+            kind="attack",
+            title=f"{grid.cells[0].recipe.name}: {plan.liars} lying device{'s' if plan.liars > 1 else ''}",
+            recipe=plan.base.recipe,
+            command=plan.command,
+            updates=plan.base.updates or 0,
+            grid=grid,
+            outcomes=outcomes,
+            tables=(results, differences_table("differences", against, results, rows[0].key)),
+        )
+
+    return report(execute(grid.cells, lambda so_far: write(report(so_far))))

@@ -1,0 +1,156 @@
+"""Lying devices against a server whose honest ones all send about the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.messages import Order, Update
+from cos2p.methods import build_method, make_trainer
+from cos2p.models.layout import Weights
+from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.server import Server
+from cos2p.seeding import torch_rng
+from tests.runtime.played import join_all, notes, restored, sent, snapshot, trained_spec
+from tests.submodel.strategies import random_weights
+from tests.tiny import VIT, context, same
+
+Lie = Callable[[Weights], Weights]
+LIAR = "pi-4"
+
+
+def flip(delta: Weights) -> Weights:
+    return {name: -tensor for name, tensor in delta.items()}
+
+
+def constant(delta: Weights) -> Weights:
+    return {name: torch.full_like(tensor, 9.9) for name, tensor in delta.items()}
+
+
+def noise(delta: Weights) -> Weights:
+    return {n: 0.1 * torch.randn(t.shape, generator=torch_rng(1, "noise", n)) for n, t in delta.items()}
+
+
+def fleet(method: str = "fedavg", **robust: Any) -> Server:
+    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50), robust=RobustSettings(**robust))
+    server = Server(house, build_method({"name": method}, house), random_weights(VIT, 0))
+    join_all(server)
+    return server
+
+
+def honest(order: Order) -> Update:
+    """All pull the same way, each with noise of its own."""
+    spec = trained_spec(order)
+    delta = {}
+    for name, shape in make_trainer(VIT, order).answer(spec).items():
+        common = torch.randn(shape, generator=torch_rng(0, "common", name, order.version))
+        own = torch.randn(shape, generator=torch_rng(0, "own", name, order.client, order.version))
+        delta[name] = 0.01 * (common + own)
+    return Update(order.client, order.task, order.version, spec, delta, 10)
+
+
+def play(server: Server, lie: Lie, rounds: int = 1) -> list[Any]:
+    """Rounds in which one device lies. Returns all effects."""
+    told = []
+    for _ in range(rounds):
+        for order in sorted(server.orders.values(), key=lambda order: order.client):
+            update = honest(order)
+            if order.client == LIAR:
+                update = replace(update, delta=lie(update.delta))
+            told += server.receive(order.client, update)
+    return told
+
+
+def moved(server: Server, before: Weights) -> torch.Tensor:
+    return torch.cat([(before[name] - tensor).flatten() for name, tensor in server.weights.items()])
+
+
+METHODS = ("fedavg", "fedbuff", "ramfed", "heterofl", "fedavg-platon", "fedavg-adavit", "cos2p-sync")
+"""One of every kind of merge."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("lie", [flip, constant])
+def test_a_liar_hardly_matters_where_it_is_judged(method: str, lie: Lie) -> None:
+    """The model goes where it goes without a lie, by a cosine of 0.85 and about as far; with every merge."""
+    straight, attacked = fleet(method, bound=0), fleet(method, bound=2, suspicion="weigh")
+    before = dict(straight.weights)
+    play(straight, lambda delta: delta)
+    play(attacked, lie)
+    a, b = moved(straight, before), moved(attacked, dict(before))
+    assert float(torch.cosine_similarity(a, b, dim=0)) > 0.85
+    assert float(b.norm()) < 1.5 * float(a.norm())
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed", "geometric"])
+@pytest.mark.parametrize("lie", [flip, constant, noise])
+def test_a_majority_outvotes_a_liar(rule: str, lie: Lie) -> None:
+    straight, attacked = fleet(bound=0), fleet(bound=0, combine=rule)
+    before = dict(straight.weights)
+    play(straight, lambda delta: delta)
+    play(attacked, lie)
+    a, b = moved(straight, before), moved(attacked, dict(before))
+    assert float(torch.cosine_similarity(a, b, dim=0)) > 0.8
+    assert float(b.norm()) < 2 * float(a.norm())
+
+
+def test_a_first_round_is_bounded_by_its_own_median() -> None:
+    server = fleet(bound=2)
+    before = dict(server.weights)
+    play(server, constant)
+    assert float(moved(server, before).abs().max()) < 0.1
+
+
+def test_without_a_liar_the_default_changes_no_bit() -> None:
+    plain, guarded = fleet("cos2p-sync", bound=0), fleet("cos2p-sync")
+    for server in (plain, guarded):
+        play(server, lambda delta: delta, rounds=2)
+    assert same(plain.weights, guarded.weights)
+
+
+def test_a_liar_is_told_of_and_benched_for_good_if_the_recipe_says_so() -> None:
+    server = fleet(bound=2, suspicion="bench", patience=3)
+    effects = play(server, flip, rounds=4)
+    doubted = notes(effects, "doubted")
+    assert {note["client"] for note in doubted} == {LIAR}
+    assert doubted[0]["trust"] == 0.0
+    assert doubted[0]["agreement"] < -0.2
+    assert [note["client"] for note in notes(effects, "benched")] == [LIAR]
+    again = server.handle(ClientJoined(LIAR))
+    assert sent(again) == []
+    assert "pointed elsewhere" in notes(again, "benched")[0]["reason"]
+
+
+def test_nobody_is_doubted_where_nobody_lies() -> None:
+    assert notes(play(fleet(suspicion="weigh"), lambda delta: delta, rounds=4), "doubted") == []
+
+
+@pytest.mark.parametrize("robust", [{"bound": 2, "suspicion": "weigh"}, {"combine": "median"}, {}])
+def test_a_restart_in_the_middle_of_a_round_changes_nothing(robust: dict[str, Any]) -> None:
+    straight = fleet("cos2p-sync", **robust)
+    play(straight, flip)
+    orders = sorted(straight.orders.values(), key=lambda order: order.client)
+    for order in orders[:3]:
+        straight.receive(order.client, honest(order))
+    broken = restored(straight, fresh=fleet("cos2p-sync", **robust))
+    for server in (straight, broken):
+        for order in orders[3:]:
+            server.receive(order.client, honest(order))
+        play(server, flip)
+    assert same(straight.weights, broken.weights)
+    assert snapshot(straight)[0] == snapshot(broken)[0]
+
+
+def test_no_more_updates_are_kept_than_the_recipe_says() -> None:
+    server = fleet(combine="median", most_held=3)
+    most = 0
+    for order in sorted(server.orders.values(), key=lambda order: order.client):
+        server.receive(order.client, honest(order))
+        most = max(most, len(server.guard.state()[0]["held"]))
+    assert most < 3
+    assert server.coordinator.version == 1

@@ -1,0 +1,60 @@
+"""A device with a valid certificate that answers with anything but an update: it is refused, named and benched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cos2p.errors import RecipeError
+from cos2p.fleet.server.driver import refuse_attack
+from cos2p.fleet.server.inbox import Answered, measured_numbers
+from cos2p.fleet.wire import BadFrame, unpack
+from tests.fleet.bench import Bench
+from tests.fleet.lab import small_recipe
+from tests.fuzz.mutations import joined, split
+
+
+def test_the_others_go_on_and_the_run_ends_well(tmp_path: Path) -> None:
+    """A shape that no memory holds, five times; the other device does all three rounds."""
+    bench = Bench(tmp_path, small_recipe(2, rounds=3, schedule__t_clk=0.0, schedule__max_failures=2))
+    bench.start()
+    try:
+        bench.join("dev-1")
+        bench.join("dev-2")
+        for _ in range(2):
+            header, meta, body = split(bench.train("dev-1").to_bytes())
+            name = next(name for name in header if name.startswith("d/"))
+            header[name]["shape"] = [2**50, 2**50, 0]
+            data, task = joined(header, meta, body), str(meta["task"])
+            bench.offers.pop("dev-1", None)
+            numbers = {"peak": "much", "more": [[]], "seconds": 1e400}
+            bench.driver.answered(Answered("dev-1", task, bench.push("dev-1", task, data), numbers=numbers))
+            bench.wait(lambda task=task: [e for e in bench.events("refused", "dev-1") if e["task"] == task])
+        (benched,) = bench.wait(lambda: bench.events("benched"))
+        assert benched["client"] == "dev-1"
+        assert "not as long as its shape says" in benched["reason"]
+        while bench.driver.finished is None:
+            bench.answer("dev-2")
+            bench.wait(lambda: bench.driver.finished or "dev-2" in bench.offers)
+        assert bench.driver.finished == "rounds"
+    finally:
+        bench.stop()
+
+
+@pytest.mark.parametrize("head", [b"[" * 100_000, b'{"a":' * 50_000, b'{"size": ' + b"9" * 5000 + b"}"])
+def test_a_frame_that_is_nested_for_ever_is_no_frame(head: bytes) -> None:
+    with pytest.raises(BadFrame):
+        unpack(len(head).to_bytes(4, "big") + head)
+
+
+def test_what_a_device_measured_is_a_few_numbers() -> None:
+    told = {"peak": 5, "x" * 41: 1, "a": True, "b": "c", "d": 10**40, "e": float("inf"), 7: 1}
+    assert measured_numbers(told) == {"peak": 5}
+    assert measured_numbers([1]) is None
+    assert len(measured_numbers({str(i): i for i in range(1000)}) or {}) == 32
+
+
+def test_a_fleet_is_not_told_to_lie() -> None:
+    with pytest.raises(RecipeError, match="only simulations let devices lie"):
+        refuse_attack(small_recipe(2, attack__kind="flip"))

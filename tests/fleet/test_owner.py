@@ -1,0 +1,207 @@
+"""What a device refuses in its owner's name, what it may spend, and what of its troubles leaves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cos2p.errors
+from cos2p.data import paths
+from cos2p.errors import ConfigError, Cos2pError, DataError, OwnerRefused
+from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend
+from cos2p.fleet.device.shards import own_shard
+from cos2p.fleet.device.spending import Spending
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import build_world
+from tests.fleet.lab import small_recipe
+
+CONFIG = build_world(small_recipe(1)).config
+CLASSES = [str(n) for n in range(10)]
+
+
+def recipe_for(train: str, **changes: object) -> Recipe:
+    plain = {"data__source": "npz", "data__train": train, "data__train_samples": 0, "data__test_samples": 0}
+    return small_recipe(1, **(plain | changes))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A device's folder, and secrets around it."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    images, labels = np.zeros((60, 8, 8), np.uint8), np.arange(60) % 10
+    np.savez(folder / "train.npz", image=images, label=labels)
+    np.savez(folder / "odd.npz", patient=images, diagnosis=labels)
+    np.savez(tmp_path / "secret.npz", image=images, label=labels)
+    (folder / "link.npz").symlink_to(tmp_path / "secret.npz")
+    (folder / "up").symlink_to(tmp_path)
+    monkeypatch.setenv("CANARY", str(tmp_path / "secret.npz"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "train", ["${CANARY}", "$CANARY", "~/secret.npz", "../secret.npz", "/SECRET", "link.npz", "up/secret.npz",
+              "link*.npz", "sub/../../secret.npz"],
+)  # fmt: skip
+def test_no_name_of_a_recipe_leads_out_of_the_folder(own: Path, train: str) -> None:
+    train = train.replace("/SECRET", str(own.parent / "secret.npz"))
+    source = {"data__source": "parquet"} if "*" in train else {}
+    with paths.confined_to(own), pytest.raises(OwnerRefused) as caught:
+        own_shard(recipe_for(train, **source), str(own), CLASSES, CONFIG)
+    told = outward(caught.value)
+    assert told.startswith("owner: ")
+    for secret in (str(own.parent), "secret", "CANARY", "link"):
+        assert secret not in told
+    assert len(own_shard(recipe_for("train.npz"), str(own), CLASSES, CONFIG).train) == 48  # what is inside is read
+
+
+def test_a_tokenizer_and_class_names_are_looked_up_inside_too(own: Path) -> None:
+    (own / "texts.csv").write_text("text,label\n" + "\n".join(f"word {n},{n % 10}" for n in range(60)))
+    texts = {"data__source": "csv", "data__text_column": "text", "model__size": "bert-nano"}
+    for changes in (
+        {"data__tokenizer": str(own.parent)},
+        {"model__pretrained": str(own.parent)},
+        {"model__pretrained": "someone/model"},  # would be fetched
+        {"data__classes": "../secret.npz"},
+    ):
+        recipe = recipe_for("texts.csv", **texts, **changes)
+        with paths.confined_to(own), pytest.raises((OwnerRefused, DataError)) as caught:
+            own_shard(recipe, str(own), CLASSES, CONFIG)
+        assert "no data at" in str(caught.value) or isinstance(caught.value, OwnerRefused)
+
+
+def test_links_inside_an_image_folder_do_not_lead_out(tmp_path: Path) -> None:
+    from PIL import Image
+
+    own, outside = tmp_path / "own", tmp_path / "outside"
+    for folder in (own / "a", own / "b", outside):
+        folder.mkdir(parents=True)
+        Image.new("L", (8, 8)).save(folder / "1.png")
+    recipe = small_recipe(1, data__source="folder", data__path="x", data__train_samples=0, data__test_samples=0)
+    (own / "a" / "2.png").symlink_to(outside / "1.png")
+    with paths.confined_to(own), pytest.raises(OwnerRefused):
+        own_shard(recipe, str(own), ["a", "b"], CONFIG)
+    (own / "a" / "2.png").unlink()
+    (own / "c").symlink_to(outside)
+    with paths.confined_to(own), pytest.raises(OwnerRefused):
+        own_shard(recipe, str(own), ["a", "b", "c"], CONFIG)
+
+
+# ---------------------------------------------------------------- what leaves
+
+
+@given(st.sampled_from([k for k in vars(cos2p.errors).values() if isinstance(k, type) and issubclass(k, Cos2pError)]),
+       st.text(min_size=3))  # fmt: skip
+def test_no_word_of_an_error_leaves(kind: type[Cos2pError], secret: str) -> None:
+    marked = f"<<{secret}>>"
+    assert marked not in outward(kind(f"/home/{marked}/patients.csv has no column {marked}"))
+
+
+def test_counts_leave(own: Path) -> None:
+    with paths.confined_to(own), pytest.raises(DataError) as caught:
+        own_shard(recipe_for("train.npz"), str(own), ["one", "two"], CONFIG)
+    assert outward(caught.value) == (
+        "data: its data cannot be used for this run (classes that the run does not know: 10); its own log says more"
+    )
+    with paths.confined_to(own), pytest.raises(DataError, match="patient") as caught:
+        own_shard(recipe_for("odd.npz"), str(own), CLASSES, CONFIG)
+    assert outward(caught.value) == "data: its data cannot be used for this run; its own log says more"
+    assert outward(OSError(28, "No space left", "/home/ann")).startswith("disk: ")
+    assert outward(ValueError("secret")) == "error: it went wrong; its own log says more"
+
+
+# ---------------------------------------------------------------- the owner's file
+
+
+def owner(tmp_path: Path, text: str) -> OwnerFile:
+    (tmp_path / "owner.toml").write_text(text)
+    return OwnerFile.read(tmp_path)
+
+
+def test_the_file_that_kits_bring_allows_what_no_file_allows(tmp_path: Path) -> None:
+    assert owner(tmp_path, TEMPLATE) == OwnerFile() == OwnerFile.read(tmp_path / "none")
+    text = "\n".join(line.removeprefix("# ") for line in TEMPLATE.splitlines() if not line.startswith("# What"))
+    read = owner(tmp_path, text)  # every line that is commented out is one that works
+    assert read.spend == Spend(memory=2 * 2**30, disk=10**9, seconds_per_day=3600, bytes_per_day=2 * 10**9)
+    assert read.accept.methods == ("cos2p",)
+    assert read.send.report == "none"
+
+
+def test_mistakes_in_it_are_named(tmp_path: Path) -> None:
+    for text, words in (("[spend]\nmemory = 'x'", "spend.memory"), ("[spnd]", "spnd: there is no such field"),
+                        ("[", "not valid TOML")):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            owner(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ('[accept]\nmethods = ["fedavg"]', "method.name = 'cos2p'"),
+        ('[accept.fields]\n"training.epochs" = {max = 0}', "training.epochs = 1"),
+        ('[accept.fields]\n"data.source" = ["csv"]', "data.source = 'digits'"),
+        ('[accept.fields]\n"fleet.reports" = "full"', "fleet.reports = 'minimal'"),
+        ('[accept.fields]\n"fleet.devices.0.batch" = {max = 15}', "fleet.devices.0.batch = 16"),
+        ('[accept]\nmethods = ["cos2p"]\n[accept.fields]\n"training.epochs" = {min = 1, max = 1}', ""),
+    ],
+)
+def test_a_run_is_refused_by_the_field(tmp_path: Path, rule: str, refused: str) -> None:
+    values, word = small_recipe(1).model_dump(mode="json"), owner(tmp_path, rule)
+    if not refused:
+        word.check_recipe(values)
+        return
+    with pytest.raises(OwnerRefused) as caught:
+        word.check_recipe(values)
+    assert outward(caught.value).startswith(
+        f"owner: its owner has not allowed what the run asks ({refused} is not accepted)"
+    )
+
+
+def test_a_task_may_not_ask_for_more_than_the_recipe_said(tmp_path: Path) -> None:
+    word = owner(tmp_path, '[accept.fields]\n"training.epochs" = {max = 2}')
+    word.check_order({"epochs": 2})
+    word.check_order({"local": {"epochs": 2}})
+    for settings in ({"epochs": 3}, {"local": {"epochs": 3}}):
+        with pytest.raises(OwnerRefused, match=r"training\.epochs = 3, in a task"):
+            word.check_order(settings)
+
+
+def test_the_smaller_memory_counts(tmp_path: Path) -> None:
+    word = owner(tmp_path, '[spend]\nmemory = "1GB"')
+    assert [word.smaller_memory(m) for m in (0, 5, 2 * 10**9)] == [10**9, 5, 10**9]
+    assert OwnerFile().smaller_memory(0) == 0
+
+
+def test_a_day_has_so_many_seconds_and_bytes(tmp_path: Path) -> None:
+    day = ["2026-01-01"]
+    account = Spending(tmp_path, Spend(seconds_per_day=10, bytes_per_day=1000, disk=500), lambda: day[0])
+    account.add(seconds=4.0, size=600)
+    account = Spending(tmp_path, account.limits, lambda: day[0])  # a restart forgets nothing
+    assert account.seconds_left() == 6.0
+    account.check_transfer(400)
+    with pytest.raises(OwnerRefused, match=r"bytes_per_day: 600 B \+ 401 B of 1.00 kB"):
+        account.check_transfer(401)
+    with pytest.raises(OwnerRefused, match="disk"):
+        account.check_disk(501)
+    account.add(seconds=7.0)
+    with pytest.raises(OwnerRefused, match="seconds_per_day: all 10 are used"):
+        account.check_seconds()
+    day[0] = "2026-01-02"
+    account.check_seconds()
+    account.check_transfer(1000)
+
+
+def test_an_account_that_is_broken_is_no_way_round_the_limits(tmp_path: Path) -> None:
+    (tmp_path / "spent.json").write_text("{")
+    with pytest.raises(OwnerRefused, match="delete it"):
+        Spending(tmp_path, Spend(bytes_per_day=5)).check_transfer(1)
+    (tmp_path / "spent.json").write_text(json.dumps({"day": "x"}))
+    with pytest.raises(OwnerRefused):
+        Spending(tmp_path, Spend(seconds_per_day=5)).check_seconds()

@@ -1,0 +1,51 @@
+"""Whatever a device sends, the server neither stumbles nor takes harm. `make fuzz` is the long form."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.arena import arena, arenas, attempt, play
+from tests.fuzz.mutations import bombs
+
+TITLES = list(arenas())
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_what_an_honest_device_sends_is_merged(title: str) -> None:
+    verdict = play(arena(title), arena(title).honest)
+    assert (verdict.fate, verdict.harm) == ("merged", "")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(TITLES), st.integers(0, 10**9))
+def test_no_mutated_update_breaks_a_server_or_its_model(title: str, seed: int) -> None:
+    how, verdict = attempt(title, seed)
+    assert not verdict.harm, how
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(TITLES), st.binary(max_size=400))
+def test_any_bytes_are_refused(title: str, data: bytes) -> None:
+    assert play(arena(title), data).fate == "refused"
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("title", ["cos2p 0", "fedmezo 0"])
+def test_a_few_bytes_do_not_become_many(title: str, seed: int) -> None:
+    """At most three times the update, and a little for the server that looks at it."""
+    place, rng = arena(title), random.Random(seed)
+    data = bombs(place.honest, rng)
+    play(place, place.honest)  # what is made once and kept
+    tracemalloc.start()
+    try:
+        verdict = play(place, data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert verdict.fate == "refused"
+    assert peak < 3 * len(data) + 2**20
