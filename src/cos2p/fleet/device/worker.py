@@ -172,7 +172,7 @@ class _Device:
         if not limit:
             return
         unfinished = file.with_suffix(".part")
-        with suppress(OSError, RuntimeError, MemoryError, TrainingError):
+        with suppress(OSError, RuntimeError, MemoryError, Cos2pError):
             file.parent.mkdir(exist_ok=True)
             if trainer.keep_personal(unfinished, limit, own_facts(self.setup.recipe, self.setup.classes)):
                 unfinished.replace(file)
