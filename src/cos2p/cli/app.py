@@ -16,6 +16,7 @@ from cos2p.cli import (
     export,
     fleet,
     frontier,
+    new,
     predict,
     profile,
     recipes,
@@ -79,6 +80,7 @@ def everywhere(
     ctx.obj = OutputMode(quiet, verbose, json)
 
 
+app.command("new", epilog=EXIT_CODES)(new.new)
 app.command("run", epilog=EXIT_CODES)(run.run)
 app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
