@@ -22,6 +22,7 @@ from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, merged_tables, problems
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.settings import TrainingSettings
 
 
@@ -75,6 +76,12 @@ class Recipe(Settings):
         recipe = cls.model_validate(dict(values))
         filled = {"name": recipe.method["name"], **method_settings(recipe.method).model_dump(mode="json")}
         return recipe.model_copy(update={"method": filled})
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """`training.embeddings`, or whole tables where the method's devices cannot do with rows."""
+        chosen = self.training.embeddings
+        return chosen if chosen in method_class(self.method["name"]).embeddings else "whole"
 
     @classmethod
     def load(cls, name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> Recipe:
