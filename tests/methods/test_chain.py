@@ -77,9 +77,8 @@ def test_after_a_stage_what_is_below_stays_bitwise() -> None:
     assert not torch.equal(fleet.server.weights["blocks.1.q.weight"], middle["blocks.1.q.weight"])
 
 
-@pytest.mark.parametrize("form", ["exit", "thin"])
-def test_with_one_stage_it_is_fedavg(form: str) -> None:
-    whole = Fleet(digits_house(rounds=2), {"name": "chain", "embeddings": True, "form": form}).run()
+def test_with_one_stage_it_is_fedavg() -> None:
+    whole = Fleet(digits_house(rounds=2), {"name": "chain", "embeddings": True}).run()
     assert same(whole.server.weights, Fleet(digits_house(rounds=2), {"name": "fedavg"}).run().server.weights)
 
 

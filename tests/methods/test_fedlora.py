@@ -48,7 +48,7 @@ def test_a_whole_run_leaves_the_base_as_it_was(form: str) -> None:
     assert bool(moved) == (form != "probe")
 
 
-@pytest.mark.parametrize("form", ["hlora", "ffa", "semi-asynchronous"])
+@pytest.mark.parametrize("form", ["ffa", "semi-asynchronous"])
 def test_a_restart_changes_nothing(form: str, tmp_path: Path) -> None:
     check_a_restart_changes_nothing(FORMS[form], tmp_path)
 

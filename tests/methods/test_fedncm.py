@@ -39,7 +39,7 @@ def test_told_again_it_says_the_same_and_nothing_else_moves() -> None:
     assert same({n: thrice.server.weights[n] for n in others}, {n: once.start[n] for n in others})
 
 
-@pytest.mark.parametrize("name", ["fedlora", "fedra", "fedepth", "probe", "chain"])
+@pytest.mark.parametrize("name", ["fedlora", "chain"])
 def test_other_methods_start_from_it(name: str) -> None:
     given = {"name": name, "lr_factor": 1.0}
     fleet = Fleet(digits_house(updates=6), {**given, "start": "means"}).run()

@@ -43,7 +43,10 @@ def logits(config: ModelConfig, weights: Weights, inputs: torch.Tensor) -> torch
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit", "llama"))],  # 3 s each
+)
 def test_peft_gives_the_logits_of_the_merged_model(name: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed (pip install cos2p[peft])")
     transformers: Any = pytest.importorskip("transformers")
