@@ -55,11 +55,19 @@ def test_nothing_is_guessed_where_there_is_none(checkpoint: Path) -> None:
 
 
 def test_tokens_outside_the_checkpoints_table_are_refused_with_their_row(checkpoint: Path) -> None:
-    with pytest.raises(DataError, match=r"train\.csv: the text of row \d+ has the token \d+, but .* ends at 5"):
-        load(config("bytes"), 0, pretrained="model")
     (checkpoint / "config.json").write_text(json.dumps({"vocab_size": 5}))
     with pytest.raises(DataError, match=r"the text of row [13579] has the token 5, .* table ends at 4"):
         load(config(), 0, pretrained="model")
+    (checkpoint / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"train\.csv: the text of row \d+ has the token \d+, but .* ends at 4"):
+        load(config("bytes"), 0, pretrained="model")
+
+
+def test_another_tokenizer_than_the_checkpoints_is_refused_even_if_its_ids_are_in_the_table(checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text(json.dumps({"vocab_size": 1000}))
+    with pytest.raises(DataError, match=r"data\.tokenizer 'bytes' reads texts otherwise than model/tokenizer\.json"):
+        load(config("bytes"), 0, pretrained="model")
+    assert load(config("model"), 0, pretrained="model").train.vocabulary == 6  # the same one by its name
 
 
 def test_what_stands_around_a_text(checkpoint: Path) -> None:

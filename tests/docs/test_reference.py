@@ -45,6 +45,8 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "training.savings",
         "schedule",
         "privacy",
+        "robust",
+        "attack",
         "run",
         "method",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,9 +23,19 @@ from cos2p.fleet.nvflare.provisioning import settle
 PLAN = FleetPlan.model_validate({"server": {"port": 8102}, "devices": [{"name": "pi-1"}, {"name": "pi-2"}]})
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kits of a fleet; keys take a second to make."""
+    folder = tmp_path_factory.mktemp("made")
+    provision(PLAN, folder)
+    return folder
+
+
 @pytest.fixture
-def kits(tmp_path: Path) -> dict[str, Kit]:
-    return {kit.name: kit for kit in provision(PLAN, tmp_path / "kits")}
+def kits(made: Path, tmp_path: Path) -> dict[str, Kit]:
+    shutil.copytree(made, tmp_path / "kits")
+    roles = {"server": "server", "admin": "admin", "pi-1": "device", "pi-2": "device"}
+    return {name: Kit.open(tmp_path / "kits" / name, role) for name, role in roles.items()}  # type: ignore[arg-type]
 
 
 def test_a_clock_that_is_off_is_named_before_tls_fails(kits: dict[str, Kit]) -> None:
@@ -61,9 +73,6 @@ def test_renewed_kits_have_new_keys_and_keep_what_the_owner_wrote(kits: dict[str
 
 
 def test_two_places_are_two_machines(kits: dict[str, Kit], tmp_path: Path) -> None:
-    import json
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(kits["pi-1"].folder, copy)
     told = []

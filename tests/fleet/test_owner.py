@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 import cos2p.errors
 from cos2p.data import paths
 from cos2p.errors import ConfigError, Cos2pError, DataError, OwnerRefused
+from cos2p.fleet.device.devicefile import remembered_file
 from cos2p.fleet.device.outward import outward
 from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend
 from cos2p.fleet.device.shards import own_shard
 from cos2p.fleet.device.spending import Spending
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import build_world
+from cos2p.training.shelf import Lacking, Shelf
 from tests.fleet.lab import small_recipe
 
 CONFIG = build_world(small_recipe(1)).config
@@ -92,6 +94,20 @@ def test_links_inside_an_image_folder_do_not_lead_out(tmp_path: Path) -> None:
     (own / "c").symlink_to(outside)
     with paths.confined_to(own), pytest.raises(OwnerRefused):
         own_shard(recipe, str(own), ["a", "b", "c"], CONFIG)
+
+
+@pytest.mark.parametrize("run", ["../../elsewhere", "/tmp/x", "a/b", "", ".", "a.b", "A b"])
+def test_no_name_of_a_run_leads_out_of_the_kit(tmp_path: Path, run: str) -> None:
+    with pytest.raises(OwnerRefused):
+        remembered_file(tmp_path, run)
+    assert remembered_file(tmp_path, "fashion-mini-0a1b2c3d").parent == tmp_path / "remembered"
+
+
+def test_no_name_of_a_part_leads_out_of_the_shelf(tmp_path: Path) -> None:
+    (tmp_path / "shelf").mkdir()
+    for name in ("../secret", "/etc/passwd", "a/b"):
+        with pytest.raises(Lacking):
+            Shelf(tmp_path / "shelf").get(name)
 
 
 # ---------------------------------------------------------------- what leaves

@@ -127,3 +127,14 @@ def test_troubles_are_counted() -> None:
     progress(event("refused", 1.0, client="pi-1", task="pi-1#0", reason="not finite"))
     progress(event("failed", 1.0, client="pi-1", task="pi-1#0", reason="nan"))
     assert progress.trouble_words() == "nobody late · refused 1 · failed 1"
+
+
+def test_a_large_fleet_is_told_by_its_kinds() -> None:
+    names = [f"pi-{number}" for number in range(1, 16)] + [f"orin-{number}" for number in range(1, 11)]
+    progress = Progress(Clock())
+    progress(event("started", rounds=4, devices={name: {"rate": 0.25} for name in names}))
+    progress(event("dispatched", 0.0, client="orin-1", task="orin-1#0", version=0, seconds={}))
+    progress(event("aggregated", 10.0, version=1))
+    for name in ("pi-1", "pi-2", "orin-2"):
+        progress(event("dispatched", 10.0, client=name, task=f"{name}#0", version=1, seconds={}))
+    assert progress.trouble_words() == "at work: pi 2 of 15, orin 2 of 10 (1 late)"

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from transformers import ViTForImageClassification, ViTImageProcessor
 
 from cos2p import ElasticTransformer, SubmodelSpec, extract
-from cos2p.data import Bundle
+from cos2p.data import Bundle, DataConfig, Examples
+from cos2p.data.instruction import tokenize_answers
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.run import run
@@ -32,6 +33,14 @@ def test_chance_and_the_most_frequent_class() -> None:
     assert classes.facts()["test"] == 40
     assert Classes().figures() == {"classes": [], "chance": None, "majority": None, "client_majority": None}
     assert Classes().facts() == {"classes": 0}
+
+
+def test_answers_have_a_most_frequent_one_and_no_chance() -> None:
+    config = DataConfig(source="csv", train="-", text_column="text", task="instruction", tokenizer="bytes")
+    tokens = tokenize_answers(["a"] * 4, ["yes"] * 3 + ["no"], config)
+    some = Examples(tokens.ids, torch.tensor([1, 1, 1, 0]), (), pad_id=0, vocabulary=259)
+    found = Classes.of(Bundle(some, some, some)).figures()
+    assert found == {"classes": [], "chance": None, "majority": 0.75, "client_majority": None}
 
 
 def test_the_exported_folder_says_how_images_are_prepared_and_what_the_classes_are_called(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def texts(folder: Path, count: int = 80, task: str = "classification", **trainin
         words = ["".join(rng.choices(LETTERS[label], k=4)) for _ in range(1 + number % 3)]
         lines.append(f"{' '.join(words)},{label}")
     (folder / "texts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    language = task == "language-modeling"
+    language = task != "classification"
     return {
         "name": "texts",
         "model": {"size": "llama-nano" if language else "bert-nano", "dim": 16, "depth": 2, "heads": 4, "mlp": 16}

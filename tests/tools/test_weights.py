@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
 from cos2p import SubmodelSpec
 from cos2p.models.hub import load_pretrained
+from cos2p.models.llama2c import load_llama2c
 from cos2p.models.transformer import ElasticTransformer
 from tools.weights import WEIGHTS, Package, default_folder, prepare
 
@@ -61,3 +63,26 @@ def test_smollm2_tells_a_story() -> None:
         for _ in range(6):
             ids.append(int(model(torch.tensor([ids]))[-1][0, -1].argmax()))
     assert tokenizer.decode(ids).startswith("Once upon a time, the city of")
+
+
+def test_stories_as_a_folder_are_the_model_and_its_tokenizer(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COS2P_DATA", str(data_folder))
+    folder = prepare("stories-260k", tmp_path)
+    config, values = load_pretrained(folder)
+    source = data_folder / "tinystories-llama-260k"
+    expected, original = load_llama2c(source / "stories260K.bin")
+    assert config.with_(pad_token=expected.pad_token) == expected
+    assert all(torch.equal(values[name], tensor) for name, tensor in original.items())
+    sentences = ["Once upon a time, there was a little girl.", "Sales rose by 13.5 % to EUR 2 mn .", "naïve 中"]
+    ours = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs = SentencePieceProcessor(model_file=str(source / "tok512.model"))
+    for text in sentences:
+        assert ours.encode(text).ids == [theirs.bos_id(), *theirs.encode(text)]
+
+
+def test_stories_need_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COS2P_DATA", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"stories-260k: no folder .*tinystories-llama-260k; set COS2P_DATA"):
+        prepare("stories-260k", tmp_path)

@@ -15,7 +15,7 @@ from cos2p.data.labels import encode_labels
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import Tokens, tokenize
-from cos2p.data.tokenizers import checkpoint_vocabulary, resolved
+from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
 
@@ -39,6 +39,8 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
         return read_bundle(config) if config.source == "bundle" else load_registered(config, seed)
     is_text = bool(config.text_column) or config.source == "text"
     config = resolved(config, pretrained) if is_text else config
+    if is_text and pretrained:
+        check_fits(config, pretrained)
     splits = _reader(config)(config)
     for raw in splits.named().values():
         if raw.count == 0:

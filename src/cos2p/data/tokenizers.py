@@ -17,6 +17,9 @@ from cos2p.errors import DataError
 BYTE_PAD, BYTE_START, BYTE_END, BYTE_FIRST = 0, 1, 2, 3
 BYTE_VOCABULARY = BYTE_FIRST + 256
 
+_PROBE = "The quick brown fox of 1867 jumps over thirteen lazy dogs, doesn't it?"
+"""Two tokenizers that agree on this are taken for the same."""
+
 _PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>")
 """Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
 
@@ -57,6 +60,22 @@ def resolved(config: DataConfig, pretrained: str) -> DataConfig:
     if config.tokenizer not in ("", "auto"):
         return config
     return config.model_copy(update={"tokenizer": find_tokenizer(pretrained) if pretrained else "bytes"})
+
+
+def check_fits(config: DataConfig, pretrained: str) -> None:
+    """DataError if the config names a tokenizer that reads a text otherwise than the one beside the checkpoint does.
+
+    Its ids may all be in the checkpoint's table, and yet each be another word: the model would train on nonsense.
+    """
+    own = Path(paths.checkpoint_folder(pretrained)) / "tokenizer.json"
+    if not own.is_file():
+        return
+    theirs = make_encoder(config.model_copy(update={"tokenizer": str(own)}))
+    if make_encoder(config).encode_piece(_PROBE) != theirs.encode_piece(_PROBE):
+        raise DataError(
+            f"data.tokenizer {config.tokenizer!r} reads texts otherwise than {own}, the tokenizer of the checkpoint; "
+            "set data.tokenizer = 'auto', or take a checkpoint that was trained with it"
+        )
 
 
 def checkpoint_vocabulary(pretrained: str) -> int | None:

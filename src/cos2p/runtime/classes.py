@@ -27,8 +27,9 @@ class Classes:
     def of(cls, bundle: Bundle, own: Iterable[Examples] = ()) -> Classes:
         """`own`: the test samples of each device."""
         samples = {"train": len(bundle.train), "validation": len(bundle.validation), "test": len(bundle.test)}
-        if not bundle.classes:
+        if not bundle.classes and not (bundle.test.answers and bundle.test.labels.ndim == 1):
             return cls(samples=samples)
+        # Answers that are names of classes have no chance, a model may answer anything; but a most frequent one.
         return cls(bundle.class_names, _majority([bundle.test]), _majority(own), samples)
 
     @property

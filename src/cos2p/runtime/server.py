@@ -230,7 +230,11 @@ class Server:
             check_decoded(decoded.delta, self._largest_rms())
         ready = self.guard.take(decoded, order.task, order.version)
         weight = self.merge.weigh(decoded, self.weights) if ready is None else self.merge.add(ready, self.weights)
-        self.method.accepted(order, update)
+        try:
+            self.method.accepted(order, update)
+        except Exception:
+            self.guard.drop(order.task)
+            raise
         self.shelves.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
             self.privacy.merged(order.client)

@@ -116,6 +116,8 @@ class Shelf:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
+        if Path(name).name != name:  # a task's word: it must not lead out of the shelf
+            raise Lacking("a frozen part is asked for by a name that no part has")
         return self.folder / (name + _SUFFIX)
 
 

@@ -33,7 +33,8 @@ class SubmodelTrainer(Trainer):
 
     def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
         deepest = replace(self.order.spec, exits=self.order.spec.exits[-1:])  # masks learn from it alone
-        model = self.load(deepest, self.task.weights, rescale=False)
+        candidates = {name: tensor.clone() for name, tensor in self.task.weights.items()}  # theirs may lie in a file
+        model = self.load(deepest, candidates, rescale=False)
         phase = self.settings.mask
         kinds = Trained(phase.heads, phase.units)
         masks = MaskTrainer(model, self.remembered, quotas, kinds, phase.lambda1, self.rng)

@@ -35,7 +35,7 @@ def private(config: ModelConfig, clip: float = 1.0, deviation: float = 0.0, deno
     return PrivateMerge(config, own, denominator, seeded, clip, deviation, clip_here=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=1, max_size=6), min_size=1, max_size=4), CLIPS
 )
@@ -49,7 +49,7 @@ def test_a_clipped_update_is_no_longer_than_c(values: list[list[float]], clip: f
         assert norm_of(short) == pytest.approx(clip, rel=1e-4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data(), configs, CLIPS, st.floats(1e-3, 1e6), st.integers(0, 9))
 def test_one_update_more_moves_the_sum_by_c_at_most(
     data: st.DataObject, config: ModelConfig, clip: float, scale: float, staleness: int

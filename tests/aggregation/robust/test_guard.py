@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods import build_method, make_trainer
 from cos2p.models.layout import Weights
@@ -124,6 +126,29 @@ def test_a_liar_is_told_of_and_benched_for_good_if_the_recipe_says_so() -> None:
     again = server.handle(ClientJoined(LIAR))
     assert sent(again) == []
     assert "pointed elsewhere" in notes(again, "benched")[0]["reason"]
+
+
+def test_an_update_that_the_method_stumbles_over_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = fleet(combine="median")
+
+    def stumble(*_: Any) -> None:
+        raise LookupError("masks")
+
+    monkeypatch.setattr(server.method, "accepted", stumble)
+    order = next(iter(server.orders.values()))
+    effects = server.receive(order.client, honest(order))
+    assert notes(effects, "refused")[0]["reason"] == "it cannot be merged: LookupError: masks"
+    assert server.guard.state()[0]["held"] == []
+
+
+def test_under_privacy_the_guard_stands_back() -> None:
+    private = PrivacySettings(noise="central", multiplier=1.0)
+    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, mu=1.0, redispatch="at-aggregation"), privacy=private)
+    made = Server(house, build_method({"name": "fedavg"}, house), random_weights(VIT, 0))
+    assert made.guard.bound is None
+    judged = replace(house, robust=RobustSettings(suspicion="weigh"))
+    with pytest.raises(ConfigError, match="with \\[privacy\\] leave both"):
+        Server(judged, build_method({"name": "fedavg"}, judged), random_weights(VIT, 0))
 
 
 def test_nobody_is_doubted_where_nobody_lies() -> None:

@@ -85,6 +85,10 @@ class Guard:
         self._held.append(Held(item, task, version, bounded=known))
         return None
 
+    def drop(self, task: str) -> None:
+        """The update of this task is refused after all."""
+        self._held = [held for held in self._held if held.task != task]
+
     def release(self, merge: Merge, current: Weights) -> tuple[list[Contribution], list[Doubt]]:
         """The round closes: what is to be added now, in the order in which it came, and what was doubted of it."""
         held, self._held = self._held, []

@@ -19,6 +19,8 @@ from cos2p.fleet.notices import NoticeReader
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
 
+DAY_SECONDS = 86400.0
+
 REJECTED = "registration rejected: "
 """As NVFlare's client writes it down."""
 
@@ -107,8 +109,13 @@ def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str]
         if warning := check_clock(machine.kit):
             say(warning)
         machine.start()
+        look = time.monotonic() + DAY_SECONDS
         while machine.running and not stopped():
             time.sleep(0.2)
+            if time.monotonic() > look:  # a process may run for months
+                look += DAY_SECONDS
+                if warning := check_clock(machine.kit):
+                    say(warning)
             for client, text in news.read():
                 say(f"{client}: {text}")
         if stopped() or (machine.kit.folder / "shutdown.fl").exists():

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, OwnerRefused
 
 NAME = "device.json"
+
+
+_RUN = re.compile(r"[a-z0-9][a-z0-9_-]{0,120}")
+
+
+def remembered_file(kit: Path, run: str) -> Path:
+    """Where a device keeps what it remembers of a run. The name is the server's: it must not lead anywhere else."""
+    if not _RUN.fullmatch(run):
+        message = f"{run!r} is no name of a run"
+        raise OwnerRefused(message, told="the name of the run leads out of the kit")
+    return kit / "remembered" / f"{run}.safetensors"
 
 
 @dataclass(frozen=True)

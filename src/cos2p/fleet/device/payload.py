@@ -31,7 +31,11 @@ _TYPES = {
 
 
 def read_task(path: Path) -> Task:
-    """The task in a safetensors file: trainable tensors in memory, those of the prefix mapped."""
+    """The task in a safetensors file: trainable tensors in memory, those of the prefix mapped.
+
+    Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them beside that part
+    would be more than the budget has.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         size = int.from_bytes(mapped[:8], "little")
         try:
@@ -40,12 +44,12 @@ def read_task(path: Path) -> Task:
         except (ValueError, KeyError, TypeError) as error:
             raise TrainingError(f"the task that came cannot be read: {error!r}") from None
     view = _map(path)
-    parts: dict[str, Weights] = {"w": {}, "p": {}}
+    order, parts = Order.from_dict(meta), dict[str, Weights](w={}, p={})
     for key, entry in header.items():
         label, _, name = key.partition("/")
         tensor = _tensor(view, 8 + size, entry)
-        parts[label][name] = tensor if label == "p" else tensor.clone()
-    return Task(Order.from_dict(meta), weights=parts["w"], prefix=parts["p"])
+        parts[label][name] = tensor if label == "p" or order.quotas is not None else tensor.clone()
+    return Task(order, weights=parts["w"], prefix=parts["p"])
 
 
 def _map(path: Path) -> mmap.mmap:

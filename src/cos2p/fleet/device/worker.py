@@ -119,7 +119,10 @@ class _Device:
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
-            "rows": token_rows(self.shard, recipe.training.embeddings, self.config.pad_token),
+            # Which tokens occur is no noise's to cover: in a private run it is not told.
+            "rows": ""
+            if self.privacy.on
+            else token_rows(self.shard, recipe.training.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
         }

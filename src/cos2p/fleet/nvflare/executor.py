@@ -22,7 +22,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from cos2p.errors import Cos2pError, OwnerRefused, UpdateRefused
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.devicefile import DeviceFile, remembered_file
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.outward import outward
 from cos2p.fleet.device.owner import OwnerFile
@@ -89,6 +89,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         """The owner's word first, then the data."""
         device, owner, recipe = DeviceFile.read(self._folder), OwnerFile.read(self._folder), welcome["recipe"]
         owner.check_recipe(recipe)
+        remembered_file(self._folder, self._run)
         self._spending = Spending(self._folder, owner.spend)
         memory = owner.smaller_memory(device.memory)
         setup = Setup(
@@ -99,7 +100,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             data=device.data,
             root=str(self._folder / "data"),
             trusted=device.trust_paths,
-            report=recipe["fleet"]["reports"] == "full" and owner.send.report != "none",
+            report=recipe["fleet"].get("reports") == "full" and owner.send.report != "none",
             owner=owner.model_dump(mode="json"),
             memory=memory,
             slowdown=device.slowdown,
@@ -145,7 +146,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             return Answer(failure="the task was given to an earlier process of this device").to_dict()
         notice = Notice.from_dict(order)
         spool, spending = clean(self._folder / "spool"), self._spending
-        remembered = self._folder / "remembered" / f"{self._run}.safetensors"
+        remembered = remembered_file(self._folder, self._run)
         remembered.parent.mkdir(exist_ok=True)
         spending.check_seconds()
         spending.check_transfer(notice.size)

@@ -90,7 +90,7 @@
     const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
     const loss = cos2p.lineChart({ label: "Loss", height: 300 });
     const perplexity = cos2p.lineChart({ label: "Perplexity", height: 300 });
-    const language = h("div", { hidden: true }, h("h3", {}, "Perplexity of the server's model"), perplexity.el);
+    const language = h("div", { class: "language", hidden: true }, h("h3", {}, "Perplexity of the server's model"), perplexity.el);
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
       why: "How often the server's model is right on samples it never saw, how often the devices' own smaller models are, and what the devices still get wrong while training.",
@@ -101,7 +101,7 @@
     const title = h("h3", {});
     const note = h("p", { class: "note" });
     replace(frame.tools, pickWhat.el, pick.el);
-    replace(frame.body, language, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)));
+    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)), language); // the sheet puts it first
 
     const lines = () => (what === "exits" ? exitLines : accuracyLines)(run, over);
 

@@ -1,7 +1,7 @@
 // A large fleet in time: for every group, how many of its devices were at work.
 (() => {
   "use strict";
-  const { h, replace } = cos2p.dom;
+  const { h, replace, setText } = cos2p.dom;
   const { ramp } = cos2p.color;
   const { percent, number, duration, clock, niceStep } = cos2p.format;
   const BINS = 160;
@@ -27,7 +27,8 @@
   cos2p.groupLanes = () => {
     const map = cos2p.heatMap({ label: "Share of each group at work: groups by time. Arrow keys move." });
     const el = h("div", { class: "group-lanes" });
-    replace(el, h("h3", {}, "Share of each group at work"), map.el, h("h3", {}, "One by one"));
+    const title = h("h3", {});
+    replace(el, title, map.el, h("h3", {}, "One by one"));
     function update(run) {
       el.hidden = !cos2p.crowd.crowded(run);
       if (el.hidden) return;
@@ -37,6 +38,7 @@
       const wide = end / BINS;
       const share = (row, column) => cells[row][column].busy / (wide * groups[row].devices.length);
       const most = cells.reduce((top, row, at) => row.reduce((high, _, column) => Math.max(high, share(at, column)), top), 1e-9);
+      setText(title, `Share of each group at work; the darkest is ${percent(most)}`);
       const step = niceStep(end, innerWidth < 640 ? 4 : 10, true);
       map.update({
         rows: groups.map((group) => `${group.name} (${number(group.devices.length)})`), columns: BINS, gutter: 190, cell: { height: 22, most: 60 },

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fullsize.__main__ import ratios
+from benchmarks.fullsize.llama import run as run_llama
+from benchmarks.fullsize.tasks import Measured, Record
+from benchmarks.fullsize.vision import synthetic
+from cos2p.runtime.world import build_world
+
+ENTRY = Measured("e1", "cos2p", "jetson", 3, 0.25, 4, (0, 2), predicted=100, peak=90, cpu_seconds=2.0, down=10, up=5)
+
+
+def test_a_record_is_read_back_and_says_what_is_known(tmp_path: Path) -> None:
+    record = Record(tmp_path / "runs" / "record.jsonl")
+    assert not record.has(*ENTRY.key)
+    record.add(ENTRY)
+    record.add(replace(ENTRY, method="fedrolex", failure="out of memory"))
+    again = Record(record.path)
+    assert again.known == record.known
+    assert again.has("e1", "cos2p", "jetson", 4, 0.25)
+    assert not again.has("e1", "cos2p", "jetson", 8, 0.25)
+
+
+def test_ratios_by_hand() -> None:
+    """Three devices of one kind and one of another: (3·90 + 40) / (3·120 + 40) − 1."""
+    other = replace(ENTRY, tier="pi", devices=1, rate=0.0625, peak=40)
+    theirs = [replace(ENTRY, method="fedrolex", peak=120, cpu_seconds=4.0), replace(other, method="fedrolex")]
+    found = ratios([ENTRY, other, *theirs])
+    assert found["memory"] == pytest.approx(310 / 400 - 1)
+    assert found["time"] == pytest.approx(8 / 14 - 1)
+    assert ratios([ENTRY, other]) == {}
+    assert ratios([ENTRY, replace(theirs[0], failure="killed")]) == {}
+
+
+def test_the_synthetic_fleet_is_the_recipes(tmp_path: Path) -> None:
+    world = build_world(synthetic("e1", "fedrolex", tmp_path, batch=2))
+    assert len(world.context.members) == 8
+    assert world.config.classes == 200
+    assert {(member.batch, member.samples) for member in world.context.members.values()} == {(2, 2)}
+    assert sorted({member.rate for member in world.context.members.values()}) == [0.0625, 0.5625]
+
+
+def test_without_weights_the_language_model_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(tmp_path / "record.jsonl")
+    run_llama(record, tmp_path, tmp_path / "texts.csv", [0.25], ["cos2p"], 4, 0)
+    assert "make weights" in capsys.readouterr().out
+    assert record.known == []
