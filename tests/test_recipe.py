@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import methods
 from cos2p.recipe import Recipe, apply_change, recipe_problems, recipe_values, switch_method
 from cos2p.recipes import recipe_text, shipped_recipes
-from cos2p.runtime.results import recipe_toml
+from cos2p.runtime.recipe_text import recipe_toml
 
 
 @pytest.fixture
@@ -212,6 +213,26 @@ def test_the_word_none_is_a_value_where_a_field_has_it() -> None:
 def test_an_infinite_value_survives_the_recipe_as_used() -> None:
     recipe = Recipe.load("quickstart", ["method.window.ratio=inf"])
     assert Recipe.parse(tomllib.loads(recipe_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ("schedule.round=3", "schedule.round: there is no such field; did you mean 'rounds'?"),
+        ("data.txt_column=a", "did you mean 'text_column'?"),
+        ("fleet.devices.0.bach=3", "did you mean 'batch'?"),
+        ("method.mask.epochs=3", "did you mean 'masks'?"),
+        ("nmae=x", "did you mean 'name'?"),
+    ],
+)
+def test_a_misspelt_field_is_told_the_right_one(change: str, hint: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(hint)):
+        Recipe.load("quickstart", [change])
+
+
+def test_another_method_by_its_name_alone_is_told_of_the_option() -> None:
+    with pytest.raises(ConfigError, match=r"keep the settings of 'cos2p'; take another method with --method fedavg"):
+        Recipe.load("quickstart", ["method.name=fedavg"])
 
 
 def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("view",),
     ("studies",),
-    ("fleet", "report"),
+    ("fleet", "inference", "report"),
     ("runtime",),
     ("tracking",),
     ("recipe",),

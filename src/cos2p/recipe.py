@@ -5,9 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
@@ -22,7 +22,9 @@ from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, merged_tables, problems
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.settings import TrainingSettings
+from cos2p.units import parse_bytes
 
 
 class RunSettings(Settings):
@@ -39,6 +41,13 @@ class RunSettings(Settings):
     )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, description="Wall seconds between checkpoints; 0: every round."
+    )
+    device_models: Annotated[int, BeforeValidator(parse_bytes)] = Field(
+        default=200_000_000,
+        ge=0,
+        description="Bytes, such as 1GB, for the devices' own submodels in the run folder (`devices/`), an equal share "
+        "for each; one that is larger is not kept. On a fleet each device keeps its own, in its kit, up to so many "
+        "bytes. 0: none. Never changes a result.",
     )
 
 
@@ -76,6 +85,12 @@ class Recipe(Settings):
         filled = {"name": recipe.method["name"], **method_settings(recipe.method).model_dump(mode="json")}
         return recipe.model_copy(update={"method": filled})
 
+    @property
+    def embeddings(self) -> Embeddings:
+        """`training.embeddings`, or whole tables where the method's devices cannot do with rows."""
+        chosen = self.training.embeddings
+        return chosen if chosen in method_class(self.method["name"]).embeddings else "whole"
+
     @classmethod
     def load(cls, name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> Recipe:
         """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes."""
@@ -88,9 +103,24 @@ def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method:
     values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
     if method is not None:
         switch_method(values, method)
+    before = dict(values["method"]) if isinstance(values.get("method"), dict) else None
     for change in changes:
         apply_change(values, change)
+        if change.partition("=")[0].strip() == "method.name":
+            _refuse_foreign_settings(before, values["method"])
     return values
+
+
+def _refuse_foreign_settings(before: Any, after: Mapping[str, Any]) -> None:
+    """Another name alone would leave the settings of the method before."""
+    name, known = str(after.get("name")), methods()
+    old = known.get(str(before.get("name"))) if isinstance(before, Mapping) else None
+    new = known.get(name)
+    if old is not None and new is not None and len(after) > 1 and old.settings_type is not new.settings_type:
+        raise ConfigError(
+            f"method.name={name} would keep the settings of {old.name!r}; take another method with --method {name} "
+            f"(in Python: Recipe.load(..., method={name!r}))"
+        )
 
 
 def switch_method(values: dict[str, Any], name: str) -> None:
@@ -120,13 +150,13 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     try:
         Recipe.model_validate(dict(values))
     except ValidationError as error:
-        wrong += problems(error)
+        wrong += problems(error, kind=Recipe)
     method = values.get("method", {"name": "cos2p"})
     if isinstance(method, Mapping):
         try:
             method_settings(method)
         except ValidationError as error:
-            wrong += problems(error, "method")
+            wrong += problems(error, "method", method_class(str(method.get("name"))).settings_type)
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
     return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,8 +18,8 @@ def shared(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in kind.model_fields}
 
 
-def problems(error: ValidationError, path: str = "") -> list[str]:
-    """One line for each wrong field: its path, what is wrong, what was given."""
+def problems(error: ValidationError, path: str = "", kind: type[BaseModel] | None = None) -> list[str]:
+    """One line for each wrong field: its path, what is wrong, what was given. `kind` knows how fields are spelt."""
     lines = []
     places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():
@@ -27,12 +28,29 @@ def problems(error: ValidationError, path: str = "") -> list[str]:
             continue  # a list with a wrong entry also counts as too short; the entry is the cause
         where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
         if entry["type"] == "extra_forbidden":
-            lines.append(f"{where}: there is no such field")
+            lines.append(f"{where}: there is no such field{_did_you_mean(kind, loc)}")
         elif entry["type"] == "missing":
             lines.append(f"{where}: missing")
         else:
             lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')} (got {_short(entry['input'])})")
     return lines
+
+
+def _did_you_mean(kind: type[BaseModel] | None, loc: tuple[int | str, ...]) -> str:
+    for step in loc[:-1]:
+        if kind is None or isinstance(step, int):
+            continue
+        field = kind.model_fields.get(step)
+        kind = None if field is None else _nested(field.annotation)
+    close = get_close_matches(str(loc[-1]), kind.model_fields, n=1) if kind is not None else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    """The settings behind a field's type, be they one or a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _nested(part)) is not None), None)
 
 
 def _short(value: object, length: int = 80) -> str:

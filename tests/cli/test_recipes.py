@@ -75,7 +75,7 @@ def test_cp_to_an_impossible_place_is_one_line(tmp_path: Path) -> None:
 
 
 def test_validate_says_what_would_run(tiny: Path) -> None:
-    code, out, _ = cli("validate", tiny, "--set", "schedule.updates=40")
+    code, out, _ = cli("validate", tiny, "--fields", "--set", "schedule.updates=40")
     assert code == 0
     assert out.splitlines() == [
         "ok",
@@ -105,7 +105,8 @@ def test_validate_names_every_wrong_field_in_one_go(tiny: Path) -> None:
 
 
 def test_validate_as_json(tiny: Path) -> None:
-    assert json.loads(cli("validate", tiny, "--json")[1]) == {"ok": True, "problems": []}
+    found = json.loads(cli("validate", tiny, "--json", "--fields")[1])
+    assert (found["ok"], found["problems"], len(found["plan"])) == (True, [], 5)
     code, out, _ = cli("validate", tiny, "--json", "--set", "training.epochs=0")
     assert code == 2
     assert json.loads(out)["problems"] == ["training.epochs: Input should be greater than or equal to 1 (got 0)"]
@@ -114,9 +115,35 @@ def test_validate_as_json(tiny: Path) -> None:
 def test_validate_says_when_the_data_is_not_there(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COS2P_DATA", raising=False)
     changes = ["--set", "data.source=idx", "--set", "data.path=nowhere", "--set", "data.train=x-images-idx3"]
-    code, out, _ = cli("validate", tiny, *changes)
+    code, out, _ = cli("validate", tiny, "--fields", *changes)
     assert code == 0  # the recipe is right; the data may come later
     assert "not found" in out
+    code, _, err = cli("validate", tiny, *changes)
+    assert code == 6
+    assert "no data at" in err
+
+
+def test_validate_reads_the_data_and_cuts_the_first_tasks(tiny: Path) -> None:
+    code, out, _ = cli("validate", tiny)
+    assert code == 0
+    assert "samples  108 train, 12 validation, 50 test; 10 classes (0, 1, 2, 3, 4, 5, 6, 7 ...); 8×8×1 pixels" in out
+    assert "task     pi-1: R 0.25, " in out
+    assert " of 8.00 GB, " in out
+    assert "a round on this machine" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ("fleet.devices.0.memory=1MB", 4, "1.00 MB"),
+        ("model.pretrained=nowhere/at/all", 5, "no checkpoint folder at nowhere/at/all"),
+        ("data.train_samples=99999", 6, "data.train_samples asks for 99999"),
+    ],
+)
+def test_validate_says_what_would_end_the_run(tiny: Path, change: str, code: int, said: str) -> None:
+    found, _, err = cli("validate", tiny, "--set", change)
+    assert found == code
+    assert said in err
 
 
 def test_validate_of_a_file_that_is_not_toml(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from cos2p.errors import RunError
-from cos2p.runtime.results import WALL_CLOCK_FIELDS, recipe_toml
+from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.results import WALL_CLOCK_FIELDS
 from cos2p.runtime.run import run
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import build_world

@@ -134,6 +134,8 @@ class TestPrepareFolder:
 
     def test_refuses_an_earlier_run(self, tmp_path: Path) -> None:
         prepare_folder(tmp_path)
+        prepare_folder(tmp_path)  # nothing was learned there yet
+        (tmp_path / "checkpoint.safetensors").touch()
         with pytest.raises(RunError, match="not empty"):
             prepare_folder(tmp_path)
 

@@ -7,7 +7,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cos2p.cli import ablate, attack, compare, coverage, fleet, frontier, profile, recipes, report, run, sweep, watch
+from cos2p.cli import (
+    ablate,
+    attack,
+    compare,
+    coverage,
+    evaluate,
+    export,
+    fleet,
+    frontier,
+    new,
+    predict,
+    profile,
+    recipes,
+    report,
+    run,
+    sweep,
+    watch,
+)
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain
 from cos2p.errors import Cos2pError
 
@@ -63,10 +80,14 @@ def everywhere(
     ctx.obj = OutputMode(quiet, verbose, json)
 
 
+app.command("new", epilog=EXIT_CODES)(new.new)
 app.command("run", epilog=EXIT_CODES)(run.run)
 app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
+app.command("predict", epilog=EXIT_CODES)(predict.predict)
+app.command("evaluate", epilog=EXIT_CODES)(evaluate.evaluate)
+app.command("export", epilog=EXIT_CODES)(export.export)
 app.command("attack", epilog=EXIT_CODES)(attack.attack)
 app.command("frontier", epilog=EXIT_CODES)(frontier.frontier)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)

@@ -88,7 +88,7 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
 ) -> None:
     """Let this device take part until Ctrl-C."""
-    from cos2p.fleet.admin.machines import Machine
+    from cos2p.fleet.admin.machines import Machine, somebody_listens
     from cos2p.fleet.device.devicefile import DeviceFile
     from cos2p.fleet.device.owner import OwnerFile
     from cos2p.fleet.kit import server_address
@@ -109,7 +109,10 @@ def join(
         threads=threads,
     ).write(own.folder)
     host, port = server_address(own)
-    _keep_running(Machine(own), f"{own.name} joins the server at {host}:{port}; Ctrl-C ends it")
+    greeting = f"{own.name} joins the server at {host}:{port}; Ctrl-C ends it"
+    if not somebody_listens(host, port):
+        greeting += f"\nnobody answers at {host}:{port} yet; waiting for the server (cos2p fleet serve)"
+    _keep_running(Machine(own), greeting)
 
 
 def _measured(path: Path | None) -> dict[str, Any]:

@@ -68,18 +68,36 @@ def cp(
 
 
 @app.command("validate")
-def validate(ctx: typer.Context, file: Name, changes: Changes = None, json: Json = False) -> None:
-    """Check a recipe: say what it would run, or name every field that is wrong."""
+def validate(
+    ctx: typer.Context,
+    file: Name,
+    changes: Changes = None,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="The fields alone: read neither data nor checkpoint.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check a recipe: name every field that is wrong; read its data and checkpoint, cut the first tasks, and say what
+    every device would train, in how much memory and time. Nothing is trained."""
     from cos2p.recipe import Recipe, recipe_problems, recipe_values
     from cos2p.report.recipe_plan import plan_words
 
     values = recipe_values(file, changes or ())
     wrong = recipe_problems(values)
     as_json = OutputMode.of(ctx, json=json).json
+    words: list[str] = []
+    if not wrong:
+        recipe = Recipe.parse(values, file)
+        words = plan_words(recipe)
+        if not fields:
+            from cos2p.report.recipe_plan import rehearsal_words
+            from cos2p.runtime.rehearsal import rehearse
+
+            words += rehearsal_words(rehearse(recipe))
     if as_json:
-        print_json({"ok": not wrong, "problems": wrong})
+        print_json({"ok": not wrong, "problems": wrong, "plan": words})
     elif not wrong:
-        typer.echo("\n".join(["ok", *plan_words(Recipe.parse(values, file))]))
+        typer.echo("\n".join(["ok", *words]))
     else:
         for line in wrong:
             complain(f"{file}: {line}")

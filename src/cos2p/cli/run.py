@@ -56,6 +56,10 @@ def run(
         str,
         typer.Option(metavar="URI", help="Write curves to MLflow: a server, or sqlite:///FILE.", show_default=False),
     ] = "",
+    wandb: Annotated[
+        str,
+        typer.Option(metavar="PROJECT", help="Write curves to this Weights & Biases project.", show_default=False),
+    ] = "",
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
@@ -74,7 +78,7 @@ def run(
     folder = out or default_folder(chosen, method)
     with (
         following_run(folder, voice, _again(folder, fleet)) as listener,
-        logging_metrics(folder, tensorboard, mlflow) as feed,
+        logging_metrics(folder, tensorboard, mlflow, wandb) as feed,
     ):
         result = _train(chosen, folder, resume, overwrite, fleet, _both(listener, feed))
     finish(result, folder, voice)

@@ -52,4 +52,5 @@ def complain(message: str, label: str = "error: ") -> None:
     """One line on stderr. What others wrote into it cannot break the line or the terminal."""
     from cos2p.report.words import printable
 
-    typer.echo(label + printable(message), err=True)
+    listed = message.replace(":\n  ", ": ").replace("\n  ", "; ")  # our own lists, not others' words
+    typer.echo(label + printable(listed), err=True)

@@ -31,3 +31,11 @@ def reading(voice: OutputMode, what: str = "reading") -> Iterator[Callable[[int,
             screen.print(line, markup=False, highlight=False, soft_wrap=True)
 
     yield tell
+
+
+@contextmanager
+def counting(voice: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function to be told how many of `total` are done."""
+    with reading(voice, what) as tell:
+        tell(0, total, "")
+        yield lambda done: tell(done - 1, total, "sample")

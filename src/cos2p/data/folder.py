@@ -72,7 +72,7 @@ def _image_files(folder: Path) -> list[tuple[str, tuple[int, int]]]:
     """Image files by name, each with its size and the time of its last change."""
     # scandir and plain strings: a Path for each of a million files takes ten times as long.
     with os.scandir(folder) as entries:
-        own = [entry for entry in entries if _is_image(entry)]
+        own = [entry for entry in entries if is_image_name(entry.name) and entry.is_file()]
     found = []
     for entry in sorted(own, key=lambda entry: entry.name):
         if entry.is_symlink():
@@ -82,10 +82,10 @@ def _image_files(folder: Path) -> list[tuple[str, tuple[int, int]]]:
     return found
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
+def is_image_name(name: str) -> bool:
     """By its name. What begins with a dot is a file system's own: `._cat.jpg` is no image."""
-    suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
-    return suffix in _SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122
+    return suffix in _SUFFIXES and not name.startswith(".")
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
     config = resolved(config, pretrained) if is_text else config
     if is_text and pretrained:
         check_fits(config, pretrained)
-    splits = _reader(config)(config)
+    splits = reader_of(config)(config)
     for raw in splits.named().values():
         if raw.count == 0:
             raise DataError(f"{raw.where} holds no samples")
@@ -61,7 +61,7 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
         # Without a split of its own, a set is a part of the training split.
         name = split if split in splits.named() else "train"
         room = config.cache * len(chosen[split]) // count
-        return _examples(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad, limit)
+        return examples_at(splits.named()[name], chosen[split], labels.get(name), names, config, room, bad, limit)
 
     train, test = examples("train"), examples("test")
     validation = examples("validation")
@@ -92,7 +92,7 @@ def _check_shapes(train: Examples, others: dict[str, Examples]) -> None:
             )
 
 
-def _reader(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
+def reader_of(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
     """The format's reader. Imported when needed: Pillow, pyarrow and scikit-learn take their time."""
     from cos2p.data.digits import read_digits
     from cos2p.data.folder import read_folder
@@ -153,7 +153,7 @@ def _sample(indices: IntArray, strata: IntArray, count: int, split: str, seed: i
     return indices[stratified(strata[indices], count, numpy_rng(seed, "data", f"{split} samples"))]
 
 
-def _examples(
+def examples_at(
     raw: Raw,
     indices: IntArray,
     labels: IntArray | None,

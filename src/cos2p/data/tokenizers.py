@@ -36,6 +36,8 @@ class Encoder:
     vocabulary: int
     identity: str
     """Another tokenizer has another one."""
+    decode: Callable[[list[int]], str]
+    """Ids as text, as far as they are one."""
 
 
 def find_tokenizer(pretrained: str) -> str:
@@ -93,13 +95,17 @@ def make_encoder(config: DataConfig) -> Encoder:
 
 
 def _byte_encoder(config: DataConfig) -> Encoder:
+    ends = config.task == "classification"  # a language model would learn that texts end where they were cut
+
     def encode(texts: list[str]) -> list[list[int]]:
-        return [_bytes(text, config.max_tokens) for text in texts]
+        return [_bytes(text, config.max_tokens, ends) for text in texts]
 
     def piece(text: str) -> list[int]:
         return [byte + BYTE_FIRST for byte in text.encode()]
 
-    return Encoder(encode, piece, ((BYTE_START,), (BYTE_END,)), BYTE_PAD, BYTE_VOCABULARY, "bytes")
+    around = ((BYTE_START,), (BYTE_END,))
+    identity = "bytes, ends kept" if ends else "bytes"
+    return Encoder(encode, piece, around, BYTE_PAD, BYTE_VOCABULARY, identity, _from_bytes)
 
 
 def _file_encoder(config: DataConfig) -> Encoder:
@@ -132,7 +138,8 @@ def _file_encoder(config: DataConfig) -> Encoder:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     identity = f"{tokenizers.__version__} {key_of(content)}"
-    return Encoder(encode, piece, (before, after), pad_id, tokenizer.get_vocab_size(), identity)
+    size = tokenizer.get_vocab_size()
+    return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode)
 
 
 def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -161,6 +168,34 @@ def _sentencepiece(file: Path) -> DataError:
     )
 
 
-def _bytes(text: str, max_tokens: int) -> list[int]:
-    ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:max_tokens]), BYTE_END]
+def _bytes(text: str, max_tokens: int, ends: bool) -> list[int]:
+    """`ends`: a text that is too long keeps its end mark, as with other tokenizers."""
+    room = max_tokens - 2 if ends else max_tokens
+    ids = [BYTE_START, *(byte + BYTE_FIRST for byte in text.encode()[:room]), BYTE_END]
     return ids[:max_tokens]
+
+
+def _from_bytes(ids: list[int]) -> str:
+    return bytes(i - BYTE_FIRST for i in ids if i >= BYTE_FIRST).decode(errors="replace")
+
+
+def byte_tokenizer() -> str:
+    """The byte tokenizer as the content of a `tokenizer.json`, for programs that know none without a file."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    special = {"<pad>": BYTE_PAD, "<s>": BYTE_START, "</s>": BYTE_END}
+    letters = {letter: byte + BYTE_FIRST for byte, letter in enumerate(_byte_letters())}
+    tokenizer = Tokenizer(models.BPE(vocab=special | letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    around = [("<s>", BYTE_START), ("</s>", BYTE_END)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=around)
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in special])
+    return str(tokenizer.to_str())
+
+
+def _byte_letters() -> list[str]:
+    """What stands for each byte in byte-level vocabularies: itself where it can be seen, else a letter above 255."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return [chr(byte if byte in seen else 256 + hidden.index(byte)) for byte in range(256)]

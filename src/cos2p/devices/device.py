@@ -2,7 +2,10 @@
 
 The presets are estimates from public figures, good for comparing fleets; `cos2p profile` measures a real device.
 
-FLOP/s. Peak single precision (one fused multiply-add = 2 FLOP per lane and cycle) times a utilisation of 30 %.
+FLOP/s. Those of the Jetson boards are their GPU's, those of a Raspberry Pi and of the laptop their processor's; the
+`source` says which. A real fleet trains on the processor today, where a Jetson is far slower than its preset: to
+simulate that, give `flops` as `cos2p profile` measures it on the board. Peak single precision (one fused multiply-add =
+2 FLOP per lane and cycle) times a utilisation of 30 %.
 Published utilisations of transformer training are 21 % (GPT-3), 30 % (MT-NLG), 33 % (Gopher) and 46 % (PaLM) of
 peak (Chowdhery et al. 2022, PaLM, table 3), with far larger matrices than a small device ever sees.
 
@@ -180,7 +183,7 @@ PRESETS: dict[str, Device] = {
             peak=384 * 2 * 1.100e9,
             memory="5GB",
             jitter=0.10,
-            source="NVIDIA data sheet DA-09366-001: 384 CUDA cores at up to 1100 MHz, 8 GB, gigabit Ethernet",
+            source="GPU: NVIDIA data sheet DA-09366-001: 384 CUDA cores at up to 1100 MHz, 8 GB, gigabit Ethernet",
             **_WIRED,
         ),
         _preset(
@@ -188,7 +191,7 @@ PRESETS: dict[str, Device] = {
             peak=384 * 2 * 1.100e9,
             memory="13GB",
             jitter=0.10,
-            source="As the 8 GB module (NVIDIA data sheet DA-09366-001), with 16 GB",
+            source="GPU: as the 8 GB module (NVIDIA data sheet DA-09366-001), with 16 GB",
             **_WIRED,
         ),
         _preset(
@@ -196,7 +199,7 @@ PRESETS: dict[str, Device] = {
             peak=512 * 2 * 1.377e9,
             memory="29GB",
             jitter=0.05,
-            source="NVIDIA Jetson module comparison: 512 CUDA cores at up to 1377 MHz, 32 GB, gigabit Ethernet",
+            source="GPU: NVIDIA Jetson module comparison: 512 CUDA cores at up to 1377 MHz, 32 GB, gigabit Ethernet",
             **_WIRED,
         ),
         _preset(
@@ -204,7 +207,7 @@ PRESETS: dict[str, Device] = {
             peak=2048 * 2 * 1.300e9,
             memory="61GB",
             jitter=0.05,
-            source="NVIDIA Jetson AGX Orin technical brief: 2048 CUDA cores at up to 1.3 GHz (5.3 TFLOP/s FP32), "
+            source="GPU: NVIDIA Jetson AGX Orin technical brief: 2048 CUDA cores at up to 1.3 GHz (5.3 TFLOP/s FP32), "
             "64 GB; its 10-gigabit port is taken to be on a gigabit network",
             **_WIRED,
         ),
@@ -216,8 +219,8 @@ PRESETS: dict[str, Device] = {
             up="50Mbit/s",
             latency=0.005,
             jitter=0.15,
-            source="Raspberry Pi 4 Model B, 4 GB: 4 Cortex-A72 cores at 1.5 GHz, 8 FP32 FLOP per cycle and core "
-            "(measured on the core by vfpbench); Wi-Fi rate assumed",
+            source="Processor: Raspberry Pi 4 Model B, 4 GB: 4 Cortex-A72 cores at 1.5 GHz, 8 FP32 FLOP per cycle and "
+            "core (measured on the core by vfpbench); Wi-Fi rate assumed",
         ),
         _preset(
             "laptop",
@@ -227,8 +230,8 @@ PRESETS: dict[str, Device] = {
             up="150Mbit/s",
             latency=0.005,
             jitter=0.10,
-            source="An office laptop with 16 GB: 4 cores with AVX2 at a sustained 2.4 GHz, 32 FP32 FLOP per cycle "
-            "and core (two 8-wide fused multiply-adds), no GPU; Wi-Fi rate assumed",
+            source="Processor: an office laptop with 16 GB: 4 cores with AVX2 at a sustained 2.4 GHz, 32 FP32 FLOP per "
+            "cycle and core (two 8-wide fused multiply-adds), no GPU; Wi-Fi rate assumed",
         ),
     )
 }

@@ -22,6 +22,7 @@ from cos2p.models.hub_config import is_native
 from cos2p.models.hub_config_written import write_config
 from cos2p.models.hub_export import (
     GREY_FIELD,
+    Crop,
     Normalization,
     in_colour,
     readable_by_all,
@@ -89,6 +90,7 @@ def save_pretrained(
     exit: int | None = None,
     labels: Sequence[str] | None = None,
     normalize: Normalization | None = None,
+    crop: Crop = "center",
     tokenizer: str | Path | None = None,
     card: str = "",
 ) -> Path:
@@ -97,8 +99,9 @@ def save_pretrained(
     A checkpoint has one head: that of depth `exit` (all blocks by default), and only the blocks below it are
     written, so an early exit becomes a shallower model of its own. `labels` names the classes.
 
-    For `transformers.pipeline`: `normalize` is how images were prepared (a model of grey images is then written for
-    colour ones), `tokenizer` the `tokenizer.json` of texts or its folder. `card` is the text of the model card.
+    For `transformers.pipeline`: `normalize` and `crop` are how images were prepared (a model of grey images is then
+    written for colour ones), `tokenizer` the `tokenizer.json` of texts or its folder. `card` is the text of the model
+    card.
     """
     depth = config.depth if exit is None else exit
     if not 1 <= depth <= config.depth:
@@ -124,7 +127,7 @@ def save_pretrained(
         classifier = {o.rpartition(".")[2]: tensors[t] for o, t in names.items() if o.startswith("exit.linear.")}
         write_pooling(path, config, classifier)
     if normalize is not None and config.family == "vit":
-        write_preprocessor(path, config, normalize)
+        write_preprocessor(path, config, normalize, crop)
     if tokenizer is not None:
         write_tokenizer(path, config, tokenizer)
     if card:

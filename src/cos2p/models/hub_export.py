@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from tokenizers import Tokenizer
@@ -18,6 +18,8 @@ from torch import Tensor
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 
+Crop = Literal["center", "stretch"]
+"""How an image that is not square becomes so: its middle is cut out, or both edges are scaled."""
 GREY_FIELD = "cos2p_grey"
 _LUMA = (0.299, 0.587, 0.114)
 _BILINEAR = 2
@@ -45,14 +47,18 @@ def in_colour(patch_DCHW: Tensor) -> Tensor:
     return patch_DCHW * torch.tensor(_LUMA, dtype=patch_DCHW.dtype).view(1, 3, 1, 1)
 
 
-def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalization) -> None:
-    """Resize to the model's square, divide by 255, normalise: as the data were prepared."""
+def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalization, crop: Crop) -> None:
+    """Bring to the model's square, divide by 255, normalise: as the data were prepared."""
     channels = max(config.channels, 3)
-    values: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
+    square = {"height": config.image, "width": config.image}
+    # ViT's own processor knows no crop, Bit's (DINOv2's too) scales the shorter edge and cuts the middle out.
+    sized: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": square}
+    if crop == "center":
+        sized = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": config.image}}
+        sized |= {"do_center_crop": True, "crop_size": square}
+    values: dict[str, Any] = sized | {
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"height": config.image, "width": config.image},
         "resample": _BILINEAR,
         "do_rescale": True,
         "rescale_factor": 1 / 255,

@@ -192,7 +192,7 @@ class Embedding(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.config.family == "vit":
             x_BTD = self.patch(inputs).flatten(2).transpose(1, 2)
-            return torch.cat((self.cls.expand(len(x_BTD), -1, -1), x_BTD), 1) + self.positions
+            return torch.cat((self.cls.expand(x_BTD.shape[0], -1, -1), x_BTD), 1) + self.positions
         return self.placed(F.embedding(places(inputs, self.rows), self.tokens))
 
     def placed(self, x_BTD: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ class Exit(nn.Module):
                 if context.shares is None
                 else torch.bmm(context.shares.to(x_BTD.dtype), x_BTD).squeeze(1)
             )
-        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(len(x_BTD)), context.last]
+        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(x_BTD.shape[0]), context.last]
         return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
 

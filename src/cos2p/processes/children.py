@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import parent_process, resource_tracker
+from multiprocessing import current_process, parent_process, resource_tracker
 
 LOOK_SECONDS = 0.5
 ORPHANED = 3
@@ -43,6 +43,17 @@ def when_orphaned(end: Callable[[], None]) -> None:
 def die_with_parent() -> None:
     """An orphan works for nobody: it ends at once, with `ORPHANED` as its code."""
     when_orphaned(lambda: os._exit(ORPHANED))
+
+
+UNGUARDED = 77
+"""The exit code of a worker whose script would have started the run once more."""
+
+
+def leave_if_unguarded() -> None:
+    """A worker begins by importing the script that started it. One that calls `run` there, not under
+    `if __name__ == "__main__":`, would do so in every worker: end this one, with a code that the parent knows."""
+    if getattr(current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -10,7 +10,12 @@ from cos2p.methods import method_class
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
 from cos2p.recipe import Recipe
-from cos2p.report.words import count
+from cos2p.report.words import count, duration
+from cos2p.runtime.rehearsal import Rehearsal
+from cos2p.units import format_bytes
+
+_SHOWN = 20
+"""Devices whose first task is told."""
 
 
 def plan_words(recipe: Recipe) -> list[str]:
@@ -31,6 +36,36 @@ def _form(recipe: Recipe) -> str:
     """The paper's is not worth a word."""
     form = recipe.method.get("form", "paper")
     return "" if form == "paper" else f", form {form}"
+
+
+def rehearsal_words(found: Rehearsal) -> list[str]:
+    """What was found when the data were read and the first tasks cut."""
+    bundle, config = found.bundle, found.config
+    parts = [f"{len(getattr(bundle, name)):,} {name}" for name in ("train", "validation", "test")]
+    size = f"{config.image}×{config.image}×{config.channels} pixels"
+    if config.family != "vit":
+        size = f"{config.max_tokens} tokens at most, of {config.vocab:,} kinds"
+    names = bundle.class_names
+    shown = f" ({', '.join(names[:8])}{' ...' if len(names) > 8 else ''})" if names else ""
+    lines = [f"samples  {', '.join(parts)}; {_classes(len(names))}{shown}; {size}"]
+    lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
+    lines += [f"note     {note}" for note in bundle.notes]
+    for task in found.tasks[:_SHOWN]:
+        lines.append(
+            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, needs "
+            f"{format_bytes(task.needed)} of {format_bytes(task.memory)}, {duration(task.seconds)} of virtual time"
+        )
+    if found.devices > _SHOWN:
+        lines.append(f"         and {count(found.devices - _SHOWN, 'more device')}")
+    seconds = found.seconds_of_a_round
+    lines.append(
+        f"time     about {duration(seconds)} a round on this machine, {duration(seconds * found.rounds)} in all"
+    )
+    return lines
+
+
+def _classes(number: int) -> str:
+    return f"{number:,} classes" if number else "the next token is predicted"
 
 
 def _group(group: DeviceGroup) -> str:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import tomli_w
 import torch
 
 import cos2p
-from cos2p.data.paths import find
-from cos2p.data.tokenizers import resolved
-from cos2p.errors import DataError, RunError
+from cos2p.errors import CheckpointError, RunError
 from cos2p.methods import method_class
 from cos2p.methods.base import RunContext
-from cos2p.models.config import ModelConfig
-from cos2p.models.hub import save_pretrained
-from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
+from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.server import Server
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
@@ -74,54 +70,32 @@ def write_results(
     write_atomic(
         folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
     )
-    save_model(folder, recipe, server.context.config, weights, classes.names)
+    with suppress(CheckpointError):  # a model that has no form there: all that is needed is in the run folder
+        save_model(folder / "model", recipe, server.context.config, weights, result)
     write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
     return result
 
 
-def save_model(folder: Path, recipe: Recipe, config: ModelConfig, weights: Weights, class_names: Sequence[str]) -> None:
-    """As a Hugging Face folder, with the names of the classes and how images or texts are prepared.
-
-    A smaller model whose heads do not fill its width has no form there and is left out.
-    """
-    fitted = method_class(recipe.method["name"]).evaluation_config(config, weights)
-    if fitted == config or fitted.heads * fitted.head_dim == fitted.dim:
-        images = config.family == "vit"
-        save_pretrained(
-            folder / "model",
-            fitted,
-            weights,
-            labels=class_names or None,
-            normalize=recipe.data.normalize if images else None,
-            tokenizer=None if images else _tokenizer_file(recipe),
-        )
+def is_longer(recipe: Recipe, folder: Path) -> bool:
+    """Whether the recipe is that of the folder with more rounds or updates, and nothing else."""
+    stored = Recipe.load(folder / "recipe.toml")
+    ends = {name: getattr(stored.schedule, name) for name in ("rounds", "updates")}
+    changes = [(old, getattr(recipe.schedule, name)) for name, old in ends.items()]
+    same = _compared(recipe.model_copy(update={"schedule": recipe.schedule.model_copy(update=ends)}))
+    grown = any(old is not None and new is not None and new > old for old, new in changes)
+    kept = all(old == new or (old is not None and (new is None or new > old)) for old, new in changes)
+    return grown and kept and same == _compared(stored)
 
 
-def _tokenizer_file(recipe: Recipe) -> Path | None:
-    """Where texts become ids by a file: none for bytes, nor where the run's files are not at hand (a fleet's admin)."""
-    try:
-        named = resolved(recipe.data, recipe.model.pretrained).tokenizer
-        return None if named == "bytes" else find(named)
-    except DataError:
-        return None
-
-
-def recipe_toml(recipe: Recipe) -> str:
-    """TOML knows no empty value: such fields are left out, and their default is empty."""
-    return tomli_w.dumps(_without_empty(recipe.model_dump(mode="json")))
-
-
-def _without_empty(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {name: _without_empty(value) for name, value in values.items() if value is not None}
-    return [_without_empty(value) for value in values] if isinstance(values, list) else values
+def _compared(recipe: Recipe) -> dict[str, Any]:
+    """What makes two recipes the same run."""
+    return recipe.model_dump(mode="json", exclude={"run", "name", "description"})
 
 
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
     """Resuming with another recipe would mix two runs."""
     stored = Recipe.load(folder / "recipe.toml")
-    free = {"run", "name", "description"}
-    ours, theirs = (r.model_dump(mode="json", exclude=free) for r in (recipe, stored))
+    ours, theirs = _compared(recipe), _compared(stored)
     different = list(_differences(theirs, ours))
     if different:
         raise RunError(

@@ -11,8 +11,10 @@ from typing import Any
 from cos2p.data import Bundle, DataConfig
 from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
+from cos2p.processes.children import leave_if_unguarded
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
+from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed
 from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
@@ -20,7 +22,7 @@ from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import Listener, read_events
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import held, write_atomic
 
 
 class Interrupted(RunError):
@@ -40,11 +42,13 @@ def run(
 ) -> dict[str, Any]:
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
-    `resume` goes on from the folder's checkpoint, or returns the figures if the run was over. `listener` is told of
+    `resume` goes on from the folder's checkpoint, or returns the figures if the run was over; one that is over, or not,
+    goes on to more `schedule.rounds` or `updates` if the recipe has more. `listener` is told of
     every event as it is logged. `data` takes the place of the recipe's data: a bundle, or a function of the `[data]`
     table and the seed that gives one. It is written into the folder, where every worker, and a run that is resumed by
     its recipe, finds it.
     """
+    leave_if_unguarded()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     path = Path(out)
     own: tuple[Path, bytes] | None = None
@@ -52,12 +56,12 @@ def run(
         content = pack_bundle(checked(data(recipe.data, recipe.seed) if callable(data) else data, "data"))
         own = path / bundle_name(content), content
         recipe = recipe.model_copy(update={"data": handed_over(recipe.data, own[0])})
-    if resume and (known := earlier_result(recipe, path)) is not None:
+    if resume and (known := earlier_result(recipe, path, longer=True)) is not None:
         return known
-    begin_folder(recipe, path, resume=resume, overwrite=overwrite)
+    begin_folder(recipe, path, resume=resume, overwrite=overwrite, longer=True)
     if own is not None:
         write_atomic(*own)
-    with noting_why_it_stops(path):
+    with held(path), noting_why_it_stops(path):
         return _simulate(recipe, path, listener or (lambda event: None))
 
 
@@ -66,7 +70,8 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
     world = build_world(recipe)
     for note in world.bundle.notes:
         logging.getLogger(__name__).warning(note)
-    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf")
+    own_models = path / OWN_MODELS if recipe.run.device_models else None
+    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf", own_models)
 
     def tell(event: Event) -> None:
         folder.log.write(event)
@@ -90,6 +95,7 @@ def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
         return folder.finish(simulation, time.monotonic() - began)
     finally:
         workers.close()
+        forget_unclaimed(path / OWN_MODELS)
         folder.close()
 
 

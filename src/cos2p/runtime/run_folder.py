@@ -7,6 +7,7 @@ DIR/result.json            the figures, when the run is over
 DIR/stopped.json           why it stopped before that, if it could say so
 DIR/weights.safetensors    the final weights with the whole bank of exits
 DIR/model/                 the final model as a Hugging Face folder
+DIR/devices/               each device's own submodel, as it last tested it (run.device_models)
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from cos2p.aggregation.merge import is_large
 from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import check_same_recipe, recipe_toml, run_facts, write_results
+from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, write_results
 from cos2p.runtime.session import Session
 from cos2p.tracking.background import BackgroundWriter
 from cos2p.tracking.checkpoint import Checkpoint
@@ -36,19 +38,28 @@ CHEAP = 20
 """A checkpoint that takes a twentieth of the time between two, at most, is taken more often than it has to be."""
 
 
-def earlier_result(recipe: Recipe, folder: Path) -> dict[str, Any] | None:
-    """The figures of a run that is over, if it is the recipe's; None if there is none."""
+def earlier_result(recipe: Recipe, folder: Path, *, longer: bool = False) -> dict[str, Any] | None:
+    """The figures of a run that is over, if it is the recipe's; None if there is none, or (`longer`) if the recipe goes
+    on for more rounds or updates."""
     if not (folder / "result.json").exists():
+        return None
+    if longer and is_longer(recipe, folder):
         return None
     check_same_recipe(recipe, folder)
     return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
-def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool = False) -> None:
-    """A folder with the recipe in it; a RunError if it holds another run, or one that is not to be touched."""
+def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool = False, longer: bool = False) -> None:
+    """A folder with the recipe in it; a RunError if it holds another run, or one that is not to be touched.
+
+    `longer`: the same run with more rounds or updates is not another one; what it came to before is no result any more.
+    """
     prepare_folder(folder, overwrite=overwrite, resume=resume)
     if resume and (folder / "recipe.toml").exists():
-        check_same_recipe(recipe, folder)
+        if longer and is_longer(recipe, folder):
+            (folder / "result.json").unlink(missing_ok=True)
+        else:
+            check_same_recipe(recipe, folder)
     remove_stop_note(folder)
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
 
@@ -104,7 +115,12 @@ class RunFolder:
         )
 
     def save_if_due(self, session: Session) -> None:
-        """Between two events: after a round, and not too soon after the last time."""
+        """Between two events: after a round, and not too soon after the last time.
+
+        Not of a simulation that is over: from before its end it can go on to more rounds as if there had been none.
+        """
+        if session.finished is not None and session.punctual:
+            return
         version = session.server.versions.current
         if self._version is None:
             self._version = version

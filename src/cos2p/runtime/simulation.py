@@ -21,6 +21,7 @@ from cos2p.messages import Order
 from cos2p.methods import make_trainer
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.own_models import take_own_model
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
@@ -160,6 +161,8 @@ class Simulation(Session):
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
+        if outcome.own_model:
+            take_own_model(outcome.own_model, client)
         self.log(Arrived(client=client, task=task, bytes=len(outcome.update)))
         self.carry_out(self.server.receive(client, outcome.update))
 

@@ -21,11 +21,13 @@ from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import spoil
 from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, load_tensors
-from cos2p.methods import run_task
+from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
+from cos2p.processes.children import UNGUARDED, how_it_ended
 from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.processes.ray_pool import RayPool
 from cos2p.recipe import Recipe
+from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import World, build_world
 from cos2p.seeding import torch_rng
@@ -42,13 +44,16 @@ class TaskOutcome:
     failure: str = ""
     lacking: bool = False
     """The device does not have the frozen parts that the task counts on."""
+    own_model: str = ""
+    """File with the device's own submodel, for the caller to take; empty: none is kept."""
 
 
 class Workers:
     """A pool of processes, each with the run's data loaded."""
 
-    def __init__(self, recipe: Recipe, shelf: Path | None = None) -> None:
-        """`shelf`: where the devices keep what they want again (see `training.shelf`)."""
+    def __init__(self, recipe: Recipe, shelf: Path | None = None, own_models: Path | None = None) -> None:
+        """`shelf`: where the devices keep what they want again (see `training.shelf`); `own_models`: a folder for their
+        own submodels, if these are to be kept."""
         run, values = recipe.run, recipe.model_dump(mode="json")
         self.shelf = None if shelf is None or run.engine == "ray" else Shelf(shelf)
         self._pool: ProcessPool | RayPool
@@ -60,7 +65,7 @@ class Workers:
                 )
             self._pool = RayPool(run.address, run.workers, _start, values)
         else:
-            self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf)
+            self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf, own_models)
 
     def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task, pack_memory(memory))
@@ -78,8 +83,14 @@ def wait(future: Future[Any]) -> Any:
     try:
         return future.result()
     except WorkerDied as death:
+        if how_it_ended(UNGUARDED) in str(death):
+            raise RunError(
+                'a script that calls run() must do so below the line  if __name__ == "__main__":  since each worker '
+                "process begins by importing the script"
+            ) from None
+        memory = " (out of memory?)" if "signal" in str(death) else ""
         raise RunError(
-            f"a worker could not do its task: {death} (out of memory?); the run is kept: go on with --resume, "
+            f"a worker could not do its task: {death}{memory}; the run is kept: go on with --resume, "
             "perhaps with --set run.workers=1"
         ) from None
 
@@ -88,27 +99,31 @@ def wait(future: Future[Any]) -> Any:
 
 _world: World | None = None
 _shelf: Shelf | None = None
+_own_models: OwnModels | None = None
 
 
-def _start(recipe: Mapping[str, Any], shelf: Path | None = None) -> None:
-    global _world, _shelf
+def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Path | None = None) -> None:
+    global _world, _shelf, _own_models
     torch.set_num_threads(1)
     _shelf = None if shelf is None else Shelf(shelf)
     _world = build_world(Recipe.parse(recipe))
+    _own_models = OwnModels.of(_world, own_models) if own_models is not None else None
 
 
 def _train(data: bytes, memory: bytes) -> TaskOutcome:
     assert _world is not None
     task = Task.from_bytes(data)
+    trainer = make_trainer(_world.config, task.order)
     try:
         shard = _world.shards[task.order.client]
-        update, remembered = run_task(_world.config, task, shard, unpack_memory(memory), _shelf)
+        update, remembered = trainer.run(task, shard, unpack_memory(memory), _shelf)
         update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
     if task.order.client in _world.liars:
         update = spoil(update, task.order, _world.recipe.attack)
-    return TaskOutcome(update.to_bytes(), pack_memory(remembered))
+    kept = _own_models.keep(trainer) if _own_models is not None else ""
+    return TaskOutcome(update.to_bytes(), pack_memory(remembered), own_model=kept)
 
 
 def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:

@@ -68,9 +68,9 @@ def build_world(recipe: Recipe) -> World:
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:
     training, samples, rate = recipe.training, len(shard.train), group.rate
-    rows = token_rows(shard, training.embeddings, config.pad_token)
+    rows = token_rows(shard, recipe.embeddings, config.pad_token)
     if rate is None:
-        tables = held_tables(config, training.embeddings, rows)
+        tables = held_tables(config, recipe.embeddings, rows)
         rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
     return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -59,6 +60,10 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
                 f"{folder} is not a run folder (it has files but no {MARKER}) and was left alone; "
                 "choose another folder with --out"
             )
+        if is_run:
+            _refuse_in_use(folder)
+        if is_run and not resume and not overwrite and not _holds_work(folder):
+            overwrite = True  # a start that failed left nothing to lose
         if content and not overwrite and not resume:
             raise RunError(
                 f"{folder} is not empty; go on with its run by --resume, replace it by --overwrite, "
@@ -70,6 +75,39 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
             _drop_leftovers(folder)
         _probe(folder)
     return folder
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Others are kept out of the run folder while the block runs, or until this process dies."""
+    with (folder / MARKER).open("a") as marker:
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _refuse_in_use(folder: Path) -> None:
+    for name in (MARKER, "events.jsonl"):
+        try:
+            with (folder / name).open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{folder} is in use by a run that goes on; let it end, stop it (Ctrl-C), or choose another folder "
+                "with --out"
+            ) from None
+        except OSError:
+            continue  # no such file, or a file system without locks
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether anything was learned there: a result, a checkpoint, or an update in the log."""
+    if any((folder / name).exists() for name in ("result.json", "checkpoint.safetensors")):
+        return True
+    log = folder / "events.jsonl"
+    known = {MARKER, "recipe.toml", "stopped.json", log.name, "shelf", "devices", "tensorboard", "mlflow.json"}
+    foreign = [child for child in folder.iterdir() if child.name not in known and not child.name.startswith(".")]
+    return bool(foreign) or (log.exists() and b'"kind":"merged"' in log.read_bytes())
 
 
 @contextmanager
@@ -113,8 +151,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    # The marker goes last: interrupted half-way, the folder is still known as a run's.
-    for child in sorted(folder.iterdir(), key=lambda child: child.name == MARKER):
+    # The marker stays: interrupted half-way, the folder is still known as a run's, and whoever locks it locks the same.
+    for child in folder.iterdir():
+        if child.name == MARKER:
+            continue
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
         else:

@@ -134,7 +134,9 @@ class Feed:
 
 
 @contextmanager
-def logging_metrics(folder: Path, tensorboard: bool = False, mlflow: str = "") -> Iterator[Feed | None]:
+def logging_metrics(
+    folder: Path, tensorboard: bool = False, mlflow: str = "", wandb: str = ""
+) -> Iterator[Feed | None]:
     """A listener for `run` that writes the logs asked for; None if there are none."""
     logs: list[MetricLog] = []
     if tensorboard:
@@ -145,6 +147,10 @@ def logging_metrics(folder: Path, tensorboard: bool = False, mlflow: str = "") -
         from cos2p.tracking.loggers_mlflow import MlflowLog
 
         logs.append(MlflowLog(folder, mlflow))
+    if wandb:
+        from cos2p.tracking.loggers_wandb import WandbLog
+
+        logs.append(WandbLog(folder, wandb))
     if not logs:
         yield None
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -104,6 +104,13 @@ class PrefixFile:
 
     def part(self, start: str) -> Weights:
         return {name.removeprefix(start): tensor for name, tensor in decode(self.encoded(start)).items()}
+
+    def parts(self) -> Iterator[Weights]:
+        """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
+        yield dict(self._encoded)
+        for name in self._held.values():
+            assert self._shelf is not None
+            yield self._shelf.get(name)
 
 
 def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:

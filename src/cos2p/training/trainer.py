@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,7 @@ from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.masks import Remembered
+from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
     Features,
     FreshFeatures,
@@ -292,6 +294,14 @@ class Trainer:
         self.model.fold_rescale()
         scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), self.local.batch)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
+
+    def keep_personal(self, file: Path, most: int, facts: Mapping[str, Any]) -> bool:
+        """When the task is done: write the submodel as it was tested, with `facts`, if it takes at most so many bytes.
+
+        False if it takes more, or if tensors are not all there is to it.
+        """
+        model = getattr(self, "model", None)  # some tasks train none
+        return model is not None and write_personal(file, most, model, self.order, self._frozen(), facts)
 
     def shard_features(self, part: Examples) -> Features | None:
         """The part's features behind the frozen prefix; None if nothing is frozen or the part is empty."""

@@ -12,20 +12,21 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 
 import cos2p.errors
-from cos2p.errors import Cos2pError, RunError
+from cos2p.errors import CheckpointError, Cos2pError, RunError
 from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.models.config import ModelConfig
 from cos2p.processes.interrupts import on_interrupt
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import save_model
+from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.run import Interrupted
 from cos2p.runtime.run_folder import begin_folder, earlier_result
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
@@ -169,7 +170,8 @@ class Follower:
                 write_atomic(self.folder / name, self._fetch(name, size))
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
-        save_model(self.folder, self.recipe, self._config(), weights, result["classes"])
+        with suppress(CheckpointError):  # a model that has no form there; the weights are at hand
+            save_model(self.folder / "model", self.recipe, self._config(), weights, result)
         write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
         self.server.ask(self._job, "fetched")
         return dict(result)

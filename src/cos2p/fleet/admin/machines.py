@@ -130,11 +130,18 @@ def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str]
     machine.kill()
 
 
+def somebody_listens(host: str, port: int, seconds: float = 2.0) -> bool:
+    """Whether a connection can be made there now."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=seconds):
+        return True
+    return False
+
+
 def wait_for_port(host: str, port: int, seconds: float, alive: Callable[[], bool] = lambda: True) -> None:
     """Until somebody listens there; RunError if nobody does in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and alive():
-        with suppress(OSError), socket.create_connection((host, port), timeout=1):
+        if somebody_listens(host, port, 1.0):
             return
         time.sleep(0.1)
     raise RunError(f"nobody listens at {host}:{port}; is the server running (cos2p fleet serve)?")

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -44,13 +44,14 @@ from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
 from cos2p.messages import Order, Task
-from cos2p.methods import run_task
+from cos2p.methods import Trainer, make_trainer, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.processes.children import die_with_parent
 from cos2p.recipe import Recipe
+from cos2p.runtime.own_models import own_facts
 from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.runtime.world import private_settings
 from cos2p.submodel.rates import cut
@@ -120,9 +121,7 @@ class _Device:
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
             # Which tokens occur is no noise's to cover: in a private run it is not told.
-            "rows": ""
-            if self.privacy.on
-            else token_rows(self.shard, recipe.training.embeddings, self.config.pad_token),
+            "rows": "" if self.privacy.on else token_rows(self.shard, recipe.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
         }
@@ -155,15 +154,29 @@ class _Device:
         task = read_task(Path(job.task))
         self.owner.check_order(task.order.settings)
         shelf = _shelf_of(remembered, self.owner.spend.disk)
-        update, memory = run_task(self.config, task, self.shard, memory, shelf)
+        trainer = make_trainer(self.config, task.order)
+        update, memory = trainer.run(task, self.shard, memory, shelf)
         shelf.shrink()
         # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
         update = as_it_leaves(update, self.privacy, fresh_draw)
         update = update if self.setup.report else update.without_figures()
         self.mapped = mapped_bytes()  # now, while the task is still there
+        self._keep_own(trainer, remembered.parent.parent / "own-models" / remembered.name)
+        del trainer
         Path(job.update).write_bytes(update.to_bytes())
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))
+
+    def _keep_own(self, trainer: Trainer, file: Path) -> None:
+        """The device's own submodel, for its owner. A task that is done does not fail by that."""
+        limit = min(int(self.setup.recipe.get("run", {}).get("device_models", 0)), self.owner.spend.disk or 2**63)
+        if not limit:
+            return
+        unfinished = file.with_suffix(".part")
+        with suppress(OSError, RuntimeError, MemoryError, Cos2pError):
+            file.parent.mkdir(exist_ok=True)
+            if trainer.keep_personal(unfinished, limit, own_facts(self.setup.recipe, self.setup.classes)):
+                unfinished.replace(file)
 
     def _shortage(self, error: BaseException) -> dict[str, Any]:
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]

@@ -1,0 +1,183 @@
+"""`cos2p new`: a commented recipe for one's own data, model and devices, by options or by questions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cos2p.errors import ConfigError
+
+_TEXT_COLUMNS = ("text", "sentence", "content", "review", "tweet", "question", "title")
+_LABEL_COLUMNS = ("label", "class", "category", "target", "intent", "sentiment", "y")
+
+_TEMPLATE = """\
+# Written by cos2p new. Check it with:  cos2p recipes validate {file}
+name = {name}
+
+[model]
+{model}
+[data]
+{data}
+[partition]
+kind = "dirichlet"      # "iid": all devices alike
+alpha = 1.5             # the smaller, the more unequal the devices' classes: 0.1 to 100
+local_test = 0.2        # share of each device's samples that tests its own submodel
+
+{devices}
+[training]
+epochs = 2              # passes over a device's samples in one task
+lr = {lr}
+
+[schedule]
+rounds = {rounds}
+mu = 0.5                # a round closes when this share of the devices has answered ...
+t_clk = 10.0            # ... and so many seconds have passed
+
+[method]
+name = "cos2p"          # others: cos2p run {file} --method fedavg
+"""
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="Where to write the recipe.")] = Path("recipe.toml"),
+    data: Annotated[
+        str | None, typer.Option(help="Folder of class folders, or a csv, tsv, jsonl or parquet file; digits: a toy.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Named size, or a Hugging Face folder.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="Presets with their number, such as raspberry-pi-4:4,laptop:2.")
+    ] = None,
+    text_column: Annotated[str, typer.Option(help="Column of the texts of a table; empty: guessed by its name.")] = "",
+    label_column: Annotated[str, typer.Option(help="Column of the labels; empty: guessed by its name.")] = "",
+    image_size: Annotated[int, typer.Option(min=0, help="Edge of the images in pixels; 0: 32, or the model's.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="How long the run is.")] = 20,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if there is one.")] = False,
+) -> None:
+    """Write a commented recipe for your own data, model and devices; what is not given is asked.
+
+    cos2p new mine.toml --data photos --model vit-tiny --devices raspberry-pi-4:4,laptop:2
+    """
+    from cos2p.recipe import Recipe
+
+    if file.exists() and not force:
+        raise ConfigError(f"{file} exists and was left alone; choose another name, or replace it by --force")
+    data = _answer(data, "--data", "Data (folder of class folders, csv, jsonl, parquet, or digits)", "digits")
+    table = _table(data, text_column, label_column)
+    is_text = "text_column" in table
+    usual = "bert-small" if is_text else "vit-tiny"
+    model = _answer(model, "--model", "Model (named size or Hugging Face folder)", usual)
+    devices = _answer(devices, "--devices", "Devices (preset:number, ...)", "raspberry-pi-4:4,laptop:2")
+    if not is_text and data != "digits":
+        table |= {"image_size": image_size or _edge(model), "channels": 3}
+    text = _TEMPLATE.format(
+        file=file,
+        name=json.dumps(file.stem),
+        model=_fields({"pretrained" if Path(model).expanduser().is_dir() else "size": model} | _small(model, data)),
+        data=_fields(table),
+        devices="\n".join(_device(part) for part in devices.split(",")),
+        lr="1e-4                # a pretrained model" if Path(model).expanduser().is_dir() else "1e-3",
+        rounds=rounds,
+    )
+    Recipe.parse(_parsed(text), str(file))
+    file.write_text(text, encoding="utf-8")
+    typer.echo(f"{file}: check it with  cos2p recipes validate {file}  and run it with  cos2p run {file}", err=True)
+
+
+def _answer(given: str | None, option: str, question: str, default: str) -> str:
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{option} is missing, and there is nobody to ask; see cos2p new --help")
+    return str(typer.prompt(question, default=default, err=True))
+
+
+def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
+    """The `[data]` table for what lies at `data`."""
+    from cos2p.data.whole import source_of
+
+    if data == "digits":
+        return {"source": "digits"}
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise ConfigError(f"there is no data at {data}; name a folder of class folders, or a file")
+    if path.is_dir():
+        return {"source": "folder", "path": str(path.resolve())}
+    source = source_of(data)
+    if source not in ("csv", "jsonl", "parquet"):
+        raise ConfigError(f"{data} is neither a folder nor a csv, tsv, jsonl or parquet file")
+    columns = _columns(path, source)
+    text = text_column or _guessed(columns, _TEXT_COLUMNS, "--text-column", data)
+    label = label_column or _guessed(columns, _LABEL_COLUMNS, "--label-column", data)
+    place = {"source": source, "path": str(path.resolve().parent), "train": path.name}
+    return {**place, "text_column": text, "label_column": label, "max_tokens": 128}
+
+
+def _columns(path: Path, source: str) -> list[str]:
+    from cos2p.data.config import DataConfig
+    from cos2p.data.load import reader_of
+    from cos2p.errors import DataError
+
+    probe = DataConfig(source=source, path=str(path.parent), train=path.name, text_column="\0", label_column="\0")
+    try:
+        reader_of(probe)(probe)
+    except DataError as error:  # it names the columns there are
+        said = str(error)
+        if "; it has " not in said:
+            raise
+        return said.partition("; it has ")[2].rpartition("; set ")[0].split(", ")
+    return []
+
+
+def _guessed(columns: list[str], usual: tuple[str, ...], option: str, data: str) -> str:
+    known = {column.lower(): column for column in columns}
+    found = next((known[name] for name in usual if name in known), None)
+    if found is None:
+        raise ConfigError(f"{data} has the columns {', '.join(columns)}; say which with {option}")
+    return found
+
+
+def _edge(model: str) -> int:
+    from cos2p.models.hub_files import read_json
+
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        size = read_json(folder / "config.json").get("image_size", 224)
+        return int(size[0] if isinstance(size, list) else size)
+    return 32
+
+
+def _small(model: str, data: str) -> dict[str, Any]:
+    """A patch that divides small images; named sizes are made for large ones."""
+    from cos2p.models.sizes import SIZES
+
+    size = SIZES.get(model)
+    if size is None or size.family != "vit" or data == "digits":
+        return {"patch": 2} if data == "digits" and size is not None else {}
+    return {"patch": 4} if size.patch > 8 else {}
+
+
+def _device(part: str) -> str:
+    from cos2p.devices.device import PRESETS
+
+    preset, _, number = part.strip().partition(":")
+    if preset not in PRESETS or not (number or "1").isdigit():
+        raise ConfigError(f"--devices {part!r}: write PRESET:NUMBER; presets are {', '.join(sorted(PRESETS))}")
+    figures = PRESETS[preset].source.partition(":")[0]
+    return (
+        f"[[fleet.devices]]\npreset = {json.dumps(preset)}   # its FLOP/s are those of its {figures.lower()}\n"
+        f"count = {number or 1}\nbatch = 16              # rate is left out: as large as memory allows\n"
+    ).replace("its gpu", "its GPU")
+
+
+def _fields(values: dict[str, Any]) -> str:
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)

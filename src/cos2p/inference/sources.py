@@ -1,0 +1,171 @@
+"""Where a trained model is found: a run folder, a Hugging Face folder, or the file of a device's own submodel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+
+from cos2p.data.config import DataConfig
+from cos2p.data.tokenizers import resolved
+from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
+from cos2p.inference.trained import Trained
+from cos2p.methods import Method, method_class
+from cos2p.models.config import ModelConfig
+from cos2p.models.hub import load_pretrained
+from cos2p.models.hub_files import read_json
+from cos2p.recipe import Recipe
+from cos2p.runtime.own_models import OWN_MODELS, own_model_file
+from cos2p.tracking.event_kinds import Started
+from cos2p.tracking.events import read_events
+from cos2p.training.personal import Personal
+
+Exit = int | Literal["best"] | None
+"""Depth of an exit; `best`: by the validation samples of the run; None: the deepest."""
+
+
+def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trained:
+    """The model at `place`, with the exit and of the device that are asked for; an error that says what is there."""
+    path = Path(place).expanduser()
+    if path.is_file():
+        if device or exit is not None:
+            raise ConfigError(f"{path} is one device's submodel with one exit; leave --device and --exit out")
+        return _own(Personal.read(path), str(path))
+    if not path.is_dir():
+        raise RunError(f"there is nothing at {path}; name a run folder, a Hugging Face folder or a device's file")
+    if (path / "config.json").is_file():
+        if device or exit is not None:
+            raise ConfigError(f"{path} is an exported model with one exit; --device and --exit need its run folder")
+        return _hugging_face(path)
+    if not (path / "recipe.toml").is_file():
+        raise RunError(f"{path} is neither a run folder (no recipe.toml) nor a Hugging Face folder (no config.json)")
+    return _device_of(path, device, exit) if device else _server(path, exit)
+
+
+def _server(run: Path, exit: Exit) -> Trained:
+    if not (run / "result.json").is_file() or not (run / "weights.safetensors").is_file():
+        raise RunError(f"{run}: this run has not finished; go on with:  cos2p run --resume --out {run}")
+    recipe, result = Recipe.load(run / "recipe.toml"), read_json(run / "result.json")
+    started = next((e for e in read_events(run / "events.jsonl") if isinstance(e, Started)), None)
+    if started is None:
+        raise RunError(f"{run / 'events.jsonl'} does not tell how the run began; it is damaged")
+    weights = safetensors.torch.load_file(run / "weights.safetensors")
+    method = method_class(recipe.method["name"])
+    config = ModelConfig.from_dict(started.model)
+    return Trained(
+        where=str(run),
+        config=config,
+        weights=weights,
+        exit=_chosen(exit, config, result),
+        classes=tuple(result["classes"]),
+        data=prepared(recipe.data, config, _tokenizer(recipe, run)),
+        method=method,
+        recipe=recipe,
+        result=result,
+    )
+
+
+def _chosen(exit: Exit, config: ModelConfig, result: Mapping[str, Any]) -> int:
+    if exit == "best":
+        return int(result.get("best_exit") or config.depth)
+    if exit is not None and not 1 <= exit <= config.depth:
+        raise ConfigError(f"there is no exit {exit}; the model has exits 1 to {config.depth}, or take the best")
+    return config.depth if exit is None else exit
+
+
+def _device_of(run: Path, device: str, exit: Exit) -> Trained:
+    if exit is not None:
+        raise ConfigError(f"the submodel of {device} has one exit, at its top; leave --exit out")
+    file = own_model_file(run, device)
+    if not file.is_file():
+        raise RunError(f"{run} holds no submodel of {device!r}; {_others(run)}")
+    result = read_json(run / "result.json") if (run / "result.json").is_file() else {}
+    return _own(Personal.read(file), str(file), result, _tokenizer(Recipe.load(run / "recipe.toml"), run))
+
+
+def _others(run: Path) -> str:
+    kept = sorted(file.stem for file in (run / OWN_MODELS).glob("*.safetensors"))
+    if kept:
+        return f"there are those of {', '.join(kept[:10])}{' ...' if len(kept) > 10 else ''}"
+    return (
+        "none is kept there: run.device_models was too small, the method trains no plain submodel, or it is a fleet's "
+        "run, where each device keeps its own"
+    )
+
+
+def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tokenizer: str = "") -> Trained:
+    recipe = Recipe.parse(own.facts["recipe"], where)
+    config, weights = own.full()
+    return Trained(
+        where=where,
+        config=config,
+        weights=weights,
+        exit=config.depth,
+        classes=tuple(own.facts["classes"]),
+        data=prepared(recipe.data, config, tokenizer or _tokenizer(recipe, None)),
+        recipe=recipe,
+        result=result or {},
+        device=str(own.facts["device"]),
+    )
+
+
+def _hugging_face(folder: Path) -> Trained:
+    values = read_json(folder / "config.json")
+    kinds = values.get("architectures") or [""]
+    if "cos2p_pooling" not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
+        raise CheckpointError(f"{folder} has no head that answers ({kinds[0] or 'config.json names no architecture'})")
+    config, weights = load_pretrained(folder)
+    data = DataConfig(channels=1 if config.channels == 1 else 3)
+    tokenizer = ""
+    if config.family == "vit":
+        data = _image_preparation(folder, data)
+    elif (folder / "tokenizer.json").is_file():
+        tokenizer = str(folder / "tokenizer.json")
+    else:
+        raise CheckpointError(f"{folder} has no tokenizer.json; copy the one its texts were read by into it")
+    names = values.get("id2label") or {}
+    labels = tuple(str(names.get(str(i), i)) for i in range(config.classes))
+    classes = () if config.task == "language-modeling" else labels
+    return Trained(str(folder), config, weights, config.depth, classes, prepared(data, config, tokenizer), Method)
+
+
+def _image_preparation(folder: Path, data: DataConfig) -> DataConfig:
+    file = folder / "preprocessor_config.json"
+    if not file.is_file():
+        raise CheckpointError(f"{folder} has no preprocessor_config.json, which says how images are to be prepared")
+    values = read_json(file)
+    changes: dict[str, Any] = {"crop": "center" if values.get("do_center_crop") else "stretch"}
+    for ours, theirs, plain in (("mean", "image_mean", (0.0,)), ("std", "image_std", (1.0,))):
+        numbers = values.get(theirs) if values.get("do_normalize", True) else None
+        same = isinstance(numbers, list) and len(set(numbers)) == 1
+        changes[ours] = plain if not numbers else tuple(numbers[:1] if same else numbers)
+    return data.model_copy(update=changes)
+
+
+def prepared(data: DataConfig, config: ModelConfig, tokenizer: str) -> DataConfig:
+    """How inputs of any size become the model's, whatever the recipe's data were."""
+    if config.family == "vit":
+        return data.model_copy(update={"image_size": config.image, "channels": config.channels})
+    length = min(data.max_tokens, config.max_tokens) if tokenizer == "" else config.max_tokens
+    return data.model_copy(update={"tokenizer": tokenizer or data.tokenizer, "max_tokens": length})
+
+
+def _tokenizer(recipe: Recipe, run: Path | None) -> str:
+    """The run's own copy, or where the recipe has it from."""
+    if run is not None and (run / "model" / "tokenizer.json").is_file():
+        return str(run / "model" / "tokenizer.json")
+    try:
+        return resolved(recipe.data, recipe.model.pretrained).tokenizer
+    except DataError:
+        return ""
+
+
+def exit_option(text: str | None) -> Exit:
+    """`--exit N|best`."""
+    if text is None or text == "best":
+        return None if text is None else "best"
+    if not text.isdigit():
+        raise ConfigError(f"--exit {text!r} is neither a depth, such as 3, nor `best`")
+    return int(text)

@@ -1,0 +1,73 @@
+"""The model card of an exported model: what it was trained on, by whom, how, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cos2p.data.config import DataConfig
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import parameter_count
+from cos2p.recipe import Recipe
+from cos2p.runtime.recipe_text import recipe_toml
+
+_TAGS = {"vit": "image-classification", "bert": "text-classification", "llama": "text-classification"}
+
+
+def model_card(recipe: Recipe, config: ModelConfig, result: Mapping[str, Any], exit: int, device: str = "") -> str:
+    """Markdown with the front matter that model hubs read. `device`: it is that device's own submodel."""
+    causal = config.task == "language-modeling"
+    tag = "text-generation" if causal else _TAGS[config.family]
+    whose = f"the own submodel of the device `{device}`" if device else "the server's model"
+    parts = [
+        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags:\n- cos2p\n- federated-learning\n---\n",
+        f"# {recipe.name}\n",
+        f"{recipe.description}\n" if recipe.description else "",
+        f"A {config.family} model of {exit} of {config.depth} blocks and width {config.dim} "
+        f"(the whole model: {parameter_count(config):,} parameters), trained by {result['title']} on "
+        f"{len(result['devices'])} devices whose data did not leave them. This is {whose}.\n",
+        _figures(result, exit, device, causal),
+        f"## Data\n\n{_data(recipe.data, result)}\n",
+        f"## Fleet\n\n{_fleet(result)}\n",
+        f"## Use\n\n{_use(tag, config)}\n",
+        f"## Recipe\n\n```toml\n{recipe_toml(recipe)}```\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _figures(result: Mapping[str, Any], exit: int, device: str, causal: bool) -> str:
+    """What `result.json` says of this very model, with what needs no model beside it."""
+    score = result["devices"].get(device, {}).get("top1") if device else result["exits"].get(str(exit))
+    of = "its own test samples" if device else "the test samples"
+    what = "next tokens that are right" if causal else "accuracy"
+    rows = [(f"{what}, {of}", score)]
+    if not causal:
+        rows += [("chance", result.get("chance")), ("always the most frequent class", result.get("majority"))]
+    lines = [f"| {name} | {100 * value:.1f} % |" for name, value in rows if value is not None]
+    return "\n".join(["## Figures\n", "| | |", "|---|---|", *lines, ""])
+
+
+def _data(data: DataConfig, result: Mapping[str, Any]) -> str:
+    where = f"`{data.source}`" + (f", `{data.path}`" if data.path else "")
+    classes = ", ".join(f"`{name}`" for name in result["classes"][:50])
+    more = f" and {len(result['classes']) - 50} more" if len(result["classes"]) > 50 else ""
+    return f"Source: {where}." + (f" Classes: {classes}{more}." if classes else " The next token is predicted.")
+
+
+def _fleet(result: Mapping[str, Any]) -> str:
+    lines = ["| device | share of the model | samples | updates |", "|---|---|---|---|"]
+    shown = list(result["devices"].items())[:20]
+    lines += [f"| {name} | {d['rate']} | {d['samples']} | {d['updates']} |" for name, d in shown]
+    hidden = len(result["devices"]) - len(shown)
+    rounds = f"{result['rounds']:,} rounds, {result['updates']:,} updates, seed {result['seed']}."
+    return "\n".join(lines) + (f"\n\nand {hidden:,} more." if hidden else "") + f"\n\n{rounds}"
+
+
+def _use(tag: str, config: ModelConfig) -> str:
+    options = ", truncation=True" if config.family != "vit" and tag != "text-generation" else ""
+    inputs = '"picture.png"' if config.family == "vit" else '"a text"'
+    return (
+        "```python\nfrom transformers import pipeline\n\n"
+        f'predict = pipeline("{tag}", model="THIS_FOLDER")\npredict({inputs}{options})\n```\n\n'
+        f"or `cos2p predict THIS_FOLDER {'picture.png' if config.family == 'vit' else 'texts.txt'}`."
+    )

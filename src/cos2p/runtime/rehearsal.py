@@ -1,0 +1,140 @@
+"""A run up to its first tasks, of which none is trained: data are read and dealt out, budgets are kept or not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cos2p.data import Bundle
+from cos2p.data.config import DataConfig
+from cos2p.data.paths import find
+from cos2p.devices.clock import task_phases
+from cos2p.errors import BudgetError, DataError
+from cos2p.messages import tensor_bytes
+from cos2p.methods import make_trainer
+from cos2p.models.config import ModelConfig
+from cos2p.recipe import Recipe
+from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.server import Send, Server
+from cos2p.runtime.world import World, build_world, first_weights
+
+MOST = 64
+"""Devices whose first tasks are looked at."""
+_EFFICIENCY = 0.3
+"""Of what a large matrix product reaches, so much remains in the training of small models; roughly."""
+
+
+@dataclass(frozen=True)
+class FirstTask:
+    device: str
+    rate: float
+    samples: int
+    needed: int
+    """Bytes, by the ledger."""
+    memory: int
+    seconds: float
+    """Virtual."""
+    flops: float
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    recipe: Recipe
+    config: ModelConfig
+    bundle: Bundle
+    devices: int
+    tasks: tuple[FirstTask, ...]
+    """Of the first `MOST` devices that get one at once."""
+    splits: tuple[str, ...]
+    """Which folder or file became which split."""
+
+    @property
+    def seconds_of_a_round(self) -> float:
+        """On this machine, roughly: all tasks once, on the run's workers."""
+        if not self.tasks:
+            return 0.0
+        workers = min(self.recipe.run.workers or os.cpu_count() or 1, os.cpu_count() or 1)
+        work = sum(task.flops for task in self.tasks) * self.devices / len(self.tasks)
+        return work / (_machine_flops() * _EFFICIENCY * workers)
+
+    @property
+    def rounds(self) -> float:
+        schedule = self.recipe.schedule
+        by_updates = schedule.updates / max(1, self.devices) if schedule.updates else float("inf")
+        return min(schedule.rounds or float("inf"), by_updates)
+
+
+def rehearse(recipe: Recipe) -> Rehearsal:
+    """Everything that can go wrong before the first step does so here, with the same error."""
+    world = build_world(recipe)
+    server = Server(world.context, world.method(), first_weights(recipe, world.config))
+    tasks = tuple(_first_tasks(world, server))
+    splits = tuple(_splits(recipe.data))
+    return Rehearsal(recipe, world.config, world.bundle, len(world.context.members), tasks, splits)
+
+
+def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
+    refused = []
+    for name, member in list(world.context.members.items())[:MOST]:
+        try:
+            effects = server.handle(ClientJoined(name))
+        except BudgetError as error:
+            refused.append(str(error))
+            continue
+        for order in (effect.order for effect in effects if isinstance(effect, Send)):
+            trainer, task = make_trainer(world.config, order), server.task(order)
+            size = tensor_bytes(task.weights, task.prefix)
+            phases = task_phases(trainer, member.device, member.samples, member.test_samples, size)
+            work = trainer.flops(member.samples, member.test_samples)
+            yield FirstTask(
+                order.client,
+                member.rate,
+                member.samples,
+                trainer.memory(member.samples).total,
+                member.device.memory,
+                phases.total,
+                work.prefix + work.masks + work.training,
+            )
+    if refused:
+        more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+        raise BudgetError("; ".join(refused[:3]) + more)
+
+
+def _splits(data: DataConfig) -> Iterator[str]:
+    """Where the splits come from, as far as that is not the recipe's own word."""
+    if data.source != "folder":
+        for name in ("train", "validation", "test"):
+            if getattr(data, name):
+                yield f"{name} {getattr(data, name)}"
+        return
+    try:
+        root = find(data.path)
+    except DataError:
+        return
+    folders = {child.name for child in Path(root).iterdir() if child.is_dir()}
+    usual = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+    if not folders & {"train", data.train or "train"}:
+        return
+    for name, names in usual.items():
+        chosen = getattr(data, name) or next((n for n in names if n in folders), "")
+        if chosen:
+            yield f"{name} {root / chosen}"
+
+
+def _machine_flops() -> float:
+    """FLOP per second of one thread on a matrix product, measured in a tenth of a second."""
+    threads, a = torch.get_num_threads(), torch.ones(256, 256)
+    torch.set_num_threads(1)
+    try:
+        began, count = time.process_time(), 0
+        while time.process_time() - began < 0.1:
+            a @ a
+            count += 1
+        return 2 * 256**3 * count / (time.process_time() - began)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from cos2p.cli.app import app
+
+
+def cli(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout + result.stderr
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "news.csv"
+    file.write_text("Title,Category,who\n" + "".join(f"text number {i},{'ab'[i % 2]},x\n" for i in range(60)))
+    return file
+
+
+def test_a_recipe_for_texts_validates(table: Path, tmp_path: Path) -> None:
+    made = cli("new", tmp_path / "r.toml", "--data", table, "--model", "bert-small", "--devices", "raspberry-pi-4:2")
+    assert made[0] == 0, made[1]
+    text = (tmp_path / "r.toml").read_text()
+    assert 'text_column = "Title"' in text
+    assert "its FLOP/s are those of its processor" in text
+    code, said = cli("recipes", "validate", tmp_path / "r.toml")
+    assert code == 0, said
+    assert "2 classes (a, b)" in said
+
+
+def test_a_recipe_for_images_validates(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            Image.new("RGB", (40, 30), (i, 2 * i, 3 * i)).save(tmp_path / "photos" / name / f"{i}.png")
+    made = cli("new", tmp_path / "r.toml", "--data", tmp_path / "photos", "--model", "vit-nano", "--devices", "laptop")
+    assert made[0] == 0, made[1]
+    code, said = cli("recipes", "validate", tmp_path / "r.toml")
+    assert code == 0, said
+    assert "2 classes (cat, dog); 32×32×3 pixels" in said
+
+
+def test_what_is_missing_or_wrong_is_said(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    assert "--data is missing, and there is nobody to ask" in cli("new", file)[1]
+    options = ("--data", table, "--model", "bert-small", "--devices")
+    assert "write PRESET:NUMBER; presets are" in cli("new", file, *options, "toaster:3")[1]
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
+    said = cli("new", file, "--data", tmp_path / "odd.csv", "--model", "bert-small", "--devices", "laptop")[1]
+    assert "has the columns a, b; say which with --text-column" in said
+    assert not file.exists()
+    file.touch()
+    assert "exists and was left alone" in cli("new", file, *options, "laptop")[1]

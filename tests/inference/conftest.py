@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cos2p.runtime.run import run
+from cos2p.runtime.world import build_world
+from tests.runtime.small import small
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four devices that is over."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run(small(schedule={"rounds": 3}, training={"epochs": 3, "lr": 4e-3}), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's test samples as files: CLASS/NUMBER.png."""
+    folder, test = tmp_path_factory.mktemp("pictures"), build_world(small()).bundle.test
+    for number, (image, label) in enumerate(zip(test.inputs[:], test.labels.tolist(), strict=True)):
+        place = folder / str(label)
+        place.mkdir(exist_ok=True)
+        Image.fromarray(np.asarray(image[0])).save(place / f"{number}.png")
+    return folder

@@ -1,0 +1,148 @@
+"""From a finished run to answers: predict, evaluate and others find the figures that `result.json` has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from cos2p.data.whole import load_whole
+from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
+from cos2p.inference.exporting import export
+from cos2p.inference.inputs import gather
+from cos2p.inference.judging import judge
+from cos2p.inference.labelled import labelled
+from cos2p.inference.predicting import predict
+from cos2p.inference.sources import open_trained
+from cos2p.inference.trained import Trained
+from cos2p.runtime.world import build_world
+from tests.runtime.small import small
+
+
+def figures(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "result.json").read_text()))
+
+
+def accuracy(trained: Trained, folder: Path) -> float:
+    """By predict alone: the share of files whose label is the name of their folder."""
+    items = gather([str(folder)], (), trained.data, trained.is_text)
+    found = list(predict(trained, items, batch=7))
+    return sum(p.answers[0][0] == Path(p.name).parent.name for p in found) / len(found)
+
+
+def test_evaluate_and_predict_find_the_figures_of_the_run(finished: Path, pictures: Path) -> None:
+    result, trained = figures(finished), open_trained(finished)
+    found = judge(trained, labelled(trained, "", "test", {}))
+    assert found.accuracy == pytest.approx(result["top1"])
+    assert found.f1 == pytest.approx(result["f1"])
+    assert found.top5 == pytest.approx(result["top5"])
+    assert sum(map(sum, found.confusion)) == found.samples == 100
+    assert accuracy(trained, pictures) == pytest.approx(result["top1"])
+    assert judge(trained, labelled(trained, str(pictures), "test", {})).accuracy == pytest.approx(result["top1"])
+
+
+@pytest.mark.parametrize("exit", [1, 3, "best"])
+def test_an_exit_answers_as_it_was_evaluated(finished: Path, pictures: Path, exit: Any, tmp_path: Path) -> None:
+    result = figures(finished)
+    depth = result["best_exit"] if exit == "best" else exit
+    trained = open_trained(finished, exit)
+    assert trained.exit == depth
+    assert accuracy(trained, pictures) == pytest.approx(result["exits"][str(depth)])
+    folder = export(trained, tmp_path / "out", "hf")
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == depth
+    assert accuracy(open_trained(folder), pictures) == pytest.approx(result["exits"][str(depth)])
+
+
+def test_transformers_finds_the_figures_of_the_run(finished: Path, pictures: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="its pipelines are the judge")
+    transformers.logging.disable_progress_bar()
+    classify = transformers.pipeline("image-classification", model=str(finished / "model"), device="cpu")
+    files = [str(file) for file in sorted(pictures.rglob("*.png"))]
+    right = [row[0]["label"] == Path(file).parent.name for file, row in zip(files, classify(files), strict=True)]
+    assert sum(right) / len(right) == pytest.approx(figures(finished)["top1"])
+    card = (finished / "model" / "README.md").read_text()
+    assert f"| {100 * figures(finished)['top1']:.1f} % |" in card
+    assert 'name = "small"' in card
+
+
+def test_each_devices_own_submodel_scores_what_the_device_reported(finished: Path, tmp_path: Path) -> None:
+    """As it is kept, and as it is exported."""
+    world, reported = build_world(small()), figures(finished)["devices"]
+    judged = 0
+    for name, device in reported.items():
+        if device["top1"] is None:
+            continue
+        trained = open_trained(finished, device=name)
+        own = world.shards[name].test
+        assert judge(trained, own).accuracy == pytest.approx(device["top1"])
+        exported = open_trained(export(trained, tmp_path / name, "hf"))
+        assert judge(exported, own).accuracy == pytest.approx(device["top1"])
+        assert open_trained(finished / "devices" / f"{name}.safetensors").device == name
+        judged += 1
+    assert judged >= 2
+    assert not list((finished / "devices").glob("*.task"))
+
+
+def test_onnx_answers_as_torch_does(finished: Path, tmp_path: Path) -> None:
+    onnxruntime: Any = pytest.importorskip("onnxruntime", reason="it is the judge")
+    trained = open_trained(finished)
+    folder = export(trained, tmp_path / "onnx", "onnx")
+    assert {file.name for file in folder.iterdir()} == {"model.onnx", "config.json", "preprocessor_config.json"}
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    images = torch.rand(5, 1, 8, 8)
+    theirs = session.run(None, {"pixel_values": images.expand(-1, 3, -1, -1).numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(theirs), trained.outputs(images), atol=1e-4, rtol=0)
+
+
+def test_what_is_not_there_is_said(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is nothing at"):
+        open_trained(tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"neither a run folder .* nor a Hugging Face folder"):
+        open_trained(tmp_path)
+    with pytest.raises(ConfigError, match="there is no exit 9; the model has exits 1 to 4"):
+        open_trained(finished, 9)
+    with pytest.raises(RunError, match="holds no submodel of 'pi'; there are those of jetson-agx-orin-64gb-1"):
+        open_trained(finished, device="pi")
+    with pytest.raises(CheckpointError, match="is not a device's own submodel"):
+        open_trained(finished / "weights.safetensors")
+    with pytest.raises(RunError, match="is not empty"):
+        export(open_trained(finished), finished, "hf")
+    with pytest.raises(ConfigError, match="trains no adapter"):
+        export(open_trained(finished), tmp_path / "p", "peft")
+    with pytest.raises(DataError, match="there is no file cat"):
+        gather(["cat.png"], (), open_trained(finished).data, is_text=False)
+
+
+def test_an_unreadable_image_is_named_and_the_rest_goes_on(finished: Path, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    good = next(pictures.rglob("*.png"))
+    trained = open_trained(finished)
+    found = list(predict(trained, gather([str(tmp_path / "bad.png"), str(good)], (), trained.data, False), top=3))
+    assert "no image format" in found[0].error
+    assert len(found[1].answers) == 3
+    assert found[1].answers[0][1] >= found[1].answers[1][1]
+
+
+def test_labels_by_name_or_by_number(finished: Path, pictures: Path, tmp_path: Path) -> None:
+    """A folder with some of the classes is judged by their names; a label nobody knows is named."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "7").symlink_to(pictures / "7")
+    trained = open_trained(finished)
+    assert set(labelled(trained, str(tmp_path / "data"), "test", {}).labels.tolist()) == {7}
+    (tmp_path / "data" / "cat").symlink_to(pictures / "3")
+    with pytest.raises(DataError, match="has the label 'cat'; the model's classes are 0, 1, 2"):
+        labelled(trained, str(tmp_path / "data"), "test", {})
+    data = trained.data.model_copy(update={"source": "folder", "path": str(pictures)})
+    assert len(load_whole(data, trained.classes)) == 100
+
+
+def test_a_device_file_says_what_it_is(finished: Path) -> None:
+    file = next((finished / "devices").glob("*.safetensors"))
+    with safe_open(file, framework="pt") as opened:
+        facts = json.loads(opened.metadata()["cos2p"])["facts"]
+    assert facts["classes"] == list("0123456789")
+    assert facts["task"].startswith(facts["device"])
