@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def test_revoked_and_replaced_kits_stay_out(tmp_path: Path) -> None:
     register.note("pi-1", later, "token-3")
     assert register.objection_to_token("pi-1", "token-3") == ""
     assert "token-3" not in (tmp_path / "access.json").read_text()  # whoever reads the file cannot act in its name
+
+
+def test_devices_that_register_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    from cos2p.fleet.nvflare.access import Register
+
+    register = Register(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(register.note, f"pi-{n}", float(n), f"token-{n}") for n in range(100)]:
+            done.result()
+    assert Register(tmp_path).newest == {f"pi-{n}": float(n) for n in range(100)}
+    assert len(Register(tmp_path).issued) == 100
 
 
 def test_a_notice_is_told_once(tmp_path: Path) -> None:

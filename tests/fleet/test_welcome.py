@@ -51,7 +51,7 @@ def test_a_lowered_rate_makes_the_next_task_no_larger(world: World, method: str)
     made.welcome(replace(member, rate=0.0625))
     (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
     after = size(made, task, world, member)
-    if type(made.method).over_budget:
+    if type(made.method).over_budget or type(made.method).by_memory:
         assert after <= before
     else:
         assert after < before

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cos2p.errors import BudgetError, ConfigError, RecipeError
+from cos2p.fleet.device.payload import read_task
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
@@ -62,6 +63,18 @@ def test_what_is_promised_is_what_travels_and_again_the_same(form: str) -> None:
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
     assert tensor_bytes(update.delta, update.extras) == known.upload() == tensor_bytes(task.weights)
     assert update.to_bytes() == run_task(config, task, shard, {})[0].to_bytes()
+
+
+def test_a_fleet_s_file_holds_the_same_task(tmp_path: Path) -> None:
+    fleet = Fleet(digits_house(rounds=1), FORMS["hlora"])
+    config, order = fleet.context.config, fleet.orders[0]
+    fleet.server.write_task(order, tmp_path / "task")
+    mapped, task = read_task(tmp_path / "task"), fleet.server.task(order)
+    assert same(dict(sorted(mapped.weights.items())), dict(sorted(task.weights.items())))
+    assert same(dict(sorted(mapped.prefix.items())), dict(sorted(task.prefix.items())))
+    assert "blocks.1.fc2.weight" in mapped.prefix
+    updates = [run_task(config, t, digits().shards[order.client], {})[0] for t in (mapped, task)]
+    assert same(dict(updates[0].delta), dict(updates[1].delta))
 
 
 def test_ffa_sends_no_down_and_half_as_much() -> None:
@@ -127,12 +140,12 @@ def test_devices_of_unequal_ranks_train_together() -> None:
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (lambda d: d | {"blocks.0.adapters.q.up": d["blocks.0.adapters.q.up"][:1]}, "has shape"),
-        (lambda d: d | {"blocks.0.q.weight": torch.zeros(16, 16)}, "is not part of"),
-        (lambda d: {n: t for n, t in d.items() if not n.startswith("exits")}, "tensors are missing"),
+        (lambda d: d | {"blocks.0.adapters.q.up": d["blocks.0.adapters.q.up"][:1]}, "adapters.q.up"),
+        (lambda d: d | {"blocks.0.q.weight": torch.zeros(16, 16)}, "blocks.0.q.weight"),
+        (lambda d: {n: t for n, t in d.items() if not n.startswith("exits")}, "exits.2."),
         (lambda d: d | {"blocks.0.adapters.q.up": torch.full_like(d["blocks.0.adapters.q.up"], math.nan)}, "finite"),
         (lambda d: d | {"blocks.0.adapters.q.up": d["blocks.0.adapters.q.up"] + 1e9}, "root mean square"),
-        (lambda d: d | {"blocks.0.adapters.q.up": d["blocks.0.adapters.q.up"].half()}, "float32"),
+        (lambda d: d | {"blocks.0.adapters.q.up": d["blocks.0.adapters.q.up"].half()}, "adapters.q.up"),
     ],
 )
 def test_the_door_refuses_what_is_not_an_adapter(harm: Any, reason: str) -> None:

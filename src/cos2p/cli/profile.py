@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cos2p.devices.profile import Profile, Sample
+    from cos2p.models.config import ModelConfig
 
 
 def profile(
     ctx: typer.Context,
-    model: Annotated[str, typer.Option(help="Named size, such as vit-tiny or vit-base.")] = "vit-base",
+    model: Annotated[str, typer.Option(help="Named size, Hugging Face folder, or recipe.")] = "vit-base",
     memory: Annotated[
         str | None, typer.Option(help="Bytes training may take, such as 2GiB.", show_default="4/5 of what is free")
     ] = None,
@@ -36,11 +37,10 @@ def profile(
     """
     from cos2p.devices.profile import profile as run_profile
     from cos2p.devices.profile import write_device
-    from cos2p.models.sizes import model as named
     from cos2p.units import parse_bytes
 
     voice = OutputMode.of(ctx, quiet=quiet, json=json)
-    config = named(model)
+    config = _shape(model)
     bytes_for_training = parse_bytes(memory) if memory else 0
 
     def tell(rate: float, outcome: Sample | str) -> None:
@@ -65,6 +65,26 @@ def profile(
         return
     console().print(_table(found))
     typer.echo(_advice(found, out))
+
+
+def _shape(model: str) -> ModelConfig:
+    """The shape of what `--model` names: a recipe's follows its data, a checkpoint's its config.json."""
+    from cos2p.models.sizes import SIZES
+    from cos2p.models.sizes import model as named
+    from cos2p.recipes import shipped_recipes
+
+    if model not in SIZES and (model.endswith(".toml") or model in shipped_recipes()):
+        from cos2p.data import load
+        from cos2p.recipe import Recipe
+        from cos2p.runtime.world import model_config
+
+        recipe = Recipe.load(model)
+        return model_config(recipe, load(recipe.data, recipe.seed, recipe.model.pretrained))
+    if model not in SIZES and Path(model).expanduser().is_dir():
+        from cos2p.models.hub import pretrained_config
+
+        return pretrained_config(model)
+    return named(model)
 
 
 def _table(found: Profile) -> Table:

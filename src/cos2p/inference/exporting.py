@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from cos2p.data.paths import find
+from cos2p.data.tokenizers import byte_tokenizer
 from cos2p.errors import ConfigError, MissingExtra, RunError
 from cos2p.inference.trained import Trained
 from cos2p.models.hub_adapter import save_adapter
@@ -60,9 +62,6 @@ def _for_colour(trained: Trained) -> Trained:
 
 
 def _write_tokenizer(trained: Trained, out: Path) -> None:
-    from cos2p.data.paths import find
-    from cos2p.data.tokenizers import byte_tokenizer
-
     if trained.data.tokenizer in ("", "auto", "bytes"):
         (out / "tokenizer.json").write_text(byte_tokenizer(), encoding="utf-8")
         write_tokenizer(out, trained.config, out / "tokenizer.json")

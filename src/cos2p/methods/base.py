@@ -143,6 +143,8 @@ class Method:
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     gathers_last: bool = False
     """In its last round every device tells something: that one and the one before wait for everybody."""
+    by_memory: ClassVar[bool] = False
+    """Its devices take what their memory allows, whatever their rate."""
     frugal: ClassVar[tuple[str, ...]] = ()
     """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
     forms: ClassVar[Forms] = {}

@@ -111,6 +111,11 @@ class LinearProbe(LateWorkMethod):
     name: ClassVar[str] = "probe"
     title: ClassVar[str] = "linear probe"
     settings_type: ClassVar[type[Settings]] = ProbeSettings
+    settings: ProbeSettings
 
     def train_task(self, call: Call) -> Assignment:
         return self.head_alone(call.member)
+
+    def merge(self) -> Merge:
+        settings = self.settings
+        return FactorMerge(self.context.config, settings.weights, settings.start_form, settings.ridge)

@@ -42,6 +42,7 @@ class LateWorkSettings(FrozenBaseSettings):
 class FrozenBaseMethod(Method):
     """Devices train the head and, where their memory allows, more."""
 
+    by_memory: ClassVar[bool] = True
     trainers: ClassVar[tuple[type[Trainer], ...]] = (LoraTrainer, StatisticsTrainer)
     settings: FrozenBaseSettings
 

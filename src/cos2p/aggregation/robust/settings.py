@@ -31,9 +31,9 @@ class RobustSettings(Settings):
     suspicion: Suspicion = Field(
         default="off",
         description="`weigh`: a device whose updates keep pointing elsewhere than the others' counts less, down to "
-        "nothing; `bench`: one that counts for nothing `patience` times in a row gets no more tasks in this run.",
+        "nothing; `bench`: one that points the other way `patience` times in a row gets no more tasks in this run.",
     )
-    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    patience: int = Field(default=5, ge=2, description="Updates in a row that point the other way before the bench.")
     most_held: int = Field(
         default=32,
         ge=3,

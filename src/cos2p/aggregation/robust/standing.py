@@ -51,8 +51,12 @@ class Standing:
         return self._agreement.get(client, 0.0)
 
     def strike(self, client: str, trust: float) -> int:
-        """An update counted this much; returns how many in a row counted for nothing."""
-        self._strikes[client] = self._strikes.get(client, 0) + 1 if trust == 0.0 else 0
+        """An update counted this much; returns how many in a row counted for nothing and pointed the other way.
+
+        A device of a much smaller submodel may hardly agree with anybody, and is honest.
+        """
+        opposed = trust == 0.0 and self.agreement(client) < -FAINT
+        self._strikes[client] = self._strikes.get(client, 0) + 1 if opposed else 0
         return self._strikes[client]
 
     def state(self) -> dict[str, Any]:

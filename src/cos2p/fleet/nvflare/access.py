@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -41,6 +42,7 @@ class Register:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / STATE
+        self._lock = threading.Lock()  # devices register in threads of their own
         known: dict[str, Any] = {}
         if self._path.exists():
             known = json.loads(self._path.read_text(encoding="utf-8"))
@@ -60,14 +62,16 @@ class Register:
         return ""
 
     def note(self, name: str, issued: float, token: str) -> None:
-        self.newest[name] = max(issued, self.newest.get(name, issued))
-        self.issued = {key: value for key, value in self.issued.items() if value[0] != name}
-        self.issued[_hash(token)] = [name, issued]
-        self._save()
+        with self._lock:
+            self.newest[name] = max(issued, self.newest.get(name, issued))
+            others = {key: value for key, value in self.issued.items() if value[0] != name}
+            self.issued = {**others, _hash(token): [name, issued]}
+            self._save()
 
     def revoke(self, name: str) -> None:
-        self.revoked[name] = time.time()
-        self._save()
+        with self._lock:
+            self.revoked[name] = time.time()
+            self._save()
 
     def objection_to_token(self, name: str, token: str) -> str:
         """As above, by a token from before. One that is not known here was replaced by a later one of its device."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Contribution, Place
+from cos2p.aggregation.weights import even_weight
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -41,7 +42,12 @@ class AdapterMerge(HeadMerge):
         weight = float(item.samples) if self.rule == "samples" else 1.0
         adapters = {name: delta for name, delta in item.delta.items() if is_adapter(name)}
         self.add_adapters(adapters, item.received, weight, (1.0 + item.staleness) ** -STALE)
-        return super().add(replace(item, delta={n: d for n, d in item.delta.items() if n not in adapters}), current)
+        super().add(replace(item, delta={n: d for n, d in item.delta.items() if n not in adapters}), current)
+        return even_weight(1.0)
+
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        """One number for all that an update holds."""
+        return even_weight(1.0)
 
     def add_adapters(self, delta: Mapping[str, Tensor], received: Weights, weight: float, step: float) -> None:
         raise NotImplementedError
