@@ -79,15 +79,15 @@ CLIENT_TOP1 = _share("client_top1", "clients top-1")
 RU = _share("ru", "RU")
 
 COLUMNS = (
-    Column("perplexity", "server perplexity", "", 1.0, 2, "less"),
-    Column("client_perplexity", "clients' perplexity", "", 1.0, 2, "less"),
-    _share("answers", "server answers"),
     TOP1,
     _share("top5", "server top-5"),
     _share("f1", "server F1"),
     CLIENT_TOP1,
     _share("client_top5", "clients top-5"),
     _share("client_f1", "clients F1"),
+    Column("perplexity", "server perplexity", "", 1.0, 2, "less"),
+    Column("client_perplexity", "clients' perplexity", "", 1.0, 2, "less"),
+    _share("answers", "server answers"),
     RU,
     _share("busy", "busy"),
     Column("virtual_seconds", "virtual time", "min", 1 / 60, 1, "less"),
