@@ -30,7 +30,8 @@ from cos2p.errors import Cos2pError
 
 EXIT_CODES = """Exit codes: 0 done · 1 other errors, or runs of a study failed · 2 wrong option, recipe or field ·
 3 impossible submodel · 4 does not fit the memory · 5 model checkpoint · 6 data missing or impossible · 7 run folder ·
-8 training failed (loss not finite) · 9 update refused · 10 an optional package is missing · 70 a defect of cos2p ·
+8 training failed (loss not finite) · 9 update refused · 10 an optional package is missing ·
+11 a device's owner does not allow it · 70 a defect of cos2p ·
 130 stopped by Ctrl-C; go on with --resume, a study with the same command."""
 
 

@@ -102,6 +102,9 @@ class MemoryMerge(Merge):
         """Per client and segment: one more than the round of the last visit; 0 for never."""
         self._round = 0
 
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float]:
+        return even_weight(1 / self.clients)
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         memory = self._memory.setdefault(item.client, {})
         for name, cut in window_slices(self.config, item.spec).items():
@@ -113,7 +116,7 @@ class MemoryMerge(Merge):
                 memory[name].index_copy_(*cut, item.delta[name])
         self.count_holders(item)
         self._stamp(item)
-        return even_weight(1 / self.clients)
+        return self.weigh(item, current)
 
     def _stamp(self, item: Contribution) -> None:
         visited = self._visited.setdefault(item.client, {})
