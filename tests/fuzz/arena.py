@@ -14,15 +14,16 @@ from torch import Tensor
 
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import TensorForm
-from cos2p.methods import build_method, make_trainer, methods
+from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.runtime.decisions import ClientJoined, Stop
 from cos2p.runtime.server import Effect, Server
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import Event, Merged, Refused
+from cos2p.training.statistics import StatisticsTrainer
 from tests.fuzz.mutations import mutate
 from tests.runtime.played import trained_spec
-from tests.tiny import VIT, context
+from tests.tiny import VIT, context, shard
 
 CLIENT = "pi-0"
 LARGEST_MOVE = 10.0
@@ -70,7 +71,11 @@ def arena(title: str) -> Arena:
     for client in house.members:
         server.handle(ClientJoined(client))
     (order,) = (order for order in server.orders.values() if order.client == CLIENT)
-    return Arena(title, server, answer(order).to_bytes())
+    if order.trainer == StatisticsTrainer.name:  # what it tells has to add up
+        honest, _ = run_task(VIT, server.task(order), shard(VIT, house.members[CLIENT].samples), {})
+    else:
+        honest = answer(order)
+    return Arena(title, server, honest.to_bytes())
 
 
 def answer(order: Order) -> Update:

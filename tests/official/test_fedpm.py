@@ -48,7 +48,7 @@ def test_the_scores_after_a_round() -> None:
     current |= {name: torch.full(shape, 0.5) for name, shape in masked_shapes(VIT, spec).items()}
     merge = MaskMerge(VIT, prior=0.0, elements=True)
     for client, masks in enumerate(aggregation["masks"]):
-        merge.add(_upload(str(client), masks, current), current)
+        merge.add(merge.decode(_upload(str(client), masks, current), current), current)
     merged = merge.apply(current)
     agree("FedPM scores of weights", to_scores(merged[WEIGHT]), aggregation["scores_after"]["mask"])
     agree("FedPM scores of biases", to_scores(merged[BIAS]), aggregation["scores_after"]["bias_mask"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,9 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         "from cos2p.runtime.run import run\nfrom tests.runtime.small import small\n"
         f"run(small(schedule={{'rounds': 1}}), {str(tmp_path / 'r')!r})\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    places = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": places}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode != 0
     assert 'below the line  if __name__ == "__main__":' in done.stderr
     assert "memory" not in done.stderr

@@ -54,9 +54,9 @@ def test_the_ledger_counts_every_saving() -> None:
     # Where what the forward keeps is the most, the gradients are not yet there at the worst moment.
     assert bytes_of(config, 1, step_in_backward=True) < 0.95 * bytes_of(config, 1)
     assert bytes_of(config, eight_bit=True) < 0.7 * plain  # 12 of 28 bytes a scalar go
-    assert bytes_of(config, recompute="yes") < 0.9 * plain
-    assert bytes_of(config, bf16=True) < 0.97 * plain
-    assert bytes_of(config, step_in_backward=True, eight_bit=True, recompute="yes") < 0.45 * plain
+    assert bytes_of(config, recompute="yes") < 0.93 * plain  # all gradients are there when the first block runs again
+    assert bytes_of(config, 64, bf16=True) < 0.8 * bytes_of(config, 64)
+    assert bytes_of(config, step_in_backward=True, eight_bit=True, recompute="yes") < 0.5 * plain
 
 
 class _Looks(Trainer):

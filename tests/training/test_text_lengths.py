@@ -75,7 +75,7 @@ def test_a_whole_task_behind_a_frozen_prefix_is_the_padded_one(config: ModelConf
     (found, _), (expected, _) = (run_task(config, work, shard, {}) for shard in shards(config))
     assert found.report.keys() == expected.report.keys()
     for name, value in expected.report.items():
-        assert found.report[name] == pytest.approx(value, abs=1e-6), name
+        assert found.report[name] == pytest.approx(value, abs=1e-6, rel=1e-5), name
     for name, tensor in expected.delta.items():
         torch.testing.assert_close(found.delta[name], tensor, atol=1e-6, rtol=1e-4)
 
@@ -109,4 +109,5 @@ def test_features_are_kept_at_the_texts_own_width(config: ModelConfig) -> None:
 def test_scores_do_not_depend_on_the_padding(config: ModelConfig) -> None:
     model = ElasticTransformer(config, SubmodelSpec.full(config, (4,))).load(random_weights(config, 0))
     real, padded = shards(config)
-    assert evaluate(model, real.train, Normalize(), batch=5) == evaluate(model, padded.train, Normalize(), batch=5)
+    (found,), (expected,) = (evaluate(model, shard.train, Normalize(), batch=5) for shard in (real, padded))
+    assert found == pytest.approx(expected, rel=1e-5)  # sums of other lengths round otherwise

@@ -6,7 +6,7 @@ import pytest
 
 from cos2p.errors import DataError
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import recipe_toml
+from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.run import run
 from cos2p.tracking.stop_note import STOP_NOTE, StopNote, read_stop_note, write_stop_note
 from cos2p.tracking.tiers import MOST, tiers
