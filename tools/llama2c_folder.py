@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceProcessor
 
 from cos2p.models.hub import save_pretrained
 from cos2p.models.llama2c import load_llama2c
-from tools.gguf_folder import build_tokenizer
+from tools.gguf_tokenizer import build_tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Kinds of tokens, as GGUF numbers them."""
