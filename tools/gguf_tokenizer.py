@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF file describes, as `tokenizers` has it. Needs no `gguf`: the file's facts are a dictionary."""
+"""The tokenizer that a GGUF file describes, as `tokenizers` has it. Needs no `gguf`: the facts are a dictionary."""
 
 from __future__ import annotations
 
