@@ -13,7 +13,7 @@ from cos2p.costs.walk import Op, Step, walk
 from cos2p.costs.workload import Workload
 from cos2p.methods.adapters.factors import Target
 from cos2p.models.config import ModelConfig
-from cos2p.models.layout import block_parameters
+from cos2p.models.layout import block_parameters, layout
 from cos2p.models.spec import BlockSize
 from cos2p.numerics.optimizers import state_bytes, state_tensors, step_temporary_bytes
 
@@ -70,7 +70,8 @@ class AdapterLoad:
     def training(self) -> Ledger:
         config, work, count = self.config, self.work, sum(self.trained)
         table = table_scalars(config, self.rows)  # the output table of a language model, frozen
-        tensors = len(self.trained) * (3 + state_tensors(work.optimizer))
+        streamed = sum(name.startswith("blocks.0.") for name in layout(config))  # each read, and decoded
+        tensors = len(self.trained) * (3 + state_tensors(work.optimizer)) + 2 * streamed
         cached = self.prefix(1).features
         base = Ledger(
             "weight",
