@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 PROGRAM = [sys.executable, "-c", "from cos2p.cli import main; main()"]
 PROMISED_FILES = (
@@ -104,6 +105,7 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path) -> None:
     assert versions == list(range(1, 31))  # every round once: nothing lost, nothing told twice
 
 
+@pytest.mark.slow  # 8 s
 def test_ctrl_c_while_the_workers_start_is_no_accident(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     running = subprocess.Popen(

@@ -38,17 +38,17 @@ def test_what_goes_wrong_in_the_child_is_told() -> None:
 
 
 LIGHT = {"recompute": True, "activation_bytes": 2}
-CELLS: list[tuple[str, float, str, dict[str, Any]]] = [
+CELLS: list[Any] = [
     ("vit-tiny", 1.0, "bottom", {}),
     ("vit-tiny", 0.25, "bottom", {"threads": 2}),
     ("vit-tiny", 0.25, "middle", {"prefix": "held"}),
     ("vit-tiny", 0.25, "top", {"micro_batch": 4}),
     ("vit-tiny", 0.0625, "middle", {"distill": True, "optimizer": "adamw"}),
-    ("vit-tiny", 0.0156, "bottom", {}),
+    pytest.param("vit-tiny", 0.0156, "bottom", {}, marks=pytest.mark.slow),
     ("vit-tiny", 0.0156, "top", {}),
-    ("vit-base", 0.0156, "top", {"prefix": "held"}),
+    pytest.param("vit-base", 0.0156, "top", {"prefix": "held"}, marks=pytest.mark.slow),
     ("vit-tiny", 0.25, "bottom", {"step_in_backward": True, "optimizer": "adan-8bit"}),
-    ("vit-tiny", 0.25, "middle", {"step_in_backward": True, "recompute": True}),
+    pytest.param("vit-tiny", 0.25, "middle", {"step_in_backward": True, "recompute": True}, marks=pytest.mark.slow),
     ("vit-tiny", 0.0156, "top", {"activation_bytes": 2}),
     ("vit-tiny", 0.25, "bottom", {"step_in_backward": True, "optimizer": "adan-8bit", **LIGHT}),
 ]

@@ -26,6 +26,7 @@ def outcome(folder: Path) -> tuple[bytes, dict[str, object]]:
     }
 
 
+@pytest.mark.slow  # 15 s: three runs
 def test_more_rounds_give_the_longer_run(tmp_path: Path) -> None:
     run(small(schedule={"rounds": 1}, training=FLAT), tmp_path / "short")
     run(small(schedule={"rounds": 3}, training=FLAT), tmp_path / "short", resume=True)

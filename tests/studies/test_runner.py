@@ -75,6 +75,7 @@ def test_two_jobs_run_at_the_same_time_with_one_worker_each(grid: RunnableGrid, 
     assert [outcome.result and outcome.result["workers"] for outcome in outcomes.values()] == [1, 1]
 
 
+@pytest.mark.slow  # 15 s: several processes that fail, each in its way
 def test_failures_are_recorded_and_the_others_go_on(tmp_path: Path, folder: Path) -> None:
     grid = tiny_grid(tmp_path, rows=("a",), seeds=(1, 2, 3, 4, 0))
     outcomes = runner(folder, cell_work.misbehave, jobs=2)(grid.cells)

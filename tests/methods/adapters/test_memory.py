@@ -37,7 +37,7 @@ def work(order: Order) -> tuple[Task, Ledger]:
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize(("rank", "frozen"), [(16, 0), (0, 5)])
+@pytest.mark.parametrize(("rank", "frozen"), [(16, 0), pytest.param(0, 5, marks=pytest.mark.slow)])
 def test_a_real_process_stays_within_the_promise(tmp_path: Path, rank: int, frozen: int) -> None:
     task, ledger = work(lora_order(BIG, rank, frozen, TARGETS["few"], batch=16, optimizer="adamw"))
     (tmp_path / "task").write_bytes(task.to_bytes())
