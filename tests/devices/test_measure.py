@@ -102,6 +102,7 @@ def test_the_mask_phase_stays_within_the_memory_of_the_training() -> None:
 
 
 @pytest.mark.memory
+@pytest.mark.slow  # 13 s
 def test_masking_with_zeros_saves_nothing() -> None:
     spec = make_spec(TINY, 0.25)
     whole, cut = peak(TINY, SubmodelSpec.full(TINY), WORKLOAD).total, peak(TINY, spec, WORKLOAD).total

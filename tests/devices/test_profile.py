@@ -94,6 +94,7 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory
+@pytest.mark.slow  # 9 s
 def test_a_real_profile_of_a_small_model() -> None:
     found = profile(NANO, "vit-nano", memory=200_000_000, rates=(0.0625, 0.5625), threads=1)
     small, large = found.measured

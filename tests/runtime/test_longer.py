@@ -34,6 +34,7 @@ def test_more_rounds_give_the_longer_run(tmp_path: Path) -> None:
     assert outcome(tmp_path / "short") == outcome(tmp_path / "long")
 
 
+@pytest.mark.slow  # 5 s
 def test_fewer_rounds_or_anything_else_is_another_run(tmp_path: Path) -> None:
     run(small(schedule={"rounds": 1}, training=FLAT), tmp_path / "r")
     with pytest.raises(RunError, match=r"another recipe \(schedule\.rounds, training\.lr differ"):
