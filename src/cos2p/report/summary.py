@@ -84,6 +84,11 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
 
     >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
     'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %'
+
+    The best is chosen on validation samples; where test samples say otherwise there is nothing to recommend.
+
+    >>> better_exit_words({"exits": {"1": 0.889, "8": 0.914}, "best_exit": 1})
+    ''
     """
     perplexities = result.get("exits_perplexity")
     exits, best = perplexities or result.get("exits") or {}, result.get("best_exit")
@@ -91,6 +96,8 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     if best is None or deepest is None or str(best) == deepest or str(best) not in exits:
         return ""
     here, there = exits[str(best)], exits[deepest]
+    if (here >= there) if perplexities else (here <= there):
+        return ""
     if perplexities:
         return f"exit {best} of {deepest}: perplexity {here:.4g}, the deepest has {there:.4g}"
     return f"exit {best} of {deepest}: top-1 {percent(here)}, the deepest has {percent(there)}"
