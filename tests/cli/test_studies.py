@@ -27,7 +27,7 @@ class FakeRunner:
     made: ClassVar[list[FakeRunner]]
 
     def __init__(self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str]) -> None:
-        self.folder, self.view, self.jobs, self.retry = folder, view, jobs, retry
+        self.folder, self.view, self.jobs, self.retry, self.engine = folder, view, jobs, retry, engine
         self.execute = FakeExecute(type(self).answer)
         self.made.append(self)
 
@@ -235,3 +235,22 @@ def test_mistakes_are_one_line_before_anything_runs(fake: type[FakeRunner], argu
 def test_help_names_the_studies() -> None:
     out = cli("--help")[1]
     assert all(verb in out for verb in ("compare", "ablate", "sweep"))
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        ["compare", "--methods", "fedavg"],
+        ["ablate", "--rows", "paper"],
+        ["sweep", "--over", "mu=0.5,1"],
+        ["frontier", "--methods", "fedavg", "--memory", "100MB"],
+        ["attack", "--attacks", "flip", "--defences", "none"],
+    ],
+    ids=lambda study: study[0],
+)
+def test_every_study_can_be_done_by_a_cluster(fake: type[FakeRunner], study: list[str]) -> None:
+    kind, *options = study
+    code, _, err = cli(kind, "tiny.toml", *options, "--seeds", "0", "--out", "out", "--address", "10.0.0.1:6379", "-q")
+    assert code == 0, err
+    (made,) = fake.made
+    assert made.engine == {"engine": "ray", "address": "10.0.0.1:6379"}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.studies import (
     Changes,
     Jobs,
@@ -44,6 +45,8 @@ def attack(
     updates: Updates = None,
     changes: Changes = None,
     jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -71,4 +74,5 @@ def attack(
         return run_attacks(plan, execute, write)
 
     folder = out or default_folder("attack", recipe)
-    conduct("attack", folder, drive, OutputMode.of(ctx, quiet, verbose, json), jobs, retry)
+    voice = OutputMode.of(ctx, quiet, verbose, json)
+    conduct("attack", folder, drive, voice, jobs, retry, engine_settings(engine, address))
