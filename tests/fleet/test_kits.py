@@ -27,7 +27,7 @@ from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
-from cos2p.fleet.server.members import lowered_rate, member_of
+from cos2p.fleet.server.members import lowered, member_of
 from cos2p.methods.base import Member
 from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
@@ -224,7 +224,7 @@ def test_a_lowered_rate_is_always_lower() -> None:
     config, device = build_world(recipe).config, fleet_devices(recipe)[0][0]
     rate, steps = 1.0, 0
     while rate > 0.015625:
-        lower = lowered_rate(config, Member("dev-1", device, rate, 16, 40), recipe)
+        lower = lowered(config, Member("dev-1", device, rate, 16, 40), recipe, 1000).rate
         assert lower < rate
         rate, steps = lower, steps + 1
     assert steps == 10  # one rung of the ladder at a time, as the memory is ample
@@ -237,7 +237,7 @@ def test_a_lowered_rate_is_what_the_ledger_says_fits() -> None:
     load = Workload(batch=16, samples=40, distill=True, rescale=True, keep_start=True)
     limit = largest_rate(config, 10_000_000, load, tier_blocks=tuple(range(1, config.depth + 1)))
     assert 0.0625 < limit < 0.5
-    lower = lowered_rate(config, Member("dev-1", poor, 1.0, 16, 40), recipe)
+    lower = lowered(config, Member("dev-1", poor, 1.0, 16, 40), recipe, 1000).rate
     assert lower == max(rate for rate in LADDER if rate <= limit)  # straight there, not rung by rung
 
 

@@ -52,6 +52,8 @@ class Member:
     test_samples: int = 0
     rows: str = ""
     """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
+    largest: int = 0
+    """Bytes that its tasks may take where a method goes by memory, less than it has, since one ran out; 0: all of it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal
 
 from cos2p.errors import BudgetError
@@ -42,16 +44,26 @@ def needed_bytes(method: Method, member: Member, assignment: Assignment) -> int:
     return trainer.memory(member.samples).total
 
 
-def first_that_fits(method: Method, member: Member, options: Iterable[Assignment], smallest: str) -> Assignment:
-    """The first of the options, largest first, that the member's memory can hold; BudgetError if none is.
+def room(method: Method, member: Member) -> float:
+    """Bytes that a task of the member may take: those it has, or fewer since a task ran out of them."""
+    limits = [member.largest] if member.largest else []
+    if method.context.enforce_memory:
+        limits.append(member.device.memory)
+    return min(limits, default=math.inf)
 
-    Where memory is not enforced, the first.
+
+def first_that_fits(method: Method, member: Member, options: Iterable[Assignment], smallest: str) -> Assignment:
+    """The first of the options, largest first, that the member has room for; BudgetError if none is.
+
+    After a task ran out of memory there may be none any more: then the smallest is tried all the same.
     """
-    needed = 0
+    needed, option = 0, None
     for option in options:
         needed = needed_bytes(method, member, option)
-        if needed <= member.device.memory or not method.context.enforce_memory:
+        if needed <= room(method, member):
             return option
+    if option is not None and needed <= room(method, replace(member, largest=0)):
+        return option
     raise BudgetError(
         f"even {smallest} needs {format_bytes(needed)}, the device has {format_bytes(member.device.memory)}"
     )
@@ -60,13 +72,13 @@ def first_that_fits(method: Method, member: Member, options: Iterable[Assignment
 def largest_group(
     method: Method, member: Member, most: int, tasks: Callable[[int, Store], Iterable[Assignment]]
 ) -> tuple[int, Store]:
-    """The most blocks, from `most` down, with which all of a member's tasks fit its memory; 0 if none do.
+    """The most blocks, from `most` down, with which the member has room for all its tasks; 0 if there are none.
 
     `tasks(blocks, store)` are those of all places. Features are in memory if that fits, else on disk.
     """
     for blocks in range(most, 0, -1):
         for store in STORES:
             needed = (needed_bytes(method, member, task) for task in tasks(blocks, store))
-            if not method.context.enforce_memory or all(size <= member.device.memory for size in needed):
+            if all(size <= room(method, member) for size in needed):
                 return blocks, store
     return 0, STORES[0]

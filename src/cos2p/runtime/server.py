@@ -405,11 +405,11 @@ class Server:
             masks=order.quotas is not None,
             lr=order.lr,
             bytes=size,
-            peak_memory=self._needed_memory(order),
+            peak_memory=self.needed_memory(order),
             seconds=seconds,
         )
 
-    def _needed_memory(self, order: Order) -> int:
+    def needed_memory(self, order: Order) -> int:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
         return make_trainer(self.context.config, order).memory(samples).total
@@ -422,14 +422,14 @@ class Server:
         for answer in ("no", "yes"):
             settings = with_savings(trainer.settings, recompute=answer)
             order = replace(order, settings=settings.model_dump(mode="json"))
-            if self._needed_memory(order) <= self.context.members[order.client].device.memory:
+            if self.needed_memory(order) <= self.context.members[order.client].device.memory:
                 break
         return order
 
     def _check_memory(self, order: Order) -> None:
         """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
         member = self.context.members[order.client]
-        needed = self._needed_memory(order)
+        needed = self.needed_memory(order)
         if needed <= member.device.memory or self.method.over_budget or not self.context.enforce_memory:
             return
         raise BudgetError(

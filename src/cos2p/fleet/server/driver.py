@@ -14,7 +14,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
-from cos2p.fleet.server.members import lowered_rate, member_of
+from cos2p.fleet.server.members import lowered, member_of
 from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
@@ -277,7 +277,11 @@ class Driver(Session):
 
     def _welcome(self, member: Member) -> None:
         known = self.server.context.members.get(member.name)
-        if known is not None and known.rate < member.rate and known.device.memory >= member.device.memory:
+        if (
+            known is not None
+            and (known.rate < member.rate or known.largest)
+            and known.device.memory >= member.device.memory
+        ):
             member = known  # lowered after it ran out of memory: a restart does not give it more
         self.server.welcome(member)
 
@@ -334,17 +338,18 @@ class Driver(Session):
         numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
-            self._lower(answer.client)
+            self._lower(answer.client, answer.task)
         if answer.lacking:
             self.server.shelves.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
-    def _lower(self, client: str) -> None:
+    def _lower(self, client: str, task: str) -> None:
         """The task did not fit: the next one is smaller, as the ledger says."""
-        member = self.server.context.members[client]
-        rate = lowered_rate(self.config, member, self.recipe)
-        self.log(Lowered(client=client, was=member.rate, rate=rate, memory=member.device.memory))
-        self.server.welcome(replace(member, rate=rate))
+        member, order = self.server.context.members[client], self.server.orders.get(task)
+        needed = 0 if order is None else self.server.needed_memory(order)  # it may have been given up meanwhile
+        smaller = lowered(self.config, member, self.recipe, needed)
+        self.log(Lowered(client=client, was=member.rate, rate=smaller.rate, memory=member.device.memory))
+        self.server.welcome(smaller)
 
     # ------------------------------------------------------------ what the server wants done
 

@@ -69,8 +69,20 @@ def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     return rate
 
 
-def lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """After a task ran out of memory: the next rate of the ladder that the ledger says fits.
+SMALLER = 0.75
+"""What a task may take of what the one before it, which ran out of memory, was thought to take."""
+
+
+def lowered(config: ModelConfig, member: Member, recipe: Recipe, needed: int) -> Member:
+    """After a task that was to take `needed` bytes ran out of memory: what the next one is cut to.
+
+    A lower rate; and for methods that go by memory whatever the rate is, fewer bytes.
+    """
+    return replace(member, rate=_lowered_rate(config, member, recipe), largest=int(SMALLER * needed))
+
+
+def _lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
+    """The next rate of the ladder that the ledger says fits.
 
     Where the ledger thought that even the present one would, or that none does, the next step down.
     """
