@@ -53,7 +53,7 @@ class Member:
     rows: str = ""
     """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
     largest: int = 0
-    """Bytes that its tasks may take where a method goes by memory, less than it has, since one ran out; 0: all of it."""
+    """Bytes for its tasks where a method goes by memory: fewer than it has, since one ran out; 0: all of them."""
 
 
 @dataclass(frozen=True)

@@ -277,12 +277,9 @@ class Driver(Session):
 
     def _welcome(self, member: Member) -> None:
         known = self.server.context.members.get(member.name)
-        if (
-            known is not None
-            and (known.rate < member.rate or known.largest)
-            and known.device.memory >= member.device.memory
-        ):
-            member = known  # lowered after it ran out of memory: a restart does not give it more
+        was_lowered = known is not None and (known.rate < member.rate or known.largest > 0)
+        if known is not None and was_lowered and known.device.memory >= member.device.memory:
+            member = known  # it ran out of memory: a restart does not give it more
         self.server.welcome(member)
 
     def _join(self, client: str) -> None:
