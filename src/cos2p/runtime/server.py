@@ -27,9 +27,10 @@ from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import make_trainer
+from cos2p.methods import make_trainer, trainers
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.numerics.optimizers import learning_rate
 from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
@@ -239,15 +240,16 @@ class Server:
         if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
             self.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0
-        for block in range(update.spec.frozen, update.spec.top):
+        window = _trained_blocks(order.trainer, update.spec)
+        for block in range(*window):
             self.trained[block] += 1
         return Merged(
             client=order.client,
             task=order.task,
             version=order.version,
             staleness=staleness,
-            window=[update.spec.frozen, update.spec.top],
-            kept=update.spec.to_dict()["window"],
+            window=window,
+            kept=update.spec.to_dict()["window"][: window[1] - window[0]],
             size=size,
             weight=weight,
             report=dict(update.report),
@@ -400,7 +402,7 @@ class Server:
             task=order.task,
             version=order.version,
             cycle=order.cycle,
-            window=[order.spec.frozen, order.spec.top],
+            window=_trained_blocks(order.trainer, order.spec),
             exits=list(order.spec.exits),
             masks=order.quotas is not None,
             lr=order.lr,
@@ -587,3 +589,8 @@ class Server:
         self.trained = list(values["trained"])
         self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))
+
+
+def _trained_blocks(trainer: str, spec: SubmodelSpec) -> list[int]:
+    """The first block that trains and the one after the last; equal where nothing does."""
+    return [spec.frozen if trainers()[trainer].trains else spec.top, spec.top]
