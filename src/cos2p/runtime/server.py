@@ -337,7 +337,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects += self._dispatch(action) if self._affords(action.client) else self._let_go(action.client)
+                effects += [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -359,7 +359,8 @@ class Server:
             effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
         return effects
 
-    def _dispatch(self, action: Dispatch) -> list[Effect]:
+    def order(self, action: Dispatch) -> Order:
+        """What the client shall do, open from now on. BudgetError if it cannot."""
         member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
@@ -393,7 +394,7 @@ class Server:
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        return [Send(order)]
+        return order
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
         """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""

@@ -17,7 +17,8 @@ Task = Annotated[str, "name of the task, `CLIENT#NUMBER`"]
 Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
 Window = Annotated[
-    list[int], "first block that trains, and the one after the last; equal: none does, the device tells sums of features"
+    list[int],
+    "first block that trains, and the one after the last; equal: none does, the device tells sums of features",
 ]
 
 NOBODY_LEFT = "no device is left that could answer"
