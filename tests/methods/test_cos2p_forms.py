@@ -10,7 +10,7 @@ import torch
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.cos2p import Cos2pSettings
-from cos2p.methods.cos2p.method import largest_keep
+from cos2p.methods.cos2p.keeps import largest_keep
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.recipe import Recipe
