@@ -463,7 +463,6 @@ class Server:
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
             after, self.merge = before, self._make_merge(self.method)
-        self.guard.stepped(before, after)
         self.versions.advance(after, keep=asked_for)
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
