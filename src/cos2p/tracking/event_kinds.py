@@ -16,7 +16,10 @@ Client = Annotated[str, "name of the device"]
 Task = Annotated[str, "name of the task, `CLIENT#NUMBER`"]
 Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
-Window = Annotated[list[int], "first block that trains, and the one after the last"]
+Window = Annotated[
+    list[int],
+    "first block that trains, and the one after the last; equal: none does, the device tells sums of features",
+]
 
 NOBODY_LEFT = "no device is left that could answer"
 """Why a run ended before its rounds or updates were done, if that is why."""
