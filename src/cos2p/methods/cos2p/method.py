@@ -21,11 +21,14 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import mask_plan, peak
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
+from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
+from cos2p.methods.fitting import first_that_fits
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
@@ -46,7 +49,7 @@ class Cos2p(Method):
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
     frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
-    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
@@ -116,6 +119,8 @@ class Cos2p(Method):
             return self._statistics(member, settings.exits.finish_form, final=True)
         if settings.exits.start_form is not None and member.name not in self.told:
             return self._statistics(member, settings.exits.start_form)
+        if call.version < settings.exits.probe:
+            return self._head_alone(member)
         blocks = self.next_blocks(member, call.cycle)
         start = blocks.start
         for block in blocks:
@@ -148,6 +153,14 @@ class Cos2p(Method):
         return statistics_assignment(
             self.context, member, depths, form, prefix.precision, drift, final, **shared(prefix, FeatureCache)
         )
+
+    def _head_alone(self, member: Member) -> Assignment:
+        """A short probe: the top exit, on features of the model as it came."""
+        options = (
+            Assignment(*task, LoraTrainer, prefix_precision=self.settings.prefix.precision, lr_factor=HEAD_STEP)
+            for task in head_tasks(self.context, member)
+        )
+        return first_that_fits(self, member, options, "the head alone")
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
@@ -274,6 +287,7 @@ class Cos2p(Method):
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
             self.told.add(order.client)
+        if order.trainer != SubmodelTrainer.name:
             return
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet

@@ -77,6 +77,12 @@ class ExitSettings(Distillation, ExitStart):
         default="tiers",
         description="`tiers`: an exit wherever a smaller device's window would end; `none`: the top only.",
     )
+    probe: int = Field(
+        default=0,
+        ge=0,
+        description="Rounds at first in which only the top exit trains, on the features of the model as it came: for "
+        '`start = "fresh"` where devices are not to tell sums of their features; 2 to 5.',
+    )
 
 
 class WindowSettings(Settings):
@@ -183,6 +189,11 @@ class Cos2pSettings(Settings):
             raise ValueError(
                 "window.rest 'kept' leaves every head and unit in its place, so masks have nothing to remove; "
                 "set masks.heads and masks.units to 'fixed', 'random' or 'magnitude': what they name is what trains"
+            )
+        if self.exits.probe and self.window.suffix != "streamed":
+            raise ValueError(
+                f"exits.probe trains the top exit; with window.suffix {self.window.suffix!r} windows end elsewhere; "
+                "set window.suffix = 'streamed' or exits.probe = 0"
             )
         if self.window.rest == "kept" and self.rescale:
             raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")
