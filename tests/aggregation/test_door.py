@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import struct
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,13 +14,17 @@ import torch
 from cos2p.aggregation.door import REPORT_FIGURES, Door, kept_report
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
-from cos2p.runtime.decisions import Stop
+from cos2p.methods import build_method, make_trainer
+from cos2p.models.layout import init_weights
+from cos2p.runtime.decisions import ClientJoined, Stop
+from cos2p.runtime.server import Server
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 from tests.fuzz.arena import CLIENT, Arena, answer, arena, harm, play
+from tests.fuzz.memory import growth
 from tests.fuzz.mutations import joined, split
 from tests.runtime.played import notes
-from tests.tiny import VIT
+from tests.tiny import VIT, context
 
 
 def refusal(place: Arena, data: bytes) -> str:
@@ -191,3 +196,25 @@ def test_play_tells_of_harm() -> None:
     assert harm({"w": torch.zeros(2)}, {"w": torch.tensor([0.0, 11.0])}) == "w moved by 11"
     assert harm({"w": torch.zeros(2)}, {"w": torch.tensor([0.0, torch.nan])}) == "w is not finite"
     assert play(arena("fedavg"), arena("fedavg").honest).fate == "merged"
+
+
+@pytest.mark.memory
+def test_reading_a_large_update_takes_its_bytes_once_more() -> None:
+    """At most three times the update with the bytes that came; a damaged one takes no more."""
+    config = replace(VIT, dim=256, heads=4, mlp=1024)
+    home = context(config, rates=(1.0,) * 3, max_update_rms=10.0)
+    server = Server(home, build_method({"name": "fedavg"}, home), init_weights(config, 0))
+    server.handle(ClientJoined(CLIENT))
+    (order,) = server.orders.values()
+    door = Door(order, config, make_trainer(config, order), max_rms=10.0)
+    data = answer(config, order).to_bytes()
+    spoilt = data[:-4] + struct.pack("<f", 11.0)
+    assert len(data) > 8e6
+    door.read(door.open(data))  # what is made once and kept
+    assert growth(lambda: door.read(door.open(data))) < 2 * len(data)
+
+    def refused() -> None:
+        with pytest.raises(UpdateRefused, match="changes by 11"):
+            door.read(door.open(spoilt))
+
+    assert growth(refused) < 2 * len(data)
