@@ -86,6 +86,7 @@ class StatisticsTrainer(Trainer):
     """Trains nothing: the update is empty, the sums are its extras."""
 
     name: ClassVar[str] = "statistics"
+    trains: ClassVar[bool] = False
     settings_type = StatisticsSettings
     settings: StatisticsSettings
 
