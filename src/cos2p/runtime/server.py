@@ -19,6 +19,7 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.merge import Merge as MergePart
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
+from cos2p.aggregation.robust.claims import credited
 from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
@@ -216,6 +217,7 @@ class Server:
     def _add(self, order: Order, update: Update, size: float) -> Merged:
         """Into the running sums; or into the guard's hands, until the round closes."""
         staleness = self.coordinator.version - order.version
+        update = credited(update, self.context.most_credited)
         item = Contribution(
             client=order.client,
             spec=update.spec,

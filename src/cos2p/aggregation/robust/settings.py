@@ -35,6 +35,12 @@ class RobustSettings(Settings):
         "`patience` times in a row gets no more tasks in this run.",
     )
     patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    samples: float = Field(
+        default=10.0,
+        ge=0,
+        description="Most samples of a device that count where updates are weighed by samples, as a multiple of what "
+        "the fleet's devices have in the median: how many it has is what it says. 1 to 2 if devices may lie. 0: all.",
+    )
     most_held: int = Field(
         default=32,
         ge=3,
