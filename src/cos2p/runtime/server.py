@@ -19,6 +19,7 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.merge import Merge as MergePart
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
+from cos2p.aggregation.robust.claims import credited
 from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
@@ -216,6 +217,7 @@ class Server:
     def _add(self, order: Order, update: Update, size: float) -> Merged:
         """Into the running sums; or into the guard's hands, until the round closes."""
         staleness = self.coordinator.version - order.version
+        update = credited(update, self.context.most_credited)
         item = Contribution(
             client=order.client,
             spec=update.spec,
@@ -337,7 +339,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects += [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
+                effects += self._give(action)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -347,6 +349,12 @@ class Server:
             elif isinstance(action, Finish):
                 effects.append(Done(action.reason))
         return effects
+
+    def _give(self, action: Dispatch) -> list[Effect]:
+        """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
+        if self.coordinator.is_benched(action.client):
+            return self._carry_out(self.coordinator.handle(ClientLeft(action.client)))
+        return [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
 
     def _affords(self, client: str) -> bool:
         return self.privacy is None or self.privacy.account.allows(client)
@@ -466,7 +474,6 @@ class Server:
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
             after, self.merge = before, self._make_merge(self.method)
-        self.guard.stepped(before, after)
         self.versions.advance(after, keep=asked_for)
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:

@@ -249,7 +249,7 @@ class Doubted(DeviceEvent):
     """An update did not count in full: it points elsewhere than those of the others (`robust.suspicion`)."""
 
     task: Task
-    agreement: Annotated[float, "cosine between the update and what the others say, −1 to 1"]
+    agreement: Annotated[float, "about the mean cosine between its updates and those of who agree, −1 to 1"]
     trust: Annotated[float, "how much of the update counted, 0 to 1"]
     reason: Reason
 
