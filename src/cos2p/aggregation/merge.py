@@ -154,7 +154,9 @@ class SegmentMerge(Merge):
         for name, delta in item.delta.items():
             if name not in self.sum:
                 self.sum[name] = self._used.pop(name).zero_() if name in self._used else torch.zeros_like(current[name])
-            add_scaled(self.sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], self._scratch)
+            factor = expand(gamma, name, self.config)
+            factor = factor if shorten == 1.0 else factor * shorten
+            add_scaled(self.sum[name], delta, factor, slices[name], self._scratch)
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)

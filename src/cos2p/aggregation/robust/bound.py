@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import median_low
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
@@ -31,6 +33,7 @@ DEVICES = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
+@lru_cache(maxsize=4096)
 def kind_of(key: str) -> str:
     """
     >>> kind_of("heads.3"), kind_of("blocks.2.norm1.weight"), kind_of("rows.embed.tokens")
@@ -54,22 +57,17 @@ class NormBound:
 
     def apply(self, item: Contribution) -> Contribution:
         """The update, shortened where it is too long, and remembered. Where nothing is, the same tensors."""
-        shortened = self.shortened(item)
-        self.learn([shortened])
+        measured = self._squares(item)
+        shortened = self._shortened(item, *measured)
+        self._note(item.client, *(measured if shortened is item else self._squares(shortened)))
         return shortened
 
     def shortened(self, item: Contribution) -> Contribution:
         """No segment longer than `factor` times what is usual for its kind."""
-        squares, sizes = self._squares(item)
-        factors: SegmentValues = {}
-        for key, values in squares.items():
-            usual = self.usual(kind_of(key))
-            if usual is None or not values.numel():
-                continue
-            rms = (values / sizes[key]).sqrt()
-            factor = (self.factor * usual / rms.clamp_min(1e-30)).clamp_max(1.0)
-            if bool((factor < 1).any()):
-                factors[key] = factor
+        return self._shortened(item, *self._squares(item))
+
+    def _shortened(self, item: Contribution, squares: SegmentValues, sizes: Mapping[str, int]) -> Contribution:
+        factors = self._factors(squares, sizes)
         if not factors:
             return item
         plain = self._plain(item)
@@ -78,6 +76,23 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
+    def _factors(self, squares: SegmentValues, sizes: Mapping[str, int]) -> SegmentValues:
+        """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
+        a model has a hundred short ones."""
+        usual = {kind: self.usual(kind) for kind in dict.fromkeys(map(kind_of, squares))}
+        keys = [key for key, values in squares.items() if values.numel() and usual[kind_of(key)] is not None]
+        if not keys:
+            return {}
+        lengths = torch.tensor([squares[key].numel() for key in keys])
+        size = torch.tensor([sizes[key] for key in keys], dtype=torch.float32).repeat_interleave(lengths)
+        limit = torch.tensor([self.factor * float(usual[kind_of(key)] or 0.0) for key in keys])
+        rms = (torch.cat([squares[key].flatten() for key in keys]) / size).sqrt_()
+        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
+        if not bool((factor < 1).any()):
+            return {}
+        parts = zip(keys, factor.split(lengths.tolist()), strict=True)
+        return {key: part.view_as(squares[key]) for key, part in parts if bool((part < 1).any())}
+
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
@@ -85,7 +100,7 @@ class NormBound:
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have told."""
-        voices = [median_low(own) for device in self._sizes.values() if (own := device.get(kind))]
+        voices = [own[0] if len(own) == 1 else median_low(own) for d in self._sizes.values() if (own := d.get(kind))]
         return median_low(voices) if len(voices) >= VOICES else None
 
     # ------------------------------------------------------------ segments
@@ -113,12 +128,13 @@ class NormBound:
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
     def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
-        sums: dict[str, tuple[float, int]] = {}
-        for key, values in squares.items():
-            total, count = sums.get(kind_of(key), (0.0, 0))
-            sums[kind_of(key)] = total + float(values.sum()), count + sizes[key] * values.numel()
-        if not sums:
+        if not squares:
             return  # an update may come without a step of the model
+        sums: dict[str, tuple[float, int]] = {}
+        totals = torch.stack([values.sum() if values.ndim else values for values in squares.values()]).tolist()
+        for (key, values), own_total in zip(squares.items(), totals, strict=True):
+            total, count = sums.get(kind_of(key), (0.0, 0))
+            sums[kind_of(key)] = total + own_total, count + sizes[key] * values.numel()
         own = self._sizes.pop(client, {})
         for kind, (total, count) in sums.items():
             if total > 0:  # what did not train says nothing of those who did
