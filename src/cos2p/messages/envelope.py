@@ -141,7 +141,7 @@ class Envelope:
         return room.view(entry.dtype).view(entry.shape)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of them. Those of a short message share one piece of memory, each where a tensor of its own would begin."""
+        """All of them. Those of a short message share a piece of memory, each where a tensor of its own would begin."""
         if isinstance(self._data, mmap.mmap) or len(self._data) > TOGETHER:
             return {name: self.tensor(name) for name in self.entries}
         begins, end = [], 0

@@ -18,9 +18,7 @@ from cos2p.messages.envelope import DTYPES
 
 CODES: Mapping[torch.dtype, str] = {dtype: code for code, dtype in DTYPES.items()}
 
-_ORDER = tuple(
-    DTYPES[code] for code in ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
-)
+_ORDER = tuple(DTYPES[code] for code in ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"))
 """As safetensors puts them, so that each begins where its type may be read."""
 
 _Form = tuple[str, torch.dtype, torch.Size]

@@ -1,4 +1,4 @@
-"""Modules without values, made once and copied: a device that trains for a second should not build for a tenth of it."""
+"""Modules without values, made once and copied: a device that trains for a second should not build for long."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums
+from cos2p.submodel.kernels import Scratch, absolute_sums, square_sums
 from cos2p.submodel.slicing import Slice
 
 SegmentValues = dict[str, Tensor]
@@ -76,16 +76,12 @@ def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: S
     return _by_segment(entries, config)
 
 
-def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+def segment_squares(
+    tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch | None = None
+) -> SegmentValues:
     """Σx² of every segment of a compact submodel."""
-    entries: dict[str, Tensor] = {}
-    table = segmented(config)
-    for name, tensor in tensors.items():
-        dim, squares = table[name].dim, tensor.square()
-        if dim is None:
-            entries[name] = squares.sum()
-        else:
-            entries[name] = squares.sum(1 - dim) if squares.ndim == 2 else squares
+    room, table = scratch or Scratch(), segmented(config)
+    entries = {name: square_sums(tensor, table[name].dim, room) for name, tensor in tensors.items()}
     return _by_segment(entries, config)
 
 
@@ -99,7 +95,7 @@ def segment_drift(
     """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
     room, entries, table = scratch or Scratch(), {}, segmented(config)
     for name, cut in slices.items():
-        whole = absolute_differences(now[name], then[name], table[name].dim, room)
+        whole = room.differences(now[name], then[name], table[name].dim)
         entries[name] = whole if cut is None else whole[cut[1]]
     return _by_segment(entries, config)
 

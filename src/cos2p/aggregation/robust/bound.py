@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.config import ModelConfig
+from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, segment_key, segment_sizes, segment_squares
 from cos2p.submodel.slicing import compact_shapes
 
@@ -47,6 +48,7 @@ class NormBound:
 
     def __init__(self, config: ModelConfig, factor: float) -> None:
         self.config, self.factor = config, factor
+        self._scratch = Scratch()
         self._sizes: dict[str, dict[str, list[float]]] = {}
         """By device, those heard last at the end: by kind of segment its last root mean squares."""
 
@@ -109,7 +111,7 @@ class NormBound:
         """Σx² and the scalars of every segment. A tensor that is not cut as the model's are is one segment."""
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
-        squares = segment_squares(known, self.config)
+        squares = segment_squares(known, self.config, self._scratch)
         sizes = segment_sizes(known, self.config)
         for name, tensor in item.delta.items():
             if name not in plain:
