@@ -46,10 +46,15 @@ class Trained:
     units: bool = True
 
 
+def logit(share: float) -> float:
+    """The importance that is kept with this probability; never sure of either."""
+    share = min(max(share, 0.01), 0.99)
+    return math.log(share / (1 - share))
+
+
 def fresh_importance(segments: int, share: float, rng: torch.Generator) -> Tensor:
     """logit(share) plus a little noise: the expected size is right from the start, ties are broken."""
-    share = min(max(share, 0.01), 0.99)
-    return math.log(share / (1 - share)) + 0.01 * torch.randn(segments, generator=rng)
+    return logit(share) + 0.01 * torch.randn(segments, generator=rng)
 
 
 def recall(
@@ -130,6 +135,8 @@ class MaskTrainer:
         config, spec = model.config, model.spec
         model.requires_grad_(False)
         self.parameters: dict[str, Tensor] = {}
+        self.kept: dict[str, int] = {}
+        """How many of the candidates may stay."""
         kept = held = 0.0
         costs = dict(zip(("heads", "units"), segment_costs(config), strict=True))
         self._costs: dict[str, float] = {}
@@ -139,7 +146,7 @@ class MaskTrainer:
                 if getattr(trained, kind) and len(candidates) > count:
                     name = f"{kind}.{block}"
                     self.parameters[name] = memory[name][list(candidates)].clone().requires_grad_()
-                    self._costs[name] = costs[kind]
+                    self._costs[name], self.kept[name] = costs[kind], count
                     kept += costs[kind] * count
                     held += costs[kind] * len(candidates)
         self.target = kept / held if held else 1.0

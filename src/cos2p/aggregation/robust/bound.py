@@ -95,6 +95,11 @@ class NormBound:
         parts = zip(keys, factor.split(lengths.tolist()), strict=True)
         return {key: part.view_as(squares[key]) for key, part in parts if bool((part < 1).any())}
 
+    def excess(self, item: Contribution) -> float:
+        """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known."""
+        ratios = [rms / usual for kind, rms in self._kinds(*self._squares(item)).items() if (usual := self.usual(kind))]
+        return median_low(ratios) if ratios else 0.0
+
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
@@ -129,18 +134,23 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
+    def _kinds(self, squares: SegmentValues, sizes: Mapping[str, int]) -> dict[str, float]:
+        """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
         if not squares:
-            return  # an update may come without a step of the model
+            return {}
         sums: dict[str, tuple[float, int]] = {}
         totals = torch.stack([values.sum() if values.ndim else values for values in squares.values()]).tolist()
         for (key, values), own_total in zip(squares.items(), totals, strict=True):
             total, count = sums.get(kind_of(key), (0.0, 0))
             sums[kind_of(key)] = total + own_total, count + sizes[key] * values.numel()
+        return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
+
+    def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
+        if not squares:
+            return  # an update may come without a step of the model
         own = self._sizes.pop(client, {})
-        for kind, (total, count) in sums.items():
-            if total > 0:  # what did not train says nothing of those who did
-                own[kind] = [*own.get(kind, []), (total / count) ** 0.5][-RECENT:]
+        for kind, rms in self._kinds(squares, sizes).items():
+            own[kind] = [*own.get(kind, []), rms][-RECENT:]
         self._sizes[client] = own
         while len(self._sizes) > DEVICES:
             del self._sizes[next(iter(self._sizes))]

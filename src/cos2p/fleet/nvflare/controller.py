@@ -168,7 +168,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.hello(client, str(head.get("session")))
+        self._driver.hello(client, _session(head))
         self._compare_clocks(client, head.get("clock"))
         beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
@@ -187,12 +187,12 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _ready(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.ready(client, str(head.get("session")), JoinRequest.from_dict(head))
+        self._driver.ready(client, _session(head), JoinRequest.from_dict(head))
         return {}, b""
 
     def _beat(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.beat(client, str(head.get("session")))
+        self._driver.beat(client, _session(head))
         return {}, b""
 
     def _unfit(self, client: str, head: Head, body: memoryview) -> Answer:
@@ -241,6 +241,11 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
             case "fetched":
                 self._served.fetched()
         return {}
+
+
+def _session(head: Head) -> str:
+    """A client's process, as it names itself: kept, so no longer than a name."""
+    return str(head.get("session"))[:64]
 
 
 def _offset(head: Head) -> int:
