@@ -43,8 +43,5 @@ class SubmodelTrainer(Trainer):
     def _mask_batches(self) -> Iterator[list[MicroBatch]]:
         train, batch, phase = self.shard.train, self.settings.batch, self.settings.mask
         for rows in shuffled(len(train), batch, phase.epochs, self.rng, train.widths):
-            yield [
-                (inputs, features_at(self.features, part, inputs), labels)
-                for part in rows.split(phase.micro_batch or batch)
-                for inputs, labels in [train.batch(part, self.shard.normalize)]
-            ]
+            parts = map(self.batch, rows.split(phase.micro_batch or batch))
+            yield [(p.inputs, features_at(self.features, p.rows, p.inputs), p.labels) for p in parts]
