@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import numpy as np
 
 from benchmarks.fullsize.tasks import Record, announce, first_orders, measure, tier_of
 from cos2p.models.sizes import model
-from cos2p.recipe import Recipe, recipe_values, switch_method
+from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
 from cos2p.runtime.world import build_world, first_weights
 
 METHODS = ("cos2p", "fedrolex")
 
 
-def synthetic(name: str, method: str, folder: Path, batch: int) -> Recipe:
+def synthetic(name: str, method: str, folder: Path, batch: int, epochs: int = 2, changes: Iterable[str] = ()) -> Recipe:
     """The shipped recipe with noise for images: as many a device as its batch, at most `batch` (0: the recipe's own).
 
     Two epochs of each phase instead of five, so two steps: the first has no optimiser states beside its activations.
+    `changes` (`path.to.field=value`) come last.
     """
     values = recipe_values(name)
     groups: list[dict[str, Any]] = [dict(group) for group in values["fleet"]["devices"]]
@@ -36,8 +38,10 @@ def synthetic(name: str, method: str, folder: Path, batch: int) -> Recipe:
         "validation_fraction": 0.0, "channels": 3, "mean": old["mean"], "std": old["std"],
     }  # fmt: skip
     values["partition"] = {"kind": "iid", "local_test": 0.0}
-    values["training"]["epochs"] = values["method"]["masks"]["epochs"] = 2
+    values["training"]["epochs"] = values["method"]["masks"]["epochs"] = epochs
     switch_method(values, method)
+    for change in changes:
+        apply_change(values, change)
     return Recipe.parse(values, name)
 
 

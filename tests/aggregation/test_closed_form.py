@@ -84,3 +84,13 @@ def test_one_sample_alone_gives_finite_weights() -> None:
         weight, bias = closed_form(told(torch.ones(1, 4), torch.tensor([1]), 3), 3, form, 0.3)  # type: ignore[arg-type]
         assert bool(torch.isfinite(weight).all())
         assert bool(torch.isfinite(bias).all())
+
+
+def test_no_scalar_of_a_head_is_large_and_a_shortened_one_decides_the_same() -> None:
+    x, labels = samples()
+    sums = told(x, labels, 4)
+    weight, bias = closed_form(sums, 3, "discriminant", 0.3)
+    tiny = sums | {"3.length": sums["3.length"] * 1e-4}
+    shorter, less = closed_form(tiny, 3, "discriminant", 0.3)
+    assert float(shorter.abs().max()) == pytest.approx(8.0)
+    assert torch.allclose(shorter / less.abs().max(), 1e4 * weight / bias.abs().max(), rtol=1e-4)

@@ -6,7 +6,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from cos2p import init_weights, model
 from cos2p.cli.app import app
+from cos2p.models.hub import save_pretrained
+from tests.models.checkpoints import change_config
 
 
 def cli(*arguments: object) -> tuple[int, str]:
@@ -55,3 +58,31 @@ def test_what_is_missing_or_wrong_is_said(table: Path, tmp_path: Path) -> None:
     assert not file.exists()
     file.touch()
     assert "exists and was left alone" in cli("new", file, *options, "laptop")[1]
+
+
+def test_plain_texts_are_for_language_models(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    for name in "ab":
+        (tmp_path / "books" / f"{name}.txt").write_text("to be or not to be that is the question " * 60)
+    made = cli("new", tmp_path / "r.toml", "--data", tmp_path / "books", "--model", "llama-nano", "--devices", "laptop")
+    assert made[0] == 0, made[1]
+    code, said = cli("recipes", "validate", tmp_path / "r.toml")
+    assert code == 0, said
+    assert "the next token is predicted; 128 tokens at most" in said
+    options = ("--data", tmp_path / "books" / "a.txt", "--devices", "laptop", "--model")
+    said = cli("new", tmp_path / "s.toml", *options, "bert-small")[1]
+    assert "bert-small cannot be trained on texts without labels; take one of llama" in said
+
+
+def test_a_checkpoint_decides_how_the_data_is_brought_to_it(table: Path, tmp_path: Path) -> None:
+    config = model("bert-nano", vocab=300, max_tokens=24, classes=2)
+    save_pretrained(tmp_path / "bert", config, init_weights(config, 0))
+    options = ("--data", table, "--devices", "laptop", "--model", tmp_path / "bert")
+    assert cli("new", tmp_path / "r.toml", *options)[0] == 0
+    text = (tmp_path / "r.toml").read_text()
+    assert "max_tokens = 24" in text
+    assert f'pretrained = "{tmp_path / "bert"}"' in text
+    change_config(tmp_path / "bert", model_type="gpt2")
+    assert "model_type is 'gpt2'" in cli("new", tmp_path / "s.toml", *options)[1]
+    assert not (tmp_path / "s.toml").exists()
+    assert "vit-nano cannot be trained on texts" in cli("new", tmp_path / "s.toml", *options[:-1], "vit-nano")[1]

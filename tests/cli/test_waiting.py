@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cos2p.cli import waiting
@@ -31,4 +33,19 @@ def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture
         tell(0, 1, "a")
         clock[0] += 60
         tell(0, 1, "a")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_work_that_cannot_count_says_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "SECONDS", 0.0)
+    with waiting.busy(OutputMode(), "reading"):
+        deadline = time.monotonic() + 10
+        err = ""
+        while not err and time.monotonic() < deadline:
+            err = capsys.readouterr().err
+    assert err == "reading, 0 s\n"
+    with waiting.busy(OutputMode(quiet=True), "reading"):
+        time.sleep(0.01)
     assert capsys.readouterr() == ("", "")

@@ -29,7 +29,7 @@ Event = dict[str, Any]
 _HOSTILE = """
 import sys
 if any("client.worker_process" in argument for argument in sys.orig_argv):
-    import tests.fleet.hostile
+    import {module}
 """
 
 PATIENCE = float(os.environ.get("COS2P_TEST_PATIENCE", "300"))
@@ -127,15 +127,12 @@ class Lab:
 
     def events(self, kind: str = "", client: str = "") -> list[Event]:
         """What the server wrote down so far."""
-        found = []
         folder = self.server_folder
-        if folder is not None and (folder / "events.jsonl").exists():
-            for line in (folder / "events.jsonl").read_text(encoding="ascii").splitlines(keepends=True):
-                if line.endswith("\n"):
-                    event = json.loads(line)
-                    if kind in ("", event["kind"]) and client in ("", event.get("client")):
-                        found.append(event)
-        return found
+        return [] if folder is None else _events(folder, kind, client)
+
+    def told(self, kind: str = "", client: str = "") -> list[Event]:
+        """What the user's own folder has of it."""
+        return _events(self.out, kind, client)
 
     def wait_for(self, what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         deadline = time.monotonic() + seconds
@@ -160,11 +157,11 @@ class Lab:
         told = [json.dumps(event)[:200] for event in self.events()[-20:]]
         return "\n".join([*said, "--- events", *told])
 
-    def start_hostile(self, name: str) -> None:
-        """Start a device whose job process runs `tests.fleet.hostile`."""
+    def start_hostile(self, name: str, module: str = "tests.fleet.hostile") -> None:
+        """Start a device whose job process loads this module first."""
         folder = self.folder / "hostile"
         folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(_HOSTILE, encoding="utf-8")
+        (folder / "sitecustomize.py").write_text(_HOSTILE.format(module=module), encoding="utf-8")
         repository = Path(__file__).resolve().parents[2]
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(repository), *([before] if before else [])])
@@ -199,6 +196,15 @@ class Lab:
             self._run.kill()
             self._run.wait()
         self.fleet.kill()
+
+
+def _events(folder: Path, kind: str, client: str) -> list[Event]:
+    """Of a log that may be written to at this moment."""
+    if not (folder / "events.jsonl").exists():
+        return []
+    lines = (folder / "events.jsonl").read_text(encoding="ascii").splitlines(keepends=True)
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in events if kind in ("", event["kind"]) and client in ("", event.get("client"))]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Many mutated updates against every trainer: no crash, no harmful acceptance.
+"""Many mutated updates against a server of every kind: no crash, no harmful acceptance, no memory out of few bytes.
 
 python -m tests.fuzz --updates 100000 --seed 0
 """
@@ -10,10 +10,58 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from itertools import count, islice
 
-from tests.fuzz.arena import arenas, attempt
+from tests.fuzz.arena import arena, kinds, mutated, play
+from tests.fuzz.memory import growth
 
 SHOWN = 10
+ROOM = 8 * 2**20
+"""What a server that looks at an update may take besides three times its bytes: its own state, and caches."""
+
+
+RARE = 5
+"""Servers where the others have answered do a round's work for every update: they get one for five of the others'."""
+
+
+def turns(first: int) -> Iterator[tuple[str, int]]:
+    """Whose turn it is, and the number of its update."""
+    for seed in count(first):
+        yield from ((title, seed) for title, kind in kinds().items() if not kind.company or seed % RARE == 0)
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.fates, self.bad, self.most = Counter[str](), 0, 0
+        """`most`: largest growth of the process, in bytes."""
+
+    def complain(self, what: str, text: str) -> None:
+        self.fates[what] += 1
+        self.bad += 1
+        if self.bad <= SHOWN:
+            print(text, flush=True)
+
+    def attempt(self, title: str, seed: int) -> None:
+        how, data = mutated(title, seed)
+        place = f"{title}, seed {seed} ({how})"
+        try:
+            grown = growth(lambda: self._play(title, data, place))
+        except Exception:
+            self.complain("crashed", f"{place}:\n{traceback.format_exc(limit=-3)}")
+            return
+        self.most = max(self.most, grown)
+        if grown > 3 * len(data) + ROOM:
+            self.complain("too much memory", f"{place}: {len(data):,} bytes became {grown:,}")
+
+    def _play(self, title: str, data: bytes, place: str) -> None:
+        verdict = play(arena(title), data)
+        self.fates[verdict.fate] += 1
+        if verdict.harm:
+            self.complain("harmful", f"{place}: {verdict.harm}")
+
+    def __str__(self) -> str:
+        return f"{dict(self.fates)}, grew by at most {self.most / 2**20:.1f} MiB"
 
 
 def main() -> int:
@@ -21,31 +69,17 @@ def main() -> int:
     options.add_argument("--updates", type=int, default=100_000)
     options.add_argument("--seed", type=int, default=0, help="the first update's number; the same one repeats it")
     given = options.parse_args()
-    titles, fates, bad = list(arenas()), Counter[str](), 0
+    titles, tally = list(kinds()), Tally()
+    for title in titles:
+        play(arena(title), arena(title).honest)  # what is made once and kept
     told = time.monotonic()
-    for number in range(given.updates):
-        title, seed = titles[number % len(titles)], given.seed + number // len(titles)
-        try:
-            how, verdict = attempt(title, seed)
-        except Exception:
-            fates["crashed"] += 1
-            bad = _complain(bad, f"{title}, seed {seed}:\n{traceback.format_exc(limit=-3)}")
-            continue
-        fates[verdict.fate] += 1
-        if verdict.harm:
-            fates["harmful"] += 1
-            bad = _complain(bad, f"{title}, seed {seed} ({how}): {verdict.harm}")
+    for number, (title, seed) in enumerate(islice(turns(given.seed), given.updates)):
+        tally.attempt(title, seed)
         if time.monotonic() - told > 2:
             told = time.monotonic()
-            print(f"{number + 1:,} of {given.updates:,}: {dict(fates)}", file=sys.stderr, flush=True)
-    print(f"{given.updates:,} updates against {len(titles)} servers: {dict(fates)}, seed {given.seed}")
-    return 1 if bad else 0
-
-
-def _complain(before: int, text: str) -> int:
-    if before < SHOWN:
-        print(text, flush=True)
-    return before + 1
+            print(f"{number + 1:,} of {given.updates:,}: {tally}", file=sys.stderr, flush=True)
+    print(f"{given.updates:,} updates against {len(titles)} servers: {tally}, seed {given.seed}")
+    return 1 if tally.bad else 0
 
 
 if __name__ == "__main__":

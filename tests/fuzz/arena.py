@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import TensorForm
 from cos2p.methods import build_method, make_trainer, methods, run_task
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights
+from cos2p.models.spec import to_bits
 from cos2p.runtime.decisions import ClientJoined, Stop
 from cos2p.runtime.server import Effect, Server
 from cos2p.seeding import torch_rng
@@ -23,19 +27,56 @@ from cos2p.tracking.event_kinds import Event, Merged, Refused
 from cos2p.training.statistics import StatisticsTrainer
 from tests.fuzz.mutations import mutate
 from tests.runtime.played import trained_spec
-from tests.tiny import VIT, context, shard
+from tests.submodel.strategies import CONFIGS
+from tests.tiny import context, shard
 
 CLIENT = "pi-0"
 LARGEST_MOVE = 10.0
 """The schedule's max_update_rms: no weight moves further by one update."""
 
-FORMS: dict[str, tuple[dict[str, Any], ...]] = {
-    "fedmezo": ({"wire": "seeds"}, {"wire": "tensors"}),
-    "fedmezo-full": ({"wire": "seeds"},),
-    "fedavg-qvit": ({"wire": "codes"}, {"wire": "float32"}),
-    "fedpm": ({"variant": "elements"}, {"variant": "segments"}),
+ROBUST = {"bound": 2.0, "suspicion": "bench", "combine": "median"}
+ROWS = to_bits(range(0, 20, 2))
+"""Tokens of a device's texts."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A server to be tried: its method, and whatever changes what travels or who reads it."""
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "vit"
+    training: Mapping[str, Any] = field(default_factory=dict)
+    robust: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    company: bool = False
+    """The others of its round have answered already, honestly."""
+
+
+OTHERS: dict[str, Kind] = {
+    "seeds": Kind("fedmezo", {"wire": "seeds"}),
+    "seeds of a full model": Kind("fedmezo-full", {"wire": "seeds"}),
+    "codes": Kind("fedavg-qvit", {"wire": "codes"}),
+    "codes as numbers": Kind("fedavg-qvit", {"wire": "float32"}),
+    "masks of segments": Kind("fedpm", {"variant": "segments"}),
+    "closed-form exits": Kind("cos2p", {"exits": {"start": "discriminant"}}),
+    "class means": Kind("cos2p", {"exits": {"start": "means"}}),
+    "closed-form exits in company": Kind("cos2p", {"exits": {"start": "discriminant"}}, company=True),
+    "closed-form head of LoRA": Kind("fedlora", {"start": "discriminant"}),
+    "pretrained form": Kind("cos2p", {"form": "pretrained", "exits": {"start": "fresh"}}),
+    "rows of texts": Kind("cos2p", model="bert", training={"embeddings": "rows"}),
+    "frozen rows": Kind("fedavg", model="bert", training={"embeddings": "frozen"}),
+    "rows of a language model": Kind("cos2p", model="llama untied", training={"embeddings": "rows"}),
+    "rows with LoRA": Kind("fedlora", model="bert", training={"embeddings": "rows"}),
+    "by samples": Kind("fedavg", {"weights": "samples"}, company=True),
+    "in company": Kind("cos2p", company=True),
+    "median and bench": Kind("cos2p", robust=ROBUST, company=True),
+    "median and bench of FedAvg": Kind("fedavg", robust=ROBUST, company=True),
+    "median of LoRA": Kind("fedlora", robust=ROBUST, company=True),
+    "geometric median": Kind("heterofl", robust={"bound": 2.0, "combine": "geometric"}, company=True),
+    "private": Kind("fedavg", privacy={"noise": "central", "clip": 0.5, "multiplier": 0.01}, company=True),
 }
-"""Settings that change what travels; of all other methods their own defaults."""
+"""Besides every method with its own defaults."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +85,10 @@ class Arena:
     server: Server
     honest: bytes
     """What the client would send."""
+
+    def fresh(self) -> Server:
+        """As it was. A version's tensors are never changed in place, so all copies have the same."""
+        return copy.deepcopy(self.server, {id(tensor): tensor for tensor in self.server.weights.values()})
 
 
 @dataclass(frozen=True)
@@ -56,31 +101,45 @@ class Verdict:
     """Why it should not have been merged; empty if it is harmless."""
 
 
-def arenas() -> Iterator[str]:
-    """One for every method and form, installed ones too."""
-    for name in sorted(methods()):
-        yield from (f"{name} {number}" for number in range(len(FORMS.get(name, ({},)))))
+def kinds() -> dict[str, Kind]:
+    """Every method, installed ones too, and the others."""
+    return {name: Kind(name) for name in sorted(methods())} | OTHERS
 
 
 @cache
 def arena(title: str) -> Arena:
-    name, number = title.split()
-    house = context(VIT, rates=(0.25, 0.5, 1.0), rounds=3, max_update_rms=LARGEST_MOVE)
-    settings = FORMS.get(name, ({},))[int(number)]
-    server = Server(house, build_method({"name": name, **settings}, house), init_weights(VIT, 0))
+    kind = kinds()[title]
+    config = CONFIGS[kind.model]
+    house = context(config, rates=(0.25, 0.5, 1.0), training=kind.training, rounds=3, max_update_rms=LARGEST_MOVE)
+    members = {name: replace(member, rows=ROWS if config.vocab else "") for name, member in house.members.items()}
+    house = replace(
+        house,
+        members=members,
+        robust=RobustSettings.model_validate(kind.robust),
+        privacy=PrivacySettings.model_validate(kind.privacy),
+    )
+    server = Server(house, build_method({"name": kind.method, **kind.settings}, house), init_weights(config, 0))
     for client in house.members:
         server.handle(ClientJoined(client))
-    (order,) = (order for order in server.orders.values() if order.client == CLIENT)
-    if order.trainer == StatisticsTrainer.name:  # what it tells has to add up
-        honest, _ = run_task(VIT, server.task(order), shard(VIT, house.members[CLIENT].samples), {})
-    else:
-        honest = answer(order)
-    return Arena(title, server, honest.to_bytes())
+    answers = {order.client: honest_answer(server, order) for order in server.orders.values()}
+    if kind.company:
+        for client in house.members:
+            if client != CLIENT:
+                assert _count(server.receive(client, answers[client]), Merged) == 1
+    return Arena(title, server, answers[CLIENT])
 
 
-def answer(order: Order) -> Update:
+def honest_answer(server: Server, order: Order) -> bytes:
+    if order.trainer != StatisticsTrainer.name:
+        return answer(server.context.config, order).to_bytes()
+    config, samples = server.context.config, server.context.members[order.client].samples
+    update, _ = run_task(config, server.task(order), shard(config, samples), {})  # what it tells has to add up
+    return update.to_bytes()
+
+
+def answer(config: ModelConfig, order: Order) -> Update:
     """As an honest device would send it, with made-up numbers of an honest size."""
-    spec, trainer = trained_spec(order), make_trainer(VIT, order)
+    spec, trainer = trained_spec(order), make_trainer(config, order)
     rng = torch_rng(0, "honest", order.trainer)
     delta = {name: 0.01 * torch.randn(shape, generator=rng) for name, shape in trainer.answer(spec).items()}
     extras = {name: _filled(form, rng) for name, form in (trainer.beside(spec) or {}).items()}
@@ -99,7 +158,7 @@ def _filled(form: TensorForm, rng: torch.Generator) -> Tensor:
 
 def play(place: Arena, data: bytes) -> Verdict:
     """Give the server these bytes, end the round, and look at the model. Raises whatever the server raises."""
-    server = copy.deepcopy(place.server)
+    server = place.fresh()
     before = dict(server.weights)
     effects = server.receive(CLIENT, data)
     merged, refused = _count(effects, Merged), _count(effects, Refused)
@@ -126,8 +185,11 @@ def harm(before: Weights, after: Weights) -> str:
     return ""
 
 
+def mutated(title: str, seed: int) -> tuple[str, bytes]:
+    """How it was made, and one mutated update, by its number."""
+    return mutate(arena(title).honest, random.Random(f"{title} {seed}"))
+
+
 def attempt(title: str, seed: int) -> tuple[str, Verdict]:
-    """One mutated update, by its number; and how it was made."""
-    rng = random.Random(f"{title} {seed}")
-    name, data = mutate(arena(title).honest, rng)
-    return name, play(arena(title), data)
+    how, data = mutated(title, seed)
+    return how, play(arena(title), data)

@@ -34,8 +34,12 @@ def test_nobody_trains_before_the_first_version_even_if_tasks_follow_at_once() -
 @pytest.mark.parametrize(("start", "least"), [("means", 0.17), ("discriminant", 0.25)])
 def test_one_pass_over_random_features_is_better_than_chance(start: str, least: float) -> None:
     method = {"name": "cos2p", "exits": {"start": start}}
-    simulation, _ = play(method, schedule={"rounds": 1, "mu": 1.0, "evaluate_every": 1})
+    simulation, events = play(method, schedule={"rounds": 1, "mu": 1.0, "evaluate_every": 1})
     assert simulation.figures.result()["top1"] > least
+    told = [values for kind, values in events if kind in ("dispatched", "merged")]
+    assert all(low == top for low, top in (values["window"] for values in told)), "nobody trained a block"
+    assert {tuple(values.get("kept", ())) for values in told} == {()}
+    assert simulation.figures.n_star is None
 
 
 def test_a_restart_changes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.cos2p import Cos2pSettings
-from cos2p.methods.cos2p.method import largest_keep
+from cos2p.methods.cos2p.keeps import largest_keep
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.recipe import Recipe
@@ -116,3 +116,20 @@ def test_finishing_needs_a_last_round() -> None:
 
 def test_the_pretrained_form_survives_a_restart(tmp_path: Path) -> None:
     check_a_restart_changes_nothing({"name": "cos2p", "form": "pretrained"}, tmp_path, updates=8)
+
+
+def test_a_short_probe_trains_the_top_exit_alone_before_any_block() -> None:
+    """Where no sums of features are told; then windows as ever."""
+    form = {"name": "cos2p", "form": "pretrained", "exits": {"start": "fresh", "probe": 2}}
+    fleet = Fleet(digits_house(rounds=3, mu=1.0, redispatch="at-aggregation"), form)
+    moved = []
+    for _ in range(3):
+        before = dict(fleet.server.weights)
+        fleet.run(answers=3)
+        moved.append({name for name, tensor in fleet.server.weights.items() if not torch.equal(tensor, before[name])})
+    top = f"exits.{fleet.context.config.depth}."
+    assert all(name.startswith(top) for names in moved[:2] for name in names)
+    assert all(moved)
+    assert any(name.startswith("blocks.") for name in moved[2])
+    with pytest.raises(ValueError, match=r"windows end elsewhere; set window\.suffix"):
+        Cos2pSettings.model_validate({"exits": {"probe": 2}})

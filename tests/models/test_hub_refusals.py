@@ -70,8 +70,12 @@ def test_whole_numbers_are_no_weights(vit: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2'; known: vit, dinov2, bert, roberta, distilbert, llama"),
-        ({"model_type": "remove"}, "model_type is None; known: vit, dinov2"),
+        (
+            {"model_type": "gpt2"},
+            "model_type is 'gpt2'; what can be read is vit, dinov2, bert, roberta",
+        ),
+        ({"model_type": "remove"}, "model_type is None; what can be read is vit, dinov2"),
+        ({"model_type": "deit"}, "model_type is 'deit', whose distillation token has no place here"),
         ({"hidden_size": "remove"}, "hidden_size is missing; it must be a whole number"),
         ({"hidden_size": 16.5}, "hidden_size is 16.5; it must be a whole number"),
         ({"num_attention_heads": 5}, "dim 16 is not divisible by 5 heads; choose heads from 1, 2, 4, 8, 16"),

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, budget_words, following
+from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, budget_words, detail_words, following
 from cos2p.report.progress import Progress
 from cos2p.tracking.event_kinds import Aggregated, Started
 from tests.events import event
@@ -44,7 +44,11 @@ def test_fast_rounds_are_thinned_out() -> None:
 def test_verbose_tells_every_round_and_every_update() -> None:
     lines = plain(verbose=True, rounds=5, seconds=0.1)
     assert len(lines) == 1 + 5 + 3 * 5
-    assert lines[1] == "orin-1 merged: blocks 2–3, τ 0, loss 0.750"
+    assert lines[1] == "orin-1 merged: blocks 3–4, τ 0, loss 0.750"
+
+
+def test_a_task_that_trains_nothing_is_told_as_what_it_is() -> None:
+    assert detail_words(event("merged", client="pi", window=[2, 2])) == "pi merged: sums of features, τ 0"
 
 
 @pytest.mark.parametrize(("verbose", "told"), [(False, NOTES + 1), (True, 50)])

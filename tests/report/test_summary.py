@@ -114,6 +114,7 @@ def test_a_shallower_exit_that_is_better_is_named(result: dict[str, Any], tmp_pa
 
 
 def test_coverage_says_what_it_means() -> None:
+    assert coverage_words(None) == "N* –: no round trained any block"
     assert coverage_words(0).endswith("stood still")
     assert coverage_words(1) == "N* 1: every head and unit was in at least 1 update of every round"
 

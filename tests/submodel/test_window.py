@@ -12,8 +12,10 @@ from cos2p.submodel.window import (
     balanced_start,
     dwell_start,
     exit_depths,
+    heights,
     period,
     positions,
+    priced_start,
     rolling_start,
     tier_offset,
     tier_offsets,
@@ -21,7 +23,7 @@ from cos2p.submodel.window import (
     window_start,
 )
 
-SCHEDULES = ("rolling", "dwell", "balanced")
+SCHEDULES = ("rolling", "dwell", "balanced", "priced")
 
 
 @st.composite
@@ -85,7 +87,7 @@ def test_balanced_is_more_even_than_dwell_and_dwell_than_rolling() -> None:
             for block in range(start, start + 2):
                 coverage[block] += 1
         spread[schedule] = max(coverage) - min(coverage)
-    assert spread == {"rolling": 9, "dwell": 7, "balanced": 2}
+    assert spread == {"rolling": 9, "dwell": 7, "balanced": 2, "priced": 5}
 
 
 def test_balanced_takes_the_least_trained_place_and_ties_in_rolling_order() -> None:
@@ -136,3 +138,42 @@ def test_all_devices_are_at_the_same_blocks_in_a_round() -> None:
 def test_a_window_that_does_not_move() -> None:
     assert {window_start("fixed", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {3}
     assert {window_start("top", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {6}
+
+
+@given(
+    st.integers(2, 16),
+    st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.1, 9.0)), min_size=2, max_size=8),
+)
+def test_priced_windows_keep_the_coverage(depth: int, devices: list[tuple[float, float]]) -> None:
+    """No position that is chosen was trained more than the least trained one, a task and the slack apart."""
+    coverage = [0] * depth
+    places = heights([price for _, price in devices])
+    assert min(places) == 0.0
+    for cycle in range(30):
+        for number, (share, _) in enumerate(devices):
+            blocks = max(1, int(share * depth))
+            start = priced_start(coverage, blocks, cycle, number, places[number])
+            means = [sum(coverage[s : s + blocks]) / blocks for s in range(positions(depth, blocks))]
+            assert means[start] <= 1.05 * min(means) + 1
+            for block in range(start, start + blocks):
+                coverage[block] += 1
+    assert min(coverage) > 0
+
+
+def test_priced_windows_are_low_where_frozen_blocks_are_dear() -> None:
+    """Four slow devices with 2 of 8 blocks and four fast ones with 4, fifty tasks each, against `balanced`."""
+    speeds = heights([9.0] * 4 + [1.0] * 4)
+    frozen = {}
+    for schedule in ("balanced", "priced"):
+        coverage, starts = [0] * 8, dict[int, list[int]]()
+        for cycle in range(50):
+            for device, height in enumerate(speeds):
+                blocks = 2 if device < 4 else 4
+                start = window_start(schedule, coverage, blocks, cycle, 2 * device, height=height)  # type: ignore[arg-type]
+                starts.setdefault(device // 4, []).append(start)
+                for block in range(start, start + blocks):
+                    coverage[block] += 1
+        frozen[schedule] = [sum(found) / len(found) for found in starts.values()]
+        assert max(coverage) < 1.5 * min(coverage)
+    assert frozen["priced"][0] < 0.6 * frozen["balanced"][0]
+    assert frozen["priced"][1] > frozen["balanced"][1]

@@ -43,6 +43,15 @@ def test_resource_utilisation_by_hand() -> None:
     assert figures.total("bytes_up") == 3
 
 
+def test_rounds_in_which_nothing_trains_say_nothing_of_coverage() -> None:
+    """The first tasks of a pretrained form only tell sums of features: their window is empty."""
+    tells, trains = (event("merged", client="a", window=window) for window in ([2, 2], [0, 1]))
+    told = (started("a"), tells, event("aggregated", 1.0, version=1, n_star=0))
+    assert folded(*told).n_star is None
+    assert folded(*told, trains, event("aggregated", 2.0, version=2, n_star=3)).n_star == 3
+    assert folded(*told, tells, trains, event("aggregated", 2.0, version=2, n_star=0)).n_star == 0
+
+
 def test_a_device_that_is_not_here_yet_is_not_counted() -> None:
     figures = folded(
         started("a", "late"),

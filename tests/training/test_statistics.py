@@ -81,6 +81,10 @@ def change(name: str, to: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[U
     return lambda update: replace(update, extras={**update.extras, name: to(update.extras[name])})
 
 
+def moved(x: torch.Tensor, place: int, by: float) -> torch.Tensor:
+    return torch.cat((x[:place], x[place : place + 1] + by, x[place + 1 :]))
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -92,7 +96,10 @@ def change(name: str, to: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[U
         (change("counts", lambda x: x - 2 * x), "its counts add up to"),
         (change("2.length", lambda x: x * 1e9), "are not let in"),
         (change("2.length", lambda x: -x), "are not let in"),
+        (change("2.length", lambda x: x * 1e-9), "are not let in"),
         (change("2.moments", lambda x: 2 * x), "trace"),
+        (change("2.moments", lambda x: moved(x, 1, 3.0)), "not those of any vectors"),
+        (change("2.sums", lambda x: 0.5 * x + 0.5 * x.flip(0)), "longer|not those of any vectors"),
         (lambda u: replace(u, extras={}), "wrong or missing"),
         (lambda u: replace(u, extras={**u.extras, "x": torch.ones(1)}), "x is wrong"),
     ],

@@ -50,6 +50,14 @@ def test_coverage_by_hand() -> None:
     assert found["units_last"] == [[2, 2, 2, 2, 2, 2, 0, 0], [0, 0, 0, 0, 0, 0, 0, 2]]
 
 
+def test_an_update_that_only_tells_has_trained_nothing() -> None:
+    coverage = Coverage(MODEL)
+    coverage.merged(replace(merged(blocks=KEPT_A), window=[2, 2], kept=[]), 0, 1)
+    coverage.merged(merged(blocks=KEPT_A), 1, 1)
+    assert coverage.document()["heads"] == [[1, 1, 0, 0], [0, 0, 0, 0]]
+    assert coverage.aggregated(closing(1)) == [None, 1.0]
+
+
 def test_weights_by_hand() -> None:
     """a (γ 3) and b (γ 1) share head 1 and units 2, 3; b alone holds head 2, units 4, 5 and block 1."""
     coverage = Coverage(MODEL)

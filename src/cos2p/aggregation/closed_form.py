@@ -23,6 +23,11 @@ from cos2p.training.statistics import unpacked
 
 HeadForm = Literal["means", "discriminant"]
 
+LARGEST = 8.0
+"""Largest scalar of a head: one that would be larger is less sure, and decides the same."""
+LEAST_SPREAD = 1e-3
+"""Least variance inside the classes, as a share of all: where there is less, rounding would be divided by."""
+
 
 def closed_form(
     told: Mapping[str, Tensor], depth: int, form: HeadForm, ridge: float, biased: bool = True
@@ -47,7 +52,9 @@ def closed_form(
     bias = torch.where(present, bias, bias.min())  # an absent class is as far away as the farthest one
     scale = _scale(means[present] @ weight[present].T + bias[present])
     length = told[f"{depth}.length"].double() / counts.sum().clamp_min(1)
-    return (scale * weight / length).float(), (scale * bias).float()
+    weight, bias = scale * weight / length, scale * bias
+    shorter = min(1.0, LARGEST / max(float(weight.abs().max()), float(bias.abs().max()), 1e-30))
+    return (shorter * weight).float(), (shorter * bias).float()
 
 
 def _scatter(told: Mapping[str, Tensor], depth: int, means: Tensor, ridge: float) -> Tensor:
@@ -55,7 +62,8 @@ def _scatter(told: Mapping[str, Tensor], depth: int, means: Tensor, ridge: float
     counts = told["counts"].double()
     moments = unpacked(told[f"{depth}.moments"].double(), means.shape[1])
     inside = (moments - (means.T * counts) @ means) / counts.sum().clamp_min(1)
-    spread = inside.diagonal().mean().clamp_min(1e-9)
+    all_of_it = float(moments.diagonal().mean()) / max(1.0, float(counts.sum()))
+    spread = inside.diagonal().mean().clamp_min(max(1e-9, LEAST_SPREAD * all_of_it))
     return inside + ridge * spread * torch.eye(len(inside), dtype=inside.dtype)
 
 

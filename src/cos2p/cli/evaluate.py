@@ -70,6 +70,8 @@ def evaluate(
     screen.print(_headline(found), highlight=False)
     if found.classes:
         screen.print(_by_class(found))
+        few = len(found.classes) <= CONFUSION_CLASSES
+        screen.print("class, and what it was taken for" if few else "most often confused", style="italic")
         screen.print(_confusion(found))
 
 
@@ -112,14 +114,14 @@ def _confusion(found: Judgement) -> Table:
 
     names = [printable(score.name) for score in found.classes]
     if len(names) <= CONFUSION_CLASSES:
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title="class, and what it was taken for")
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("")
         for name in names:
             table.add_column(Text(name), justify="right")
         for name, row in zip(names, found.confusion, strict=True):
             table.add_row(Text(name), *(str(number) if number else "·" for number in row))
         return table
-    table = Table("class", "taken for", "times", box=None, padding=(0, 2, 0, 0), title="most often confused")
+    table = Table("class", "taken for", "times", box=None, padding=(0, 2, 0, 0))
     wrong = [(n, i, j) for i, row in enumerate(found.confusion) for j, n in enumerate(row) if i != j and n]
     for number, i, j in sorted(wrong, reverse=True)[:10]:
         table.add_row(Text(names[i]), Text(names[j]), str(number))

@@ -23,9 +23,7 @@ name = {name}
 [data]
 {data}
 [partition]
-kind = "dirichlet"      # "iid": all devices alike
-alpha = 1.5             # the smaller, the more unequal the devices' classes: 0.1 to 100
-local_test = 0.2        # share of each device's samples that tests its own submodel
+{partition}local_test = 0.2        # share of each device's samples that tests its own submodel
 
 {devices}
 [training]
@@ -42,10 +40,18 @@ name = "cos2p"          # others: cos2p run {file} --method fedavg
 """
 
 
+_BY_CLASS = """\
+kind = "dirichlet"      # "iid": all devices alike
+alpha = 1.5             # the smaller, the more unequal the devices' classes: 0.1 to 100
+"""
+_WITHOUT_CLASSES = 'kind = "iid"            # "natural": each file, as one author, to one device\n'
+_TOKENS = 128
+
+
 def new(
     file: Annotated[Path, typer.Argument(help="Where to write the recipe.")] = Path("recipe.toml"),
     data: Annotated[
-        str | None, typer.Option(help="Folder of class folders, or a csv, tsv, jsonl or parquet file; digits: a toy.")
+        str | None, typer.Option(help="Folder of class folders, a csv, tsv, jsonl, parquet or txt file; digits: a toy.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Named size, or a Hugging Face folder.")] = None,
     devices: Annotated[
@@ -65,21 +71,20 @@ def new(
 
     if file.exists() and not force:
         raise ConfigError(f"{file} exists and was left alone; choose another name, or replace it by --force")
-    data = _answer(data, "--data", "Data (folder of class folders, csv, jsonl, parquet, or digits)", "digits")
+    data = _answer(data, "--data", "Data (folder of class folders, csv, jsonl, parquet, txt, or digits)", "digits")
     table = _table(data, text_column, label_column)
-    is_text = "text_column" in table
-    usual = "bert-small" if is_text else "vit-tiny"
+    usual = {"text": "llama-nano", "csv": "bert-small", "jsonl": "bert-small"}.get(table["source"], "vit-tiny")
     model = _answer(model, "--model", "Model (named size or Hugging Face folder)", usual)
     devices = _answer(devices, "--devices", "Devices (preset:number, ...)", "raspberry-pi-4:4,laptop:2")
-    if not is_text and data != "digits":
-        table |= {"image_size": image_size or _edge(model), "channels": 3}
+    chosen, inputs = _chosen_model(model, table, image_size)
     text = _TEMPLATE.format(
         file=file,
         name=json.dumps(file.stem),
-        model=_fields({"pretrained" if Path(model).expanduser().is_dir() else "size": model} | _small(model, data)),
-        data=_fields(table),
+        model=_fields(chosen),
+        data=_fields(table | inputs),
+        partition=_BY_CLASS if "task" not in table else _WITHOUT_CLASSES,
         devices="\n".join(_device(part) for part in devices.split(",")),
-        lr="1e-4                # a pretrained model" if Path(model).expanduser().is_dir() else "1e-3",
+        lr="1e-4                # a pretrained model" if "pretrained" in chosen else "1e-3",
         rounds=rounds,
     )
     Recipe.parse(_parsed(text), str(file))
@@ -105,15 +110,24 @@ def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError(f"there is no data at {data}; name a folder of class folders, or a file")
     if path.is_dir():
-        return {"source": "folder", "path": str(path.resolve())}
+        plain = [file for file in path.iterdir() if file.suffix == ".txt"]
+        is_plain = bool(plain) and not any(child.is_dir() for child in path.iterdir())
+        return _plain(path, "*.txt") if is_plain else {"source": "folder", "path": str(path.resolve())}
     source = source_of(data)
+    if source == "text":
+        return _plain(path.parent, path.name)
     if source not in ("csv", "jsonl", "parquet"):
-        raise ConfigError(f"{data} is neither a folder nor a csv, tsv, jsonl or parquet file")
+        raise ConfigError(f"{data} is neither a folder nor a csv, tsv, jsonl, parquet or txt file")
     columns = _columns(path, source)
     text = text_column or _guessed(columns, _TEXT_COLUMNS, "--text-column", data)
     label = label_column or _guessed(columns, _LABEL_COLUMNS, "--label-column", data)
     place = {"source": source, "path": str(path.resolve().parent), "train": path.name}
-    return {**place, "text_column": text, "label_column": label, "max_tokens": 128}
+    return {**place, "text_column": text, "label_column": label}
+
+
+def _plain(folder: Path, names: str) -> dict[str, Any]:
+    """Texts without labels: the next token is predicted."""
+    return {"source": "text", "path": str(folder.resolve()), "train": names, "task": "language-modeling"}
 
 
 def _columns(path: Path, source: str) -> list[str]:
@@ -140,24 +154,52 @@ def _guessed(columns: list[str], usual: tuple[str, ...], option: str, data: str)
     return found
 
 
-def _edge(model: str) -> int:
-    from cos2p.models.hub_files import read_json
-
+def _chosen_model(model: str, table: dict[str, Any], image_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The `[model]` table, and how the data has to be brought to it. An error if the two cannot agree."""
     folder = Path(model).expanduser()
+    is_text, digits = _is_text(table), table["source"] == "digits"
     if folder.is_dir():
-        size = read_json(folder / "config.json").get("image_size", 224)
-        return int(size[0] if isinstance(size, list) else size)
-    return 32
+        from cos2p.models.hub import pretrained_config
+        from cos2p.models.hub_fit import DataFacts
+
+        stored = pretrained_config(folder)
+        tokens = min(_TOKENS, stored.max_tokens) if is_text else None
+        edge = None if is_text or digits else image_size or stored.image
+        pretrained_config(folder, DataFacts(table.get("task", "classification"), max_tokens=tokens, image=edge))
+        return {"pretrained": str(folder.resolve())}, _inputs(tokens, edge)
+    _check_kind(model, table)
+    edge = None if is_text or digits else image_size or 32
+    return {"size": model} | _small(model, digits), _inputs(_TOKENS if is_text else None, edge)
 
 
-def _small(model: str, data: str) -> dict[str, Any]:
+def _is_text(table: dict[str, Any]) -> bool:
+    return "text_column" in table or table["source"] == "text"
+
+
+def _inputs(tokens: int | None, edge: int | None) -> dict[str, Any]:
+    return {"max_tokens": tokens} if tokens else {"image_size": edge, "channels": 3} if edge else {}
+
+
+def _check_kind(model: str, table: dict[str, Any]) -> None:
+    """A named size that can read such data; one that is not known is refused with the recipe."""
+    from cos2p.models.sizes import SIZES
+
+    family = SIZES[model].family if model in SIZES else ""
+    wanted = ("llama",) if "task" in table else ("bert", "llama") if _is_text(table) else ("vit",)
+    if family and family not in wanted:
+        kind = "texts without labels" if "task" in table else "texts" if _is_text(table) else "images"
+        fit = ", ".join(name for name, size in SIZES.items() if size.family in wanted)
+        raise ConfigError(f"--model {model} cannot be trained on {kind}; take one of {fit}, or a Hugging Face folder")
+
+
+def _small(model: str, digits: bool) -> dict[str, Any]:
     """A patch that divides small images; named sizes are made for large ones."""
     from cos2p.models.sizes import SIZES
 
     size = SIZES.get(model)
-    if size is None or size.family != "vit" or data == "digits":
-        return {"patch": 2} if data == "digits" and size is not None else {}
-    return {"patch": 4} if size.patch > 8 else {}
+    if size is None or size.family != "vit":
+        return {}
+    return {"patch": 2} if digits else {"patch": 4} if size.patch > 8 else {}
 
 
 def _device(part: str) -> str:

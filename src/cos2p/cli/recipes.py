@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, complain, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, complain, print_json
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.older_python import tomllib
 from cos2p.recipes import recipe_text, shipped_recipes
@@ -75,6 +75,7 @@ def validate(
     fields: Annotated[
         bool, typer.Option("--fields", help="The fields alone: read neither data nor checkpoint.")
     ] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Check a recipe: name every field that is wrong; read its data and checkpoint, cut the first tasks, and say what
@@ -84,17 +85,19 @@ def validate(
 
     values = recipe_values(file, changes or ())
     wrong = recipe_problems(values)
-    as_json = OutputMode.of(ctx, json=json).json
+    voice = OutputMode.of(ctx, quiet=quiet, json=json)
     words: list[str] = []
     if not wrong:
         recipe = Recipe.parse(values, file)
         words = plan_words(recipe)
         if not fields:
+            from cos2p.cli.waiting import busy
             from cos2p.report.recipe_plan import rehearsal_words
             from cos2p.runtime.rehearsal import rehearse
 
-            words += rehearsal_words(rehearse(recipe))
-    if as_json:
+            with busy(voice, "reading data and model, cutting the first tasks"):
+                words += rehearsal_words(rehearse(recipe))
+    if voice.json:
         print_json({"ok": not wrong, "problems": wrong, "plan": words})
     elif not wrong:
         typer.echo("\n".join(["ok", *words]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from cos2p.cli.voice import OutputMode, console
 
 SECONDS = 2.0
+AGAIN = 10.0
+"""Seconds between two words of work that cannot count."""
 
 
 @contextmanager
@@ -39,3 +42,28 @@ def counting(voice: OutputMode, what: str, total: int) -> Iterator[Callable[[int
     with reading(voice, what) as tell:
         tell(0, total, "")
         yield lambda done: tell(done - 1, total, "sample")
+
+
+@contextmanager
+def busy(voice: OutputMode, what: str) -> Iterator[None]:
+    """Says what is being done, of work that cannot say how far it is: after two seconds, then every ten."""
+    if voice.quiet or voice.json:
+        yield
+        return
+    over = threading.Event()
+    began = time.monotonic()
+
+    def speak() -> None:
+        pause = SECONDS
+        while not over.wait(pause):
+            line = f"{what}, {time.monotonic() - began:.0f} s"
+            console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+            pause = AGAIN
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        speaker.join()

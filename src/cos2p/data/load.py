@@ -217,7 +217,7 @@ def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -
             at = int(rows[0]) + int(highest.argmax())
             raise DataError(
                 f"{raw.where}: the text of row {indices[at]} has the token {int(highest.max())}, but the checkpoint's "
-                f"table ends at {limit - 1}; take the checkpoint's own tokenizer (data.tokenizer = 'auto')"
+                f"table ends at {limit - 1}; take the tokenizer that the checkpoint was trained with (data.tokenizer)"
             )
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, get_args
 
 from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust.claims import most_credited
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.settings import ScheduleSettings
@@ -76,6 +78,15 @@ class RunContext:
         The server does this with every assignment; a method needs it only to know beforehand what a spec costs.
         """
         return cut_tables(spec, self.config, self.training.embeddings, member.rows)
+
+    def credited(self, member: Member) -> int:
+        """As many of a member's samples, which are its own word, as count; `robust.samples`."""
+        return int(min(member.samples, self.most_credited))
+
+    @cached_property
+    def most_credited(self) -> float:
+        """Samples of one device that count."""
+        return most_credited((member.samples for member in self.members.values()), self.robust.samples)
 
     def full_memory(self) -> int | None:
         """Bytes that training the whole model takes on the member with the smallest batch; None without members."""

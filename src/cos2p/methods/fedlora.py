@@ -28,6 +28,7 @@ from cos2p.aggregation.merge import Merge
 from cos2p.methods.adapters.device import AdapterSettings
 from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
+from cos2p.methods.adapters.tasks import HEAD_STEP
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
@@ -101,7 +102,9 @@ class FedLora(LateWorkMethod):
 
 class ProbeSettings(LateWorkSettings):
     lr_factor: float = Field(
-        default=30.0, gt=0, description="η is the recipe's times this: a head alone wants larger steps than blocks."
+        default=HEAD_STEP,
+        gt=0,
+        description="η is the recipe's times this: a head alone wants larger steps than blocks.",
     )
 
 

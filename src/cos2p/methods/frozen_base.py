@@ -13,13 +13,14 @@ from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
+from cos2p.methods.adapters.tasks import adapter_task, head_tasks
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.closed_heads import HeadStart, statistics_assignment
 from cos2p.methods.fitting import STORES, Store, first_that_fits
 from cos2p.models.layout import Weights
-from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.settings import Settings, shared
+from cos2p.models.spec import SubmodelSpec
+from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.trainer import Trainer
 
@@ -98,8 +99,7 @@ class FrozenBaseMethod(Method):
 
     def head_alone(self, member: Member) -> Assignment:
         """What the smallest device can do; BudgetError if it cannot."""
-        top = self.context.config.depth - 1
-        options = (self.adapter_task(member, 0, top, (top,), store, AdapterSettings()) for store in STORES)
+        options = (self.assignment(*task, LoraTrainer) for task in head_tasks(self.context, member))
         return first_that_fits(self, member, options, "the head alone")
 
     def adapter_task(
@@ -113,14 +113,8 @@ class FrozenBaseMethod(Method):
         factors: Literal["both", "up"] = "both",
     ) -> Assignment:
         """Adapters of this rank in `blocks`, which run at every step; those below `frozen` run once."""
-        config = self.context.config
-        window = (BlockKeep.full(config),) * (config.depth - frozen)
-        spec = SubmodelSpec(frozen, window, (config.depth,), fixed_embeddings=True)
-        local = self.context.local(member, features=features).model_dump()
-        settings = LoraSettings.model_validate(
-            {**local, **shared(adapters, AdapterSettings), "rank": rank, "blocks": blocks, "factors": factors}
-        )
-        return self.assignment(spec, settings, LoraTrainer)
+        task = adapter_task(self.context, member, rank, frozen, blocks, features, adapters, factors)
+        return self.assignment(*task, LoraTrainer)
 
     def assignment(self, spec: SubmodelSpec, settings: Settings, trainer: type[Trainer]) -> Assignment:
         own = self.settings

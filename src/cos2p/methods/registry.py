@@ -78,7 +78,9 @@ def method_settings(values: Mapping[str, Any]) -> Settings:
     """The typed settings of the `[method]` table, whose `name` says which method."""
     name = values.get("name")
     if not isinstance(name, str):
-        raise RecipeError(f"method.name is {name!r}; known: {', '.join(sorted(methods()))}")
+        raise RecipeError(
+            f"method.name is {name!r}; name one, or choose it with --method: {', '.join(sorted(methods()))}"
+        )
     return method_class(name).settings_type.model_validate({k: v for k, v in values.items() if k != "name"})
 
 

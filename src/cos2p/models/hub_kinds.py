@@ -58,7 +58,8 @@ class Kind:
     @property
     def headless(self) -> tuple[str, ...]:
         """Classes whose features are taken and whose heads, if any, served pre-training."""
-        return (self.bare, *(f"{self.name}For{task}" for task in ("MaskedLM", "PreTraining", "MaskedImageModeling")))
+        masked = ("MaskedImageModeling",) if self.family == "vit" else ("MaskedLM", "PreTraining")
+        return (self.bare, *(f"{self.name}For{task}" for task in masked if self.family != "llama"))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -87,8 +88,10 @@ def kind_of(values: Mapping[str, Any], where: str) -> str:
     """The `model_type`, of which nothing is asked that cannot be computed; otherwise a CheckpointError."""
     name = str(values.get("model_type"))
     if name not in KINDS:
-        token = " (its second token; a plain DeiT is stored as vit)" if name == "deit" else ""
-        raise CheckpointError(f"{where}: model_type is {values.get('model_type')!r}{token}; known: {', '.join(KINDS)}")
+        why = ", whose distillation token has no place here (DeiTs without one are stored as vit)" * (name == "deit")
+        raise CheckpointError(
+            f"{where}: model_type is {values.get('model_type')!r}{why}; what can be read is {', '.join(KINDS)}"
+        )
     kind = KINDS[name]
     for key, allowed in kind.only.items():
         if key in values and values[key] not in allowed:

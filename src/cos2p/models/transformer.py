@@ -118,7 +118,8 @@ class Block(nn.Module):
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
         y_BNTH = _attend(q, k, v, context.mask, self.config.family == "llama", self.config.queries_per_group)
         if gate is not None:
-            y_BNTH = y_BNTH * gate.repeat_interleave(self.config.queries_per_group).view(1, -1, 1, 1)
+            gate_N = gate.repeat_interleave(self.config.queries_per_group, dim=-1)  # of all samples, or (B, N)
+            y_BNTH = y_BNTH * gate_N.view(-1, y_BNTH.shape[1], 1, 1)
         y_BTD = y_BNTH.transpose(1, 2).reshape(B, T, -1)
         return self.o(y_BTD * self.head_scale if self.training and self.head_scale != 1.0 else y_BTD)  # type: ignore[no-any-return]
 

@@ -62,7 +62,8 @@ def detail_words(event: Event) -> str | None:
     low, top = event.window
     loss = event.report.get("loss")
     scored = f", loss {loss:.3f}" if loss is not None else ""
-    return f"{printable(event.client)} merged: blocks {low}–{top - 1}, τ {event.staleness}{scored}"
+    what = f"blocks {low + 1}–{top}" if low < top else "sums of features"
+    return f"{printable(event.client)} merged: {what}, τ {event.staleness}{scored}"
 
 
 def budget_words(event: Started) -> str | None:

@@ -112,7 +112,7 @@ def _there(data: DataConfig) -> str:
 
 def _end(recipe: Recipe) -> str:
     schedule = recipe.schedule
-    ends = [f"{schedule.rounds:,} rounds"] if schedule.rounds else []
-    ends += [f"{schedule.updates:,} client updates"] if schedule.updates else []
+    ends = [count(schedule.rounds, "round")] if schedule.rounds else []
+    ends += [count(schedule.updates, "client update")] if schedule.updates else []
     ends += [f"{schedule.virtual_seconds:g} virtual seconds"] if schedule.virtual_seconds else []
     return " or ".join(ends)

@@ -110,7 +110,7 @@ def coverage_words(n_star: int | None) -> str:
     'N* 2: every head and unit was in at least 2 updates of every round'
     """
     if n_star is None:
-        return "N* –"
+        return "N* –: no round trained any block"
     if n_star == 0:
         return "N* 0: in some round some head or unit was in no update and stood still"
     return f"N* {n_star}: every head and unit was in at least {count(n_star, 'update')} of every round"

@@ -15,11 +15,11 @@ from cos2p.data.config import DataConfig
 from cos2p.data.paths import find
 from cos2p.devices.clock import task_phases
 from cos2p.errors import BudgetError, DataError
-from cos2p.messages import tensor_bytes
-from cos2p.methods import make_trainer
+from cos2p.messages import Order, Update, tensor_bytes
+from cos2p.methods import make_trainer, trainers
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.decisions import ClientJoined, Dispatch
 from cos2p.runtime.server import Send, Server
 from cos2p.runtime.world import World, build_world, first_weights
 
@@ -86,7 +86,12 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
         except BudgetError as error:
             refused.append(str(error))
             continue
-        for order in (effect.order for effect in effects if isinstance(effect, Send)):
+        for first in (effect.order for effect in effects if isinstance(effect, Send)):
+            try:
+                order = _that_trains(server, first)
+            except BudgetError as error:
+                refused.append(str(error))
+                continue
             trainer, task = make_trainer(world.config, order), server.task(order)
             size = tensor_bytes(task.weights, task.prefix)
             phases = task_phases(trainer, member.device, member.samples, member.test_samples, size)
@@ -103,6 +108,14 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
     if refused:
         more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise BudgetError("; ".join(refused[:3]) + more)
+
+
+def _that_trains(server: Server, order: Order) -> Order:
+    """The order itself, or the next one if it only asks for sums of features: that one takes the memory."""
+    if trainers()[order.trainer].trains:
+        return order
+    server.method.accepted(order, Update(order.client, order.task, order.version, order.spec, {}, 1, {}, {}))
+    return server.order(Dispatch(order.client, f"{order.client}#1", order.version, order.cycle + 1, 1))
 
 
 def _splits(data: DataConfig) -> Iterator[str]:

@@ -19,6 +19,7 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.merge import Merge as MergePart
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
+from cos2p.aggregation.robust.claims import credited
 from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
@@ -27,9 +28,10 @@ from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import make_trainer
+from cos2p.methods import make_trainer, trainers
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.numerics.optimizers import learning_rate
 from cos2p.runtime.coordinator import Coordinator
 from cos2p.runtime.decisions import (
@@ -215,6 +217,7 @@ class Server:
     def _add(self, order: Order, update: Update, size: float) -> Merged:
         """Into the running sums; or into the guard's hands, until the round closes."""
         staleness = self.coordinator.version - order.version
+        update = credited(update, self.context.most_credited)
         item = Contribution(
             client=order.client,
             spec=update.spec,
@@ -239,15 +242,16 @@ class Server:
         if self.privacy is not None:  # how large an update is, and what was told of it, no noise covers
             self.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0
-        for block in range(update.spec.frozen, update.spec.top):
+        window = _trained_blocks(order.trainer, update.spec)
+        for block in range(*window):
             self.trained[block] += 1
         return Merged(
             client=order.client,
             task=order.task,
             version=order.version,
             staleness=staleness,
-            window=[update.spec.frozen, update.spec.top],
-            kept=update.spec.to_dict()["window"],
+            window=window,
+            kept=update.spec.to_dict()["window"][: window[1] - window[0]],
             size=size,
             weight=weight,
             report=dict(update.report),
@@ -335,7 +339,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects += self._dispatch(action) if self._affords(action.client) else self._let_go(action.client)
+                effects += [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -357,7 +361,8 @@ class Server:
             effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
         return effects
 
-    def _dispatch(self, action: Dispatch) -> list[Effect]:
+    def order(self, action: Dispatch) -> Order:
+        """What the client shall do, open from now on. BudgetError if it cannot."""
         member, training = self.context.members[action.client], self.context.training
         call = Call(member, action.version, action.cycle, action.attempt, self.weights)
         try:
@@ -391,7 +396,7 @@ class Server:
         self._check_memory(order)
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
-        return [Send(order)]
+        return order
 
     def dispatched(self, order: Order, size: int, seconds: dict[str, float] | None = None) -> Dispatched:
         """A task of `size` bytes goes out; `seconds` are its phases, where they are known beforehand."""
@@ -400,7 +405,7 @@ class Server:
             task=order.task,
             version=order.version,
             cycle=order.cycle,
-            window=[order.spec.frozen, order.spec.top],
+            window=_trained_blocks(order.trainer, order.spec),
             exits=list(order.spec.exits),
             masks=order.quotas is not None,
             lr=order.lr,
@@ -463,7 +468,6 @@ class Server:
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
             after, self.merge = before, self._make_merge(self.method)
-        self.guard.stepped(before, after)
         self.versions.advance(after, keep=asked_for)
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
@@ -587,3 +591,8 @@ class Server:
         self.trained = list(values["trained"])
         self.shelves.load_state(values["shelves"])
         self.method.load_state(values["method"], groups.get("method", {}))
+
+
+def _trained_blocks(trainer: str, spec: SubmodelSpec) -> list[int]:
+    """The first block that trains and the one after the last; equal where nothing does."""
+    return [spec.frozen if trainers()[trainer].trains else spec.top, spec.top]

@@ -13,10 +13,12 @@ from typing import Literal, get_args
 
 from cos2p.errors import ConfigError
 
-Schedule = Literal["rolling", "dwell", "balanced", "together", "upper", "fixed", "top"]
+Schedule = Literal["rolling", "dwell", "balanced", "priced", "together", "upper", "fixed", "top"]
 """How a window moves: see the functions below; `fixed` stays where its device began, `top` at the top."""
 
 GOLDEN = (5**0.5 - 1) / 2
+SLACK = 0.05
+"""How much more than the least trained blocks those of a `priced` window may have been, beside one task."""
 
 
 def positions(depth: int, blocks: int) -> int:
@@ -88,6 +90,34 @@ def balanced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int
     return min(order, key=lambda start: sum(coverage[start : start + blocks]))
 
 
+def priced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int, height: float) -> int:
+    """As `balanced`, but of all positions that were trained nearly as little, the one nearest to the device's height.
+
+    `height` is 0 for the device to which a frozen block costs most time, 1 for the one to which it costs least.
+
+    >>> priced_start([5, 5, 5, 5], 2, 0, 0, height=0.0), priced_start([5, 5, 5, 5], 2, 0, 0, height=1.0)
+    (0, 2)
+    >>> priced_start([9, 9, 5, 5], 2, 0, 0, height=0.0)
+    2
+    """
+    places = positions(len(coverage), blocks)
+    means = [sum(coverage[start : start + blocks]) / blocks for start in range(places)]
+    near = [start for start in range(places) if means[start] <= min(means) * (1 + SLACK) + 1]
+    wanted = height * (places - 1)
+    return min(near, key=lambda start: (abs(start - wanted), (start - cycle - offset) % places))
+
+
+def heights(prices: Sequence[float]) -> tuple[float, ...]:
+    """Where in the model each device belongs, by what a frozen block costs it: the dearest at 0, the cheapest at 1.
+
+    >>> heights([4.0, 4.0, 2.0, 1.0]), heights([3.0, 3.0])
+    ((0.0, 0.0, 0.6666666666666666, 1.0), (0.0, 0.0))
+    """
+    dearer = [sum(other > price for other in prices) for price in prices]
+    most = max(dearer, default=0)
+    return tuple(count / most if most else 0.0 for count in dearer)
+
+
 def together_start(depth: int, blocks: int, round: int) -> int:
     """All devices at the same blocks in a round, from the top down: every block that trains has many holders.
 
@@ -113,14 +143,22 @@ def upper_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
 
 
 def window_start(
-    schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int, first: int = 0
+    schedule: Schedule,
+    coverage: Sequence[int],
+    blocks: int,
+    cycle: int,
+    offset: int,
+    first: int = 0,
+    height: float = 0.0,
 ) -> int:
     """First trainable block under any schedule; `coverage` has one entry for each block of the model.
 
     Blocks below `first` are left alone, unless the window is too large to stand above it. `together` counts rounds, the
-    same for all devices: give them as `cycle`.
+    same for all devices: give them as `cycle`. `priced` goes by the device's `height`.
     """
     first = min(first, len(coverage) - blocks)
+    if schedule == "priced":
+        return first + priced_start(coverage[first:], blocks, cycle, offset, height)
     return first + _start_above(schedule, coverage[first:], blocks, cycle, offset)
 
 

@@ -18,7 +18,10 @@ Client = Annotated[str, "name of the device"]
 Task = Annotated[str, "name of the task, `CLIENT#NUMBER`"]
 Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
-Window = Annotated[list[int], "first block that trains, and the one after the last"]
+Window = Annotated[
+    list[int],
+    "first block that trains, and the one after the last; equal: none does, the device tells sums of features",
+]
 
 NOBODY_LEFT = "no device is left that could answer"
 """Why a run ended before its rounds or updates were done, if that is why."""
@@ -248,7 +251,7 @@ class Doubted(DeviceEvent):
     """An update did not count in full: it points elsewhere than those of the others (`robust.suspicion`)."""
 
     task: Task
-    agreement: Annotated[float, "cosine between the update and what the others say, −1 to 1"]
+    agreement: Annotated[float, "about the mean cosine between its updates and those of who agree, −1 to 1"]
     trust: Annotated[float, "how much of the update counted, 0 to 1"]
     reason: Reason
 

@@ -206,7 +206,7 @@ class RunFigures:
     def _on_aggregated(self, event: Aggregated) -> None:
         self.version = event.version
         self.rounds += 1
-        if event.n_star is not None:
+        if event.n_star is not None and (self._round_trains() or not self._round):
             self.n_star = event.n_star if self.n_star is None else min(self.n_star, event.n_star)
         self.last_round = RoundFigures(
             event=event,
@@ -218,6 +218,10 @@ class RunFigures:
             reports={merged.client: merged.report for merged in self._round},
         )
         self._round = []
+
+    def _round_trains(self) -> bool:
+        """Whether somebody trained in this round. Where all only told sums of features, N* says nothing."""
+        return any(merged.window[1] > merged.window[0] for merged in self._round)
 
     def _close_round(self, now: float) -> float | None:
         """RU of the round."""

@@ -5,6 +5,7 @@ Both are computed from the order alone, so the server can refuse or shrink a tas
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
@@ -53,6 +54,15 @@ def forward_flops(config: ModelConfig, shape: Shape, tokens: int) -> float:
     return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens, shape.rows)
 
 
+def mask_samples(samples: int, share: float) -> int:
+    """How many of a device's samples its mask phase sees: at least one.
+
+    >>> mask_samples(10, 0.25), mask_samples(2, 0.25), mask_samples(7, 1.0)
+    (3, 1, 7)
+    """
+    return min(samples, max(1, math.ceil(samples * share)))
+
+
 def workload(settings: LocalSettings, samples: int) -> Workload:
     """The local settings in the budget's words."""
     samples = max(1, samples)
@@ -84,7 +94,8 @@ def submodel_flops(
     masks = 0.0
     if order.quotas is not None:
         step = shape_flops(config, Shape.of(config, order.spec), load, "mask")
-        masks = settings.mask.epochs * epochs_of_steps * step
+        seen = mask_samples(samples, settings.mask.share)
+        masks = settings.mask.passes * (seen / load.batch) * step
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
     forward = sum(block_forward(config, size, tokens) for size in shape.window) + exit_forward(
         config, tokens, shape.rows

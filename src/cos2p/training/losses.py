@@ -13,6 +13,11 @@ TOGETHER = 64
 """Steps whose losses are read from a GPU at once."""
 
 
+def zero(device: torch.device) -> Tensor:
+    """To add losses to, where they are: in 64 bits, but for Apple's GPUs, which have none."""
+    return torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
 class Losses:
     """Of every step what was minimised and what is reported. One that is not finite is a TrainingError: on the
     processor at once, on a GPU after at most `TOGETHER` steps."""

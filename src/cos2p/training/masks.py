@@ -28,7 +28,7 @@ from cos2p.models.transformer import ElasticTransformer, Gates
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.submodel.rates import segment_costs
 from cos2p.training.distillation import flatten
-from cos2p.training.losses import Losses
+from cos2p.training.losses import Losses, zero
 
 Remembered = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
@@ -48,10 +48,15 @@ class Trained:
     units: bool = True
 
 
+def logit(share: float) -> float:
+    """The importance that is kept with this probability; never sure of either."""
+    share = min(max(share, 0.01), 0.99)
+    return math.log(share / (1 - share))
+
+
 def fresh_importance(segments: int, share: float, rng: torch.Generator) -> Tensor:
     """logit(share) plus a little noise: the expected size is right from the start, ties are broken."""
-    share = min(max(share, 0.01), 0.99)
-    return math.log(share / (1 - share)) + 0.01 * torch.randn(segments, generator=rng)
+    return logit(share) + 0.01 * torch.randn(segments, generator=rng)
 
 
 def recall(
@@ -133,6 +138,8 @@ class MaskTrainer:
         config, spec = model.config, model.spec
         model.requires_grad_(False)
         self.parameters: dict[str, Tensor] = {}
+        self.kept: dict[str, int] = {}
+        """How many of the candidates may stay."""
         kept = held = 0.0
         costs = dict(zip(("heads", "units"), segment_costs(config), strict=True))
         self._costs: dict[str, float] = {}
@@ -143,7 +150,7 @@ class MaskTrainer:
                     name = f"{kind}.{block}"
                     chosen = place(memory[name][list(candidates)].clone(), model.device)
                     self.parameters[name] = chosen.requires_grad_()
-                    self._costs[name] = costs[kind]
+                    self._costs[name], self.kept[name] = costs[kind], count
                     kept += costs[kind] * count
                     held += costs[kind] * len(candidates)
         self.target = kept / held if held else 1.0
@@ -197,11 +204,10 @@ class MaskTrainer:
         drawn = self.draw()
         gates = {name: mask.detach().requires_grad_() for name, mask in drawn.items()}
         targets = _targets([labels for _, _, labels in micro])
-        kind = self.model.device.type
-        total = torch.zeros((), dtype=torch.float32 if kind == "mps" else torch.float64)
+        total, whole = zero(self.model.device), self.model.device.type != "cpu"
         for inputs, features, labels in micro:
             output = self.model(inputs, features, self.by_block(gates))[-1]
-            flat = flatten(output, self.model.targets(labels), keep_shape=kind != "cpu")
+            flat = flatten(output, self.model.targets(labels), keep_shape=whole)
             loss = F.cross_entropy(*flat, reduction="sum") / targets
             loss.backward()
             total = total + loss.detach()

@@ -103,14 +103,37 @@ class MaskTraining(Settings):
     final: FinalMask = Field(
         default="top", description="`top`: the most important segments are kept; `sampled`: a draw by importance."
     )
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="Share of the samples that a mask phase sees, drawn anew for every task."
+    )
+
+
+Scores = Literal["none", "new", "all"]
 
 
 class MaskPhase(MaskTraining):
     """The mask phase of one task."""
 
+    scores: Scores = Field(
+        default="none",
+        description="A pass before the epochs that sets importances by first-order scores: of blocks never met, "
+        "or of all, averaged with those of earlier tasks.",
+    )
     heads: bool = Field(default=True, description="Train the masks of the attention heads.")
     units: bool = Field(default=True, description="Train the masks of the MLP units.")
     micro_batch: int = Field(default=0, ge=0, description="Samples per pass in the mask phase; 0: the whole batch.")
+
+    @property
+    def passes(self) -> int:
+        """Over the samples that the phase sees, the scores' included."""
+        return self.epochs + (self.scores != "none")
+
+    @model_serializer(mode="wrap")
+    def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is not asked for: every task carries these settings, and its bytes count."""
+        plain = {"share": 1.0, "scores": "none"}
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name not in plain or value != plain[name]}
 
 
 class LocalSettings(LocalTraining, Distillation, FeatureCache):

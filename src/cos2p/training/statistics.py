@@ -42,6 +42,10 @@ from cos2p.training.trainer import Trainer
 FLOAT = 4
 TOLERANCE = 1e-3
 """Rounding that the door forgives, as a share of a count."""
+SCATTER_TOLERANCE = 1e-5
+"""The same of a scatter's eigenvalues, which are far smaller."""
+SHORTEST = 1e-3
+"""Mean length of features below which nothing can be read off them."""
 
 
 class StatisticsSettings(LocalSettings):
@@ -83,6 +87,7 @@ class StatisticsTrainer(Trainer):
     """Trains nothing: the update is empty, the sums are its extras."""
 
     name: ClassVar[str] = "statistics"
+    trains: ClassVar[bool] = False
     settings_type = StatisticsSettings
     settings: StatisticsSettings
 
@@ -127,18 +132,28 @@ class StatisticsTrainer(Trainer):
         if bool((norms > counts * (1 + TOLERANCE)).any()):
             raise UpdateRefused(f"depth {depth}: a class's sum is longer than its count, which unit vectors cannot be")
         length = float(told[f"{depth}.length"])
-        if not 0 < length <= samples * max_rms * math.sqrt(self.config.dim):
+        if not samples * SHORTEST <= length <= samples * max_rms * math.sqrt(self.config.dim):
             raise UpdateRefused(f"depth {depth}: features of mean length {length / samples:.3g} are not let in")
         if self.settings.moments:
-            diagonal = unpacked(told[f"{depth}.moments"], self.config.dim).diagonal().double()
-            total = float(diagonal.sum())
-            if bool((diagonal < 0).any()) or abs(total - samples) > samples * TOLERANCE:
-                raise UpdateRefused(
-                    f"depth {depth}: its moments have trace {total:.6g}; {samples:g} is that of unit vectors"
-                )
-            largest = float(told[f"{depth}.moments"].abs().max())
-            if largest > samples * (1 + TOLERANCE):
-                raise UpdateRefused(f"depth {depth}: a moment of {largest:.3g} is more than {samples:g} samples have")
+            self._check_moments(told, depth)
+
+    def _check_moments(self, told: Weights, depth: int) -> None:
+        """What is left of the moments without the class means is a scatter: nothing has less than none of it.
+
+        Otherwise a server that divides by it could be led to exits of any size, by one moment of one device.
+        """
+        counts, samples = told["counts"].double(), float(told["counts"].sum())
+        moments = unpacked(told[f"{depth}.moments"], self.config.dim).double()
+        total = float(moments.diagonal().sum())
+        if abs(total - samples) > samples * TOLERANCE:
+            raise UpdateRefused(
+                f"depth {depth}: its moments have trace {total:.6g}; {samples:g} is that of unit vectors"
+            )
+        sums = told[f"{depth}.sums"].double()
+        inside = moments - (sums / counts.clamp_min(1)[:, None]).T @ sums
+        inside.diagonal().add_(samples * SCATTER_TOLERANCE)
+        if int(torch.linalg.cholesky_ex(inside).info):
+            raise UpdateRefused(f"depth {depth}: its moments and sums are not those of any vectors")
 
     # ------------------------------------------------------------ what it costs
 

@@ -1,6 +1,6 @@
 """Co-S²P's trainer, and that of any method which only says which submodel: plain training, after a mask phase if asked.
 
-masks    ← train importances on the candidates, keep the best          (if the task has quotas)
+masks    ← score and train importances on the candidates, keep the best          (if the task has quotas)
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.submodel.slicing import narrow
+from cos2p.training.costs import mask_samples
 from cos2p.training.masks import MaskTrainer, MicroBatch, Trained, choose
 from cos2p.training.prefix import features_at
+from cos2p.training.scores import begin_from_scores
 from cos2p.training.settings import LocalSettings
 from cos2p.training.shard import shuffled
 from cos2p.training.trainer import Trainer
@@ -32,16 +37,35 @@ class SubmodelTrainer(Trainer):
         return spec, narrow(self.task.weights, self.config, wide, spec)
 
     def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
+        met = frozenset(self.remembered)
         deepest = replace(self.order.spec, exits=self.order.spec.exits[-1:])  # masks learn from it alone
         candidates = {name: tensor.clone() for name, tensor in self.task.weights.items()}  # theirs may lie in a file
         model = self.load(deepest, candidates, rescale=False)
         phase = self.settings.mask
         kinds = Trained(phase.heads, phase.units)
         masks = MaskTrainer(model, self.remembered, quotas, kinds, phase.lambda1, self.rng)
-        return masks.train(self._mask_batches(), phase.lr, phase.optimizer)
+        drawn = self._mask_samples()
+        loss = 0.0
+        if phase.scores != "none":
+            batches = self._mask_batches(drawn, 1)
+            loss = begin_from_scores(masks, batches, met, average=phase.scores == "all")
+        if phase.epochs == 0:
+            masks.remember()
+            return loss
+        return masks.train(self._mask_batches(drawn, phase.epochs), phase.lr, phase.optimizer)
 
-    def _mask_batches(self) -> Iterator[list[MicroBatch]]:
+    def _mask_samples(self) -> Tensor | None:
+        """The samples that the phase sees; None: all of them."""
+        samples = len(self.shard.train)
+        seen = mask_samples(samples, self.settings.mask.share)
+        return None if seen == samples else torch.randperm(samples, generator=self.rng)[:seen]
+
+    def _mask_batches(self, drawn: Tensor | None, epochs: int) -> Iterator[list[MicroBatch]]:
         train, batch, phase = self.shard.train, self.settings.batch, self.settings.mask
-        for rows in shuffled(len(train), batch, phase.epochs, self.rng, train.widths):
+        count, widths = len(train), train.widths
+        if drawn is not None:
+            count, widths = len(drawn), None if widths is None else widths[drawn]
+        for picked in shuffled(count, batch, epochs, self.rng, widths):
+            rows = picked if drawn is None else drawn[picked]
             parts = map(self.batch, rows.split(phase.micro_batch or batch))
             yield [(p.inputs, features_at(self.features, p.rows, p.inputs), p.labels) for p in parts]

@@ -97,6 +97,8 @@ class Trainer:
 
     name: ClassVar[str]
     """As it stands in orders."""
+    trains: ClassVar[bool] = True
+    """False: nothing of the model changes by its tasks; they are passes that tell something of the data."""
     settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
 
     settings: LocalSettings | ExtendedSettings

@@ -125,7 +125,7 @@ def test_a_liar_is_told_of_and_benched_for_good_if_the_recipe_says_so() -> None:
     assert [note["client"] for note in notes(effects, "benched")] == [LIAR]
     again = server.handle(ClientJoined(LIAR))
     assert sent(again) == []
-    assert "pointed elsewhere" in notes(again, "benched")[0]["reason"]
+    assert "counted for nothing (the last agrees by" in notes(again, "benched")[0]["reason"]
 
 
 def test_an_update_that_the_method_stumbles_over_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +179,34 @@ def test_no_more_updates_are_kept_than_the_recipe_says() -> None:
         most = max(most, len(server.guard.state()[0]["held"]))
     assert most < 3
     assert server.coordinator.version == 1
+
+
+def test_an_absurdly_long_update_counts_for_nothing_from_the_first_round_on() -> None:
+    """The model goes exactly where the others send it: what is left out is filled in with their mean."""
+    server, without = fleet(bound=2, suspicion="bench", patience=3), fleet(bound=2, suspicion="weigh")
+    before = dict(server.weights)
+    effects = play(server, noise)
+    play(without, lambda delta: {name: torch.zeros_like(tensor) for name, tensor in delta.items()})
+    doubted = notes(effects, "doubted")
+    assert [note["client"] for note in doubted] == [LIAR]
+    assert "times as long as usual; 0% of it counts" in doubted[0]["reason"]
+    a, b = moved(server, before), moved(without, dict(before))
+    assert float(torch.cosine_similarity(a, b, dim=0)) > 0.99
+    effects = play(server, noise, rounds=2)
+    assert [note["client"] for note in notes(effects, "benched")] == [LIAR]
+
+
+def test_a_segment_of_one_holder_gets_its_second_opinion_from_the_next() -> None:
+    """Of single updates (rounds of one) the later ones are compared with those of other devices before them."""
+    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50), robust=RobustSettings(bound=2, suspicion="weigh"))
+    server = Server(house, build_method({"name": "fedasync"}, house), random_weights(VIT, 0))
+    join_all(server)
+    effects = []
+    for _ in range(4):
+        for order in sorted(server.orders.values(), key=lambda order: order.client):
+            update = honest(replace(order, version=0))  # all pull the same way all the time
+            delta = flip(update.delta) if order.client == LIAR else update.delta
+            effects += server.receive(order.client, replace(update, version=order.version, delta=delta))
+    doubted = notes(effects, "doubted")
+    assert doubted
+    assert {note["client"] for note in doubted} == {LIAR}

@@ -78,10 +78,15 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
+    def excess(self, item: Contribution) -> float:
+        """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known."""
+        ratios = [rms / usual for kind, rms in self._kinds(item).items() if (usual := self.usual(kind))]
+        return median_low(ratios) if ratios else 0.0
+
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
-            self._note(item.client, *self._squares(item))
+            self._note(item)
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have told."""
@@ -112,18 +117,22 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
+    def _kinds(self, item: Contribution) -> dict[str, float]:
+        """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
+        squares, sizes = self._squares(item)
         sums: dict[str, tuple[float, int]] = {}
         for key, values in squares.items():
             total, count = sums.get(kind_of(key), (0.0, 0))
             sums[kind_of(key)] = total + float(values.sum()), count + sizes[key] * values.numel()
-        if not sums:
+        return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
+
+    def _note(self, item: Contribution) -> None:
+        if not item.delta:
             return  # an update may come without a step of the model
-        own = self._sizes.pop(client, {})
-        for kind, (total, count) in sums.items():
-            if total > 0:  # what did not train says nothing of those who did
-                own[kind] = [*own.get(kind, []), (total / count) ** 0.5][-RECENT:]
-        self._sizes[client] = own
+        own = self._sizes.pop(item.client, {})
+        for kind, rms in self._kinds(item).items():
+            own[kind] = [*own.get(kind, []), rms][-RECENT:]
+        self._sizes[item.client] = own
         while len(self._sizes) > DEVICES:
             del self._sizes[next(iter(self._sizes))]
 

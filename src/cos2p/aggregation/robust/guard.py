@@ -1,29 +1,31 @@
 """`Guard`: what happens to a decoded update between the door and the merge.
 
     arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
-    closes      weighed by its sender's standing, combined with the others', handed to the merge
+    closes      left out if far too long, weighed by its sender's standing, combined with the others', handed to the
+                merge
 
 Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
-until their round closes. What is kept is part of the checkpoint, and never more than `most_held` updates.
+until their round closes. Where devices are judged, the last update of each is kept to compare later ones with. What is
+kept is part of the checkpoint, and never more than `most_held` updates of either kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.robust.bound import VOICES, NormBound
-from cos2p.aggregation.robust.round import Judged, judge
+from cos2p.aggregation.robust.round import compare, judge
 from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.robust.standing import Standing
+from cos2p.aggregation.robust.standing import Opinion, Standing
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 
-MEMORY = 0.9
-"""Of the running mean of the model's steps."""
+ABSURD = 2.0
+"""Where devices are judged: an update so many times as long as the bound allows counts for nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,8 @@ class Held:
     version: int
     """What it was trained from: kept as long as the update is."""
     bounded: bool
+    excess: float = 0.0
+    """How many times as long as usual it came."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,16 @@ class Doubt:
     trust: float
     strikes: int
     """Updates of this device in a row that counted for nothing."""
+    excess: float
 
     def __str__(self) -> str:
-        return f"its update agrees by {self.agreement:.2f} with the others'; {self.trust:.0%} of it counts"
+        return f"its update {self.fault}; {self.trust:.0%} of it counts"
+
+    @property
+    def fault(self) -> str:
+        if self.excess:
+            return f"is {self.excess:.3g} times as long as usual"
+        return f"agrees by {self.agreement:.2f} with the others'"
 
 
 class Guard:
@@ -57,11 +68,11 @@ class Guard:
         self.settings = settings
         self.bound = NormBound(config, settings.bound) if settings.bound else None
         self.standing = Standing()
-        self.steps: Weights = {}
-        """A running mean of the model's steps, where devices are judged by it."""
         self.barred: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
         self._held: list[Held] = []
+        self._last: dict[str, Contribution] = {}
+        """The last update of each device, those heard last at the end; only where devices are judged."""
 
     @property
     def versions(self) -> set[int]:
@@ -77,12 +88,13 @@ class Guard:
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
         """The update as it may be added now; None if it is kept until the round closes."""
-        known = self.bound is None or self.bound.voices >= VOICES
+        known, excess = self.bound is None or self.bound.voices >= VOICES, 0.0
         if known and self.bound is not None:
+            excess = self.bound.excess(item) if self.settings.suspicion != "off" else 0.0
             item = self.bound.apply(item)
         if known and not self.settings.holds:
             return item
-        self._held.append(Held(item, task, version, bounded=known))
+        self._held.append(Held(item, task, version, bounded=known, excess=excess))
         return None
 
     def drop(self, task: str) -> None:
@@ -91,53 +103,67 @@ class Guard:
 
     def release(self, merge: Merge, current: Weights) -> tuple[list[Contribution], list[Doubt]]:
         """The round closes: what is to be added now, in the order in which it came, and what was doubted of it."""
-        held, self._held = self._held, []
-        items = self._bounded(held)
+        held, self._held = self._bounded(self._held), []
+        items = [entry.item for entry in held]
         if not self.settings.holds or not items:
             return items, []
-        judged = judge(items, merge, current, self.steps, self.settings, self.standing)
+        absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
+        opinions = self._opinions(items, absurd, merge, current)
+        judged = judge(items, merge, current, self.settings, opinions)
         doubts = [
-            Doubt(entry.item.client, waited.task, entry.agreement, entry.trust, self._strike(entry))
-            for entry, waited in zip(judged, held, strict=True)
+            Doubt(*(entry.item.client, entry.task), opinion.agreement, opinion.trust, self._strike(entry, opinion), far)
+            for entry, opinion, far in zip(held, opinions, absurd, strict=True)
         ]
         for doubt in doubts:
             self._bar(doubt)
         return [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
 
-    def _strike(self, entry: Judged) -> int:
-        return self.standing.strike(entry.item.client, entry.trust)
+    def _is_absurd(self, entry: Held) -> bool:
+        return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
+
+    def _opinions(
+        self, items: Sequence[Contribution], absurd: Sequence[float], merge: Merge, current: Weights
+    ) -> list[Opinion]:
+        """What to think of each of the round's updates. What is absurd is no evidence of where the fleet goes."""
+        if self.settings.suspicion == "off":
+            return [Opinion()] * len(items)
+        believable = [item for item, far in zip(items, absurd, strict=True) if not far and item.delta]
+        self.standing.note(compare(believable, list(self._last.values()), merge, current))
+        for item in believable:
+            self._last.pop(item.client, None)
+            self._last[item.client] = replace(item, received={}, extras={})
+        for client in list(self._last)[: -self.settings.most_held]:
+            del self._last[client]
+        known = self.standing.opinions()
+        return [
+            Opinion(0.0) if far else known.get(item.client, Opinion()) for item, far in zip(items, absurd, strict=True)
+        ]
+
+    def _strike(self, entry: Held, opinion: Opinion) -> int:
+        return self.standing.strike(entry.item.client, opinion.trust)
 
     def _bar(self, doubt: Doubt) -> None:
         if self.settings.suspicion == "bench" and doubt.strikes >= self.settings.patience:
             self.barred.setdefault(
                 doubt.client,
-                f"its last {doubt.strikes} updates pointed elsewhere than those of the others "
-                f"(agreement {doubt.agreement:.2f}); look at the device and its data before it takes part again",
+                f"its last {doubt.strikes} updates counted for nothing (the last {doubt.fault}); "
+                "look at the device and its data before it takes part again",
             )
 
-    def _bounded(self, held: list[Held]) -> list[Contribution]:
+    def _bounded(self, held: list[Held]) -> list[Held]:
         """The first updates of a run are measured by each other."""
         fresh = [entry.item for entry in held if not entry.bounded]
         if self.bound is None or not fresh:
-            return [entry.item for entry in held]
+            return held
         known = self.bound.state()
         self.bound.learn(fresh)
-        bounded = [entry.item if entry.bounded else self.bound.shortened(entry.item) for entry in held]
+        done = [entry if entry.bounded else self._measured(entry, self.bound) for entry in held]
         self.bound.load_state(known)  # what is remembered are the bounded sizes
-        self.bound.learn([item for item, entry in zip(bounded, held, strict=True) if not entry.bounded])
-        return bounded
+        self.bound.learn([after.item for after, entry in zip(done, held, strict=True) if not entry.bounded])
+        return done
 
-    def stepped(self, before: Weights, after: Weights) -> None:
-        """The model made a step."""
-        if self.settings.suspicion == "off":
-            return
-        for name, tensor in after.items():
-            old = before.get(name)
-            if old is None or old is tensor or old.shape != tensor.shape or not tensor.is_floating_point():
-                continue
-            step = old - tensor
-            known = self.steps.get(name)
-            self.steps[name] = step if known is None else known.mul(MEMORY).add_(step, alpha=1 - MEMORY)
+    def _measured(self, entry: Held, bound: NormBound) -> Held:
+        return replace(entry, item=bound.shortened(entry.item), excess=bound.excess(entry.item), bounded=True)
 
     # ------------------------------------------------------------ checkpoint
 
@@ -147,8 +173,9 @@ class Guard:
             "standing": self.standing.state(),
             "barred": dict(self.barred),
             "held": [_entry(held) for held in self._held],
+            "last": [_contribution(item) for item in self._last.values()],
         }
-        groups = {"steps": self.steps}
+        groups = {f"last.{number}": item.delta for number, item in enumerate(self._last.values())}
         for number, held in enumerate(self._held):
             groups |= {f"delta.{number}": held.item.delta, f"extras.{number}": held.item.extras}
         return values, groups
@@ -161,7 +188,8 @@ class Guard:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
         self.barred = dict(values["barred"])
-        self.steps = dict(groups.get("steps", {}))
+        last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values["last"])]
+        self._last = {item.client: item for item in last}
         self._held = [
             _restored(entry, groups.get(f"delta.{n}", {}), groups.get(f"extras.{n}", {}), version)
             for n, entry in enumerate(values["held"])
@@ -169,28 +197,38 @@ class Guard:
 
 
 def _entry(held: Held) -> dict[str, Any]:
-    item = held.item
+    return {
+        **_contribution(held.item),
+        "task": held.task,
+        "version": held.version,
+        "bounded": held.bounded,
+        "excess": held.excess,
+    }
+
+
+def _contribution(item: Contribution) -> dict[str, Any]:
+    """What of it is not tensors."""
     return {
         "client": item.client,
         "spec": item.spec.to_dict(),
         "samples": item.samples,
         "staleness": item.staleness,
         "settings": dict(item.settings),
-        "task": held.task,
-        "version": held.version,
-        "bounded": held.bounded,
     }
 
 
 def _restored(entry: Mapping[str, Any], delta: Weights, extras: Weights, version: Callable[[int], Weights]) -> Held:
-    item = Contribution(
+    item = replace(_contribution_from(entry, delta, version(entry["version"])), extras=dict(extras))
+    return Held(item, entry["task"], entry["version"], entry["bounded"], entry["excess"])
+
+
+def _contribution_from(entry: Mapping[str, Any], delta: Weights, received: Weights) -> Contribution:
+    return Contribution(
         client=entry["client"],
         spec=SubmodelSpec.from_dict(entry["spec"]),
         delta=dict(delta),
         samples=entry["samples"],
         staleness=entry["staleness"],
-        received=version(entry["version"]),
+        received=received,
         settings=entry["settings"],
-        extras=dict(extras),
     )
-    return Held(item, entry["task"], entry["version"], entry["bounded"])

@@ -1,4 +1,4 @@
-"""A round's updates side by side: how far each agrees with the others, and what is made of all of them.
+"""A round's updates side by side: how they point to each other, and what is made of all of them.
 
 Tensor by tensor, so that beside the updates only one stack of them is in memory. Nothing here depends on the merge but
 where the parts of an update lie in the full tensors (`Merge.places`); whatever a merge then does with equal steps, it
@@ -7,7 +7,6 @@ does with the combined one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.robust.combine import combine
 from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.robust.standing import Standing
+from cos2p.aggregation.robust.standing import Evidence, Opinion
 from cos2p.models.layout import Weights
 
 BELIEVED = 0.1
@@ -29,8 +28,7 @@ class Judged:
     """An update as it is added, and what was thought of it."""
 
     item: Contribution
-    agreement: float
-    trust: float
+    opinion: Opinion
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +46,11 @@ def judge(
     items: Sequence[Contribution],
     merge: Merge,
     current: Weights,
-    steps: Weights,
     settings: RobustSettings,
-    standing: Standing,
+    opinions: Sequence[Opinion],
 ) -> list[Judged]:
-    """The round's updates, weighed and combined. Their senders' standing is brought up to date."""
-    trust, agreement = [1.0] * len(items), [0.0] * len(items)
-    if settings.suspicion != "off":
-        agreement = _agreements(items, merge, current, steps, [standing.trust(item.client) for item in items])
-        for item, cosine in zip(items, agreement, strict=True):
-            if not math.isnan(cosine):
-                standing.note(item.client, cosine)
-        trust = [standing.trust(item.client) for item in items]
+    """The round's updates, each as much as it is believed, and combined."""
+    trust = [opinion.trust for opinion in opinions]
     deltas = [dict(item.delta) for item in items]
     if settings.combine != "mean" or min(trust) < 1.0:
         _shorten(deltas, trust)
@@ -67,9 +58,40 @@ def judge(
             for number, place, step in _believed(stack, items, trust, settings):
                 deltas[number][stack.name] = step[place].reshape(deltas[number][stack.name].shape)
     return [
-        Judged(replace(item, delta=delta), 0.0 if math.isnan(cosine) else cosine, share)
-        for item, delta, cosine, share in zip(items, deltas, agreement, trust, strict=True)
+        Judged(replace(item, delta=delta), opinion)
+        for item, delta, opinion in zip(items, deltas, opinions, strict=True)
     ]
+
+
+def compare(
+    items: Sequence[Contribution], earlier: Sequence[Contribution], merge: Merge, current: Weights
+) -> dict[tuple[str, str], Evidence]:
+    """How a round's updates point to each other, and to what other devices sent before: by pairs of devices.
+
+    With the earlier ones a segment that had one holder in its round gets its second opinion from its next holder.
+    """
+    everyone = [*items, *earlier]
+    sums = torch.zeros(3, len(items), len(everyone), dtype=torch.float64)
+    for stack in _stacks(everyone, merge, current):
+        held = (~stack.values.isnan()).flatten(1).float()
+        values = stack.values.nan_to_num(0.0).flatten(1)
+        squares = values.square()
+        rows = [row for row, number in enumerate(stack.who) if number < len(items)]
+        here, there = torch.tensor([stack.who[row] for row in rows]), torch.tensor(stack.who)
+        if not rows:
+            continue
+        found = torch.stack((values[rows] @ values.T, squares[rows] @ held.T, held[rows] @ squares.T))
+        sums[:, here[:, None], there] += found.double()
+    pairs: dict[tuple[str, str], Evidence] = {}
+    for i, mine in enumerate(items):
+        for j, theirs in enumerate(everyone):
+            shared = float(sums[1, i, j]) > 0 and float(sums[2, i, j]) > 0
+            if mine.client != theirs.client and shared and (j > i or j >= len(items)):
+                evidence, pair = Evidence(*sums[:, i, j].tolist()), (mine.client, theirs.client)
+                if pair[::-1] in pairs:
+                    evidence, pair = evidence.turned(), pair[::-1]
+                pairs[pair] = pairs[pair] + evidence if pair in pairs else evidence
+    return pairs
 
 
 def _shorten(deltas: Sequence[Weights], trust: Sequence[float]) -> None:
@@ -90,24 +112,6 @@ def _stacks(items: Sequence[Contribution], merge: Merge, current: Weights) -> It
         for row, number in enumerate(who):
             values[row][places[number][name]] = items[number].delta[name]
         yield Stack(name, who, [places[number][name] for number in who], values)
-
-
-def _agreements(
-    items: Sequence[Contribution], merge: Merge, current: Weights, steps: Weights, weights: Sequence[float]
-) -> list[float]:
-    """Each update's cosine with what the other devices say; not a number where there is nothing to compare with."""
-    sums = torch.zeros(len(items), 3, dtype=torch.float64)  # x·r, x·x and r·r where r is known
-    for stack in _stacks(items, merge, current):
-        held = ~stack.values.isnan()
-        values = stack.values.nan_to_num(0.0)
-        before = steps.get(stack.name)
-        for row, number in enumerate(stack.who):
-            others, count = _others(values, held, row, stack.who, items, weights)
-            said = torch.where(count > 0, others / count.clamp_min(1e-30), 0.0 if before is None else before)
-            known = held[row] & (said != 0)
-            x, r = torch.where(known, values[row], 0.0).flatten(), torch.where(known, said, 0.0).flatten()
-            sums[number] += torch.stack((x @ r, x @ x, r @ r)).double()
-    return [float(row[0] / (row[1] * row[2]).sqrt()) for row in sums]
 
 
 def _others(

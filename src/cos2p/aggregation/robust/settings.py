@@ -30,10 +30,17 @@ class RobustSettings(Settings):
     trim: float = Field(default=0.25, gt=0, lt=0.5, description="`trimmed`: share left out at each end, at least one.")
     suspicion: Suspicion = Field(
         default="off",
-        description="`weigh`: a device whose updates keep pointing elsewhere than the others' counts less, down to "
-        "nothing; `bench`: one that points the other way `patience` times in a row gets no more tasks in this run.",
+        description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, or are more than twice "
+        "as long as the bound allows, counts less, down to nothing; `bench`: one whose updates counted for nothing "
+        "`patience` times in a row gets no more tasks in this run.",
     )
-    patience: int = Field(default=5, ge=2, description="Updates in a row that point the other way before the bench.")
+    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    samples: float = Field(
+        default=10.0,
+        ge=0,
+        description="Most samples of a device that count where updates are weighed by samples, as a multiple of what "
+        "the fleet's devices have in the median: how many it has is what it says. 1 to 2 if devices may lie. 0: all.",
+    )
     most_held: int = Field(
         default=32,
         ge=3,

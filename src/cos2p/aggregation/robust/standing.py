@@ -1,66 +1,137 @@
-"""How much a device is believed: by how far its updates point where those of the others do.
+"""How much a device is believed: by whether its updates go where those of the fleet go.
 
-The agreement of an update is the cosine between it and what the others of its round say of the same scalars; where
-nobody else does, what the model's steps of late were (the second opinion of a segment with a single holder). A device's
-standing is a running mean of it. Honest devices agree a little, all about equally; a flipped sign disagrees, noise and
-constants are at zero. So the measure is the fleet's own median: from half of it on a device counts in full, below it
-less, at zero and below not at all. While the fleet hardly agrees with itself nobody is judged.
+What is remembered is evidence between pairs of devices: how their updates point to each other on the scalars that both
+hold. One pair in one round says next to nothing (honest cosines are of the order of 0.01 while a model begins to
+learn), but a device that lies does so against everybody and every time. The direction in which the fleet agrees most
+is the leading eigenvector of the matrix of cosines: honest devices are on one side of it, those that undo what they do
+on the other, noise and constants in the middle. So one vector tells them apart long before any single cosine could,
+and a device is not blamed for having had the same blocks as a liar.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
-NEWEST = 0.4
-"""Weight of the newest update in the running mean."""
-FAINT = 0.02
-"""A median agreement below this says nothing."""
+import torch
+
+KEPT = 0.9
+"""Of older evidence, each round."""
+FAINT = 0.15
+"""Below this the fleet agrees no more than chance would have it; one update counts once, four twice."""
+OPPOSED, FULL = -0.4, 0.3
+"""A device's share in the common direction, 1 if all were alike: at the first it counts for nothing, from the second on
+in full."""
 FEWEST = 3
-"""Devices needed for a median."""
+"""Devices needed for a majority."""
+DEVICES = 64
+"""Devices that are remembered, those heard last."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y."""
+
+    xy: float
+    xx: float
+    yy: float
+
+    def __add__(self, other: Evidence) -> Evidence:
+        return Evidence(self.xy + other.xy, self.xx + other.xx, self.yy + other.yy)
+
+    def faded(self) -> Evidence:
+        return Evidence(KEPT * self.xy, KEPT * self.xx, KEPT * self.yy)
+
+    def turned(self) -> Evidence:
+        """Seen from the other device."""
+        return Evidence(self.xy, self.yy, self.xx)
+
+    @property
+    def cosine(self) -> float:
+        both = self.xx * self.yy
+        return self.xy / math.sqrt(both) if both > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What is thought of a device."""
+
+    trust: float = 1.0
+    """How much of its update counts, 0 to 1."""
+    agreement: float = 0.0
+    """About its mean cosine with those who agree."""
 
 
 class Standing:
+    """
+    >>> standing = Standing()
+    >>> honest, liar = Evidence(0.4, 1, 1), Evidence(-0.4, 1, 1)
+    >>> standing.note({("a", "b"): honest, ("b", "c"): honest, ("a", "c"): honest,
+    ...                ("a", "liar"): liar, ("b", "liar"): liar, ("c", "liar"): liar})
+    >>> opinions = standing.opinions()
+    >>> [opinions[name].trust for name in ("a", "b", "c", "liar")]
+    [1.0, 1.0, 1.0, 0.0]
+    """
+
     def __init__(self) -> None:
-        self._agreement: dict[str, float] = {}
+        self._pairs: dict[tuple[str, str], Evidence] = {}
+        """By two names in order."""
+        self._seen: dict[str, int] = {}
+        """Rounds in which each device told something that others held too, those heard last at the end."""
         self._strikes: dict[str, int] = {}
-        """Updates in a row that counted for nothing."""
+        """Updates in a row that pointed the other way."""
 
-    def note(self, client: str, agreement: float) -> None:
-        """An update of this device had this cosine."""
-        before = self._agreement.get(client)
-        self._agreement[client] = agreement if before is None else (1 - NEWEST) * before + NEWEST * agreement
+    def note(self, round_of: Mapping[tuple[str, str], Evidence]) -> None:
+        """The evidence of one round."""
+        self._pairs = {pair: evidence.faded() for pair, evidence in self._pairs.items()}
+        for (a, b), found in round_of.items():
+            pair, found = ((a, b), found) if a < b else ((b, a), found.turned())
+            before = self._pairs.get(pair)
+            self._pairs[pair] = found if before is None else before + found
+        for name in dict.fromkeys(name for pair in round_of for name in pair):
+            self._seen[name] = self._seen.pop(name, 0) + 1
+        for name in list(self._seen)[:-DEVICES]:
+            self._forget(name)
 
-    def trust(self, client: str) -> float:
-        """How much of an update of this device counts, 0 to 1.
+    def _forget(self, name: str) -> None:
+        del self._seen[name]
+        self._strikes.pop(name, None)
+        self._pairs = {pair: evidence for pair, evidence in self._pairs.items() if name not in pair}
 
-        >>> standing = Standing()
-        >>> for client, cosine in {"a": 0.4, "b": 0.3, "c": 0.2, "liar": -0.4, "half": 0.05}.items():
-        ...     standing.note(client, cosine)
-        >>> [standing.trust(client) for client in ("a", "c", "half", "liar", "new")]
-        [1.0, 1.0, 0.5, 0.0, 1.0]
-        """
-        own = self._agreement.get(client)
-        usual = median(self._agreement.values()) if len(self._agreement) >= FEWEST else 0.0
-        if own is None or usual < FAINT:
-            return 1.0
-        return min(1.0, max(0.0, own / (usual / 2)))
+    def opinions(self) -> dict[str, Opinion]:
+        """Of every device that is known. While the fleet hardly agrees with itself all are believed."""
+        names = sorted(self._seen)
+        if len(names) < FEWEST:
+            return {}
+        place = {name: number for number, name in enumerate(names)}
+        cosines = torch.zeros(len(names), len(names), dtype=torch.float64)
+        for (a, b), evidence in self._pairs.items():
+            cosines[place[a], place[b]] = cosines[place[b], place[a]] = evidence.cosine
+        values, vectors = torch.linalg.eigh(cosines)
+        common, shares = float(values[-1]), vectors[:, -1] * math.sqrt(len(names))
+        shares = shares if float(shares.sum()) >= 0 else -shares  # the majority is right
+        return {
+            name: Opinion(
+                self._trust(share) if common * math.sqrt(self._seen[name]) >= FAINT else 1.0,
+                common * share / len(names),
+            )
+            for name, share in zip(names, shares.tolist(), strict=True)
+        }
 
-    def agreement(self, client: str) -> float:
-        return self._agreement.get(client, 0.0)
+    def _trust(self, share: float) -> float:
+        return min(1.0, max(0.0, (share - OPPOSED) / (FULL - OPPOSED)))
 
     def strike(self, client: str, trust: float) -> int:
-        """An update counted this much; returns how many in a row counted for nothing and pointed the other way.
-
-        A device of a much smaller submodel may hardly agree with anybody, and is honest.
-        """
-        opposed = trust == 0.0 and self.agreement(client) < -FAINT
-        self._strikes[client] = self._strikes.get(client, 0) + 1 if opposed else 0
+        """An update counted this much; returns how many in a row counted for nothing."""
+        self._strikes[client] = self._strikes.get(client, 0) + 1 if trust == 0.0 else 0
         return self._strikes[client]
 
     def state(self) -> dict[str, Any]:
-        return {"agreement": dict(self._agreement), "strikes": dict(self._strikes)}
+        pairs = [[a, b, e.xy, e.xx, e.yy] for (a, b), e in self._pairs.items()]
+        return {"pairs": pairs, "seen": list(self._seen.items()), "strikes": dict(self._strikes)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._agreement, self._strikes = dict(state["agreement"]), dict(state["strikes"])
+        self._pairs = {(a, b): Evidence(*rest) for a, b, *rest in state["pairs"]}
+        self._seen, self._strikes = dict(state["seen"]), dict(state["strikes"])

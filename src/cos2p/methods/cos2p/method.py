@@ -6,6 +6,7 @@ is done here and why.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -20,20 +21,23 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import mask_plan, peak
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
+from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
-from cos2p.methods.cos2p.settings import Cos2pSettings
-from cos2p.models.config import ModelConfig
+from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
+from cos2p.methods.cos2p.price import frozen_block_seconds
+from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
+from cos2p.methods.fitting import first_that_fits
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, spread
-from cos2p.submodel.segments import segment_norms
-from cos2p.submodel.window import exit_depths, tier_offsets, window_start
+from cos2p.submodel.window import exit_depths, heights, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
-from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
+from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining, Scores
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
@@ -45,7 +49,7 @@ class Cos2p(Method):
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
     frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
-    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer)
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
@@ -65,8 +69,16 @@ class Cos2p(Method):
             )
         offsets = tier_offsets(window.schedule, context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
+        prices = [
+            frozen_block_seconds(context.config, member, self.settings.prefix.precision)
+            for member in context.members.values()
+        ]
+        self.heights = dict(zip(context.members, heights(prices), strict=True))
+        """Where in the model a client belongs, under the schedule `priced`."""
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
         """Each client's last mask of each block, as its updates told."""
+        self.settled: dict[str, set[int]] = {name: set() for name in context.members}
+        """Blocks whose masks stand: two phases agreed on them."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
         self.told: set[str] = set()
@@ -107,6 +119,8 @@ class Cos2p(Method):
             return self._statistics(member, settings.exits.finish_form, final=True)
         if settings.exits.start_form is not None and member.name not in self.told:
             return self._statistics(member, settings.exits.start_form)
+        if call.version < settings.exits.probe:
+            return self._head_alone(member)
         blocks = self.next_blocks(member, call.cycle)
         start = blocks.start
         for block in blocks:
@@ -140,11 +154,21 @@ class Cos2p(Method):
             self.context, member, depths, form, prefix.precision, drift, final, **shared(prefix, FeatureCache)
         )
 
+    def _head_alone(self, member: Member) -> Assignment:
+        """A short probe: the top exit, on features of the model as it came."""
+        options = (
+            Assignment(*task, LoraTrainer, prefix_precision=self.settings.prefix.precision, lr_factor=HEAD_STEP)
+            for task in head_tasks(self.context, member)
+        )
+        return first_that_fits(self, member, options, "the head alone")
+
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
         window, offset = self.settings.window, self.offsets[member.name]
         turn = self.round if window.schedule == "together" else cycle
-        start = window_start(window.schedule, self.dispatched, blocks, turn, offset, window.first)
+        start = window_start(
+            window.schedule, self.dispatched, blocks, turn, offset, window.first, self.heights[member.name]
+        )
         return range(start, start + blocks)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
@@ -179,14 +203,14 @@ class Cos2p(Method):
 
     def _trains_masks(self, member: Member, blocks: range, version: int) -> bool:
         masks = self.settings.masks
-        if "trainable" not in (masks.heads, masks.units) or masks.epochs == 0:
+        if not masks.learned or (masks.epochs == 0 and "trainable" in masks.learned):
             return False
         return any(self._undecided(member, block, version) for block in blocks)
 
     def _undecided(self, member: Member, block: int, version: int) -> bool:
         """Whether a client may still choose what it keeps of a block: in the first rounds, and at its first visit."""
         masks = self.settings.masks
-        if version < masks.warmup:
+        if version < masks.warmup or block in self.settled[member.name]:
             return False
         return version < masks.warmup + masks.rounds or block not in self.masks[member.name]
 
@@ -214,12 +238,25 @@ class Cos2p(Method):
             rng = torch_rng(self.context.seed, "candidates", member.name, block, call.attempt)
             window.append(
                 BlockKeep(
-                    _widen(keep.heads, config.groups, heads, rng) if masks.heads == "trainable" else keep.heads,
-                    _widen(keep.units, config.mlp, units, rng) if masks.units == "trainable" else keep.units,
+                    self._widened(keep.heads, config.groups, heads, rng) if masks.heads in LEARNED else keep.heads,
+                    self._widened(keep.units, config.mlp, units, rng) if masks.units in LEARNED else keep.units,
                 )
             )
-        phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch})
+        blocks = range(spec.frozen, spec.frozen + self.cuts[member.name].blocks)
+        phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch, "scores": self._scores(member, blocks)})
         return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
+
+    def _widened(self, kept: tuple[int, ...], segments: int, fitting: int, rng: torch.Generator) -> tuple[int, ...]:
+        """As many of the other segments beside those kept as fit, and as the settings want."""
+        wanted = len(kept) + math.ceil(self.settings.masks.candidates * (segments - len(kept)))
+        return widen(kept, segments, min(fitting, wanted), rng)
+
+    def _scores(self, member: Member, blocks: range) -> Scores:
+        masks = self.settings.masks
+        if "first-order" in masks.learned:
+            return "all"
+        met = self.masks[member.name].keys()
+        return "new" if masks.start == "first-order" and not met >= set(blocks) else "none"
 
     def _kept(self, call: Call, block: int, quota: BlockSize) -> BlockKeep:
         """The client's mask of a block: the trained one if there is one, else a draw."""
@@ -227,20 +264,19 @@ class Cos2p(Method):
         fixed = random_keep(config, quota, torch_rng(self.context.seed, "fixed mask", name, block))
         fresh = random_keep(config, quota, torch_rng(self.context.seed, "random mask", name, block, call.attempt))
         learned = self.masks[name].get(block, fixed)
-        choice = {"trainable": learned, "fixed": fixed, "random": fresh}
+        choice = {"trainable": learned, "first-order": learned, "fixed": fixed, "random": fresh}
         if "magnitude" in (masks.heads, masks.units):
             choice["magnitude"] = largest_keep(config, call.weights, block, quota)
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
         masks, exits = self.settings.masks, self.settings.exits
+        phase = shared(masks, MaskTraining) | ({"epochs": 0} if "first-order" in masks.learned else {})
         changes = {
             **shared(exits, Distillation),
             **shared(self.settings.prefix, FeatureCache),
             "rescale": self.settings.rescale,
-            "mask": MaskPhase(
-                **shared(masks, MaskTraining), heads=masks.heads == "trainable", units=masks.units == "trainable"
-            ),
+            "mask": MaskPhase(**phase, heads=masks.heads in LEARNED, units=masks.units in LEARNED),
         }
         if exits.kind == "none":
             changes["lambda2"] = 0.0
@@ -251,25 +287,37 @@ class Cos2p(Method):
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
             self.told.add(order.client)
+        if order.trainer != SubmodelTrainer.name:
             return
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
         own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
-        self.masks[update.client] |= dict(enumerate(own, update.spec.frozen))
+        kept, client = dict(enumerate(own, update.spec.frozen)), update.client
+        if order.quotas is not None and self.settings.masks.settled:
+            before = self.masks[client]
+            agreed = {b for b, keep in kept.items() if b in before and self._agreed(before[b], keep)}
+            self.settled[client] |= agreed
+        self.masks[client] |= kept
+
+    def _agreed(self, before: BlockKeep, now: BlockKeep) -> bool:
+        return agreement(self.context.config, before, now) >= self.settings.masks.settled
 
     def state(self) -> tuple[dict[str, Any], Weights]:
         masks = {
             name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
             for name, blocks in self.masks.items()
         }
-        return {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}, {}
+        values = {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}
+        settled = {name: sorted(blocks) for name, blocks in self.settled.items() if blocks}
+        return values | ({"settled": settled} if settled else {}), {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         for name, blocks in values["masks"].items():
             kept = {int(block): BlockKeep.of(*keep) for block, keep in blocks.items()}
             if name in self.cuts:  # a mask from before the client's rate was lowered is too large for it now
                 member = self.context.members[name]
-                self.masks[name] = {b: keep for b, keep in kept.items() if _within(keep, self.quota(member, b))}
+                self.masks[name] = {b: keep for b, keep in kept.items() if within(keep, self.quota(member, b))}
+                self.settled[name] = set(values.get("settled", {}).get(name, ())) & self.masks[name].keys()
         self.dispatched = list(values["dispatched"])
         self.told, self.round = set(values["told"]), int(values["round"])
 
@@ -278,44 +326,3 @@ def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, 
     """What may be kept of each block: of a thin suffix all that is sent."""
     thin = spec.window[len(own) :]
     return own + tuple(BlockSize(len(keep.heads), len(keep.units)) for keep in thin)
-
-
-def _within(keep: BlockKeep, quota: BlockSize) -> bool:
-    return len(keep.heads) <= quota.heads and len(keep.units) <= quota.units
-
-
-def _widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generator) -> tuple[int, ...]:
-    """`count` segments: those kept, and others drawn at random."""
-    if count >= segments:
-        return tuple(range(segments))
-    own = set(kept)
-    others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in own]
-    return tuple(sorted([*kept, *others[: max(0, count - len(kept))]]))
-
-
-def largest_keep(config: ModelConfig, weights: Weights, block: int, size: BlockSize) -> BlockKeep:
-    """The segments of a block with the largest mean magnitude; of equals the first."""
-    start = f"blocks.{block}."
-    norms = segment_norms({n: w for n, w in weights.items() if n.startswith(start)}, config)
-    heads, units = (norms[f"{kind}.{block}"].argsort(descending=True, stable=True) for kind in ("heads", "units"))
-    return BlockKeep.of(heads[: size.heads].tolist(), units[: size.units].tolist())
-
-
-class Cos2pAsync(Cos2p):
-    """Co-S²P(Async.): every update makes a new version at once."""
-
-    name: ClassVar[str] = "cos2p-async"
-    title: ClassVar[str] = "Co-S²P (Async.)"
-
-    def rules(self) -> tuple[Trigger, Redispatch]:
-        return Trigger.asynchronous(), "at-once"
-
-
-class Cos2pSync(Cos2p):
-    """Co-S²P without its semi-asynchronous part: the server waits for everybody."""
-
-    name: ClassVar[str] = "cos2p-sync"
-    title: ClassVar[str] = "Co-S²P (Sync.)"
-
-    def rules(self) -> tuple[Trigger, Redispatch]:
-        return Trigger.synchronous(), "at-aggregation"

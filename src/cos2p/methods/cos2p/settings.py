@@ -15,7 +15,8 @@ from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
 
 Form = Literal["paper", "pretrained"]
-MaskKind = Literal["trainable", "fixed", "random", "magnitude"]
+MaskKind = Literal["trainable", "first-order", "fixed", "random", "magnitude"]
+LEARNED: frozenset[MaskKind] = frozenset({"trainable", "first-order"})
 Suffix = Literal["removed", "streamed", "thin"]
 
 FORMS: Mapping[str, Mapping[str, Any]] = {
@@ -35,14 +36,38 @@ class MaskSettings(MaskTraining):
 
     heads: MaskKind = Field(
         default="trainable",
-        description="`trainable` on local data; `fixed`: drawn once; `random`: drawn every task; `magnitude`: those "
+        description="`trainable` on local data; `first-order`: those whose removal changes the loss most, by the |w·g| "
+        "of one pass over local data; `fixed`: drawn once; `random`: drawn every task; `magnitude`: those "
         "with the largest weights in the server's model.",
     )
     units: MaskKind = Field(default="trainable", description="Likewise for the MLP units.")
     rounds: int = Field(default=20, ge=0, description="Q̂: rounds in which masks train; later only at first visits.")
+    start: Literal["even", "first-order"] = Field(
+        default="even",
+        description="Importances of a block that a device meets first: all alike, or first-order scores of one pass.",
+    )
+    candidates: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the segments beyond the device's own that a mask phase chooses from, others in every "
+        "task: fewer are sent and run. 1: all.",
+    )
+    settled: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="A block's mask stands once two phases agree on this share of it, by parameters; 0: it trains "
+        "again as long as `rounds` says.",
+    )
     warmup: int = Field(
         default=0, ge=0, description="Rounds with fixed masks before they train: the weights they judge by come first."
     )
+
+    @property
+    def learned(self) -> frozenset[MaskKind]:
+        """Kinds that devices choose by their data, in a phase before they train."""
+        return frozenset({self.heads, self.units}) & LEARNED
 
 
 class ExitSettings(Distillation, ExitStart):
@@ -52,6 +77,12 @@ class ExitSettings(Distillation, ExitStart):
         default="tiers",
         description="`tiers`: an exit wherever a smaller device's window would end; `none`: the top only.",
     )
+    probe: int = Field(
+        default=0,
+        ge=0,
+        description="Rounds at first in which only the top exit trains, on the features of the model as it came: for "
+        '`start = "fresh"` where devices are not to tell sums of their features; 2 to 5.',
+    )
 
 
 class WindowSettings(Settings):
@@ -60,8 +91,10 @@ class WindowSettings(Settings):
     schedule: Schedule = Field(
         default="rolling",
         description="`rolling` (the paper's): one block up with each task; `dwell`: the outermost blocks as often as "
-        "the others; `balanced`: where blocks were given out least; `together`: all devices at the same blocks in a "
-        "round, from the top down; `upper`: higher blocks more often; `fixed`: where the device began; `top`.",
+        "the others; `balanced`: where blocks were given out least; `priced`: nearly so, with low windows for devices "
+        "to which frozen blocks cost most time and high ones for the others; `together`: all devices at the same "
+        "blocks in a round, from the top down; `upper`: higher blocks more often; `fixed`: where the device began; "
+        "`top`.",
     )
     first: int = Field(
         default=0,
@@ -147,10 +180,20 @@ class Cos2pSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Cos2pSettings:
-        if self.window.rest == "kept" and "trainable" in (self.masks.heads, self.masks.units):
+        if self.masks.learned == {"trainable", "first-order"}:
+            raise ValueError(
+                "masks.heads and masks.units are learned in one phase: both 'trainable' or both 'first-order' "
+                "(masks.start = 'first-order' trains from such scores)"
+            )
+        if self.window.rest == "kept" and self.masks.learned:
             raise ValueError(
                 "window.rest 'kept' leaves every head and unit in its place, so masks have nothing to remove; "
                 "set masks.heads and masks.units to 'fixed', 'random' or 'magnitude': what they name is what trains"
+            )
+        if self.exits.probe and self.window.suffix != "streamed":
+            raise ValueError(
+                f"exits.probe trains the top exit; with window.suffix {self.window.suffix!r} windows end elsewhere; "
+                "set window.suffix = 'streamed' or exits.probe = 0"
             )
         if self.window.rest == "kept" and self.rescale:
             raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")

@@ -62,10 +62,12 @@ class FedMeZO(FedRolex):
 
     def assign(self, call: Call) -> Assignment:
         settings, member = self.settings, call.member
+        # what comes as seeds the server replays, step by step: as many as a device's word is good for
+        samples = self.context.credited(member) if settings.wire == "seeds" else member.samples
         local = MezoSettings.model_validate(
             {
                 **self.local(member).model_dump(),
-                "steps": settings.steps or steps(member.samples, member.batch, self.context.training.epochs),
+                "steps": settings.steps or steps(samples, member.batch, self.context.training.epochs),
                 **shared(settings, StepSettings),
             }
         )

@@ -8,6 +8,7 @@
 
   const MOST = 160; // columns
   const NAMED = 32; // columns with names
+  const TOLD = "told sums of features"; // an update that trained nothing
 
   cos2p.rolling = () => {
     let run = null;
@@ -23,7 +24,7 @@
       why: "A device can train only a few neighbouring blocks at a time; its window moves on with every task, so that over a few rounds all devices together reach the whole depth.",
       figures: () => ({
         caption: "Windows of this round", columns: [{ title: "device" }, { title: "blocks" }, { title: "τ", right: true }],
-        rows: rows().map(({ client, start, top, tau }) => [run.devices[client]?.name ?? "?", `${start + 1}–${top}`, number(tau)]),
+        rows: rows().map(({ client, start, top, tau }) => [run.devices[client]?.name ?? "?", start === top ? TOLD : `${start + 1}–${top}`, number(tau)]),
       }),
     });
     replace(frame.body, h("div", { class: "player" }, play, slider, output), map.el);
@@ -71,11 +72,12 @@
       return cos2p.runData.bins(devices.length, MOST).map(([from, to]) => devices.slice(from, to));
     }
 
-    /** [column][block] → {count: its updates that held the block, tau: the freshest of them}. */
+    /** [column][block] → {count: its updates that held the block, tau: the freshest of them, told: only sums came}. */
     function heldBy(columns, here, depth) {
       const place = new Map(columns.flatMap((devices, at) => devices.map((device) => [device, at])));
-      const held = columns.map(() => Array.from({ length: depth }, () => ({ count: 0, tau: Infinity })));
+      const held = columns.map(() => Array.from({ length: depth }, () => ({ count: 0, tau: Infinity, told: false })));
       for (const one of here) {
+        if (one.start === one.top) for (const cell of held[place.get(one.client)]) cell.told = true;
         for (let block = one.start; block < one.top; block += 1) {
           const cell = held[place.get(one.client)][block];
           cell.count += 1;
@@ -95,7 +97,9 @@
       const held = heldBy(columns, here, depth);
       const sums = Array.from({ length: depth }, (_, block) => held.reduce((sum, column) => sum + column[block].count, 0));
       const t = run.rounds.t[round];
-      const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}` : "no round yet";
+      const trains = here.some((one) => one.start < one.top);
+      const telling = here.length && !trains ? " · every device told sums of its features, nothing trained" : "";
+      const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}${telling}` : "no round yet";
       output.textContent = text;
       slider.setAttribute("aria-valuetext", text);
       const most = Math.max(1, ...sums);
@@ -106,14 +110,14 @@
       map.update({
         rows: Array.from({ length: depth }, (_, row) => `block ${block(row) + 1}`), columns: all + 1, gutter: 66, cell: { height: depth > 16 ? 16 : 22, most: 128 },
         color: (row, column) => (column === all ? cos2p.color.ramp(sums[block(row)] / most) : cell(row, column).count ? stale(cell(row, column).tau) : css("--well")),
-        empty: (row, column) => column === all && sums[block(row)] === 0,
+        empty: (row, column) => column === all && sums[block(row)] === 0 && trains,
         text: (row, column) => (column === all ? String(sums[block(row)] || "") : cell(row, column).count ? `τ ${cell(row, column).tau}` : ""),
         textColor: (row, column) => (column === all ? cos2p.color.onRamp(sums[block(row)] / most) : "#10151c"),
         columnLabel: (column) => (column === all ? "Σ" : all > NAMED ? null : name(column)), fitLabels: true, labelRoom: 1,
         tell: (row, column) => column === all
           ? { title: `Block ${block(row) + 1}`, lines: [[null, "updates this round", number(sums[block(row)])]] }
           : { title: name(column), lines: [[cell(row, column).count ? stale(cell(row, column).tau) : null, `block ${block(row) + 1}`,
-            cell(row, column).count ? `trained, τ = ${cell(row, column).tau}` : "not trained"]] },
+            cell(row, column).count ? `trained, τ = ${cell(row, column).tau}` : cell(row, column).told ? TOLD : "not trained"]] },
       });
       map.el.dataset.round = round;
       frame.legend([

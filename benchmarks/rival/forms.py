@@ -1,0 +1,38 @@
+"""The forms of Co-S²P that are measured against FedRolex, as changes to the recipes of the paper's vision runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RECIPES = ("e1", "e2", "e3")
+RIVAL = "fedrolex"
+ROUNDS, MASK_ROUNDS = 120, 20
+"""A run, and how many of its rounds train masks."""
+EPOCHS = 5
+"""E and Ê of the paper."""
+
+
+@dataclass(frozen=True)
+class Form:
+    masks: tuple[str, ...] = ()
+    """What is changed in tasks that train masks."""
+    wire: tuple[str, ...] = ()
+    """What changes the bytes of a task and not its work: counted, not measured again."""
+    schedule: str = "rolling"
+    """Where windows stand."""
+
+    def changes(self, trains_masks: bool) -> tuple[str, ...]:
+        """Of the work. Tasks that train no masks are cut to drawn ones, of the size of those that were trained."""
+        known = ("method.masks.heads=fixed", "method.masks.units=fixed")
+        return (*(self.masks if trains_masks else known), "method.window.schedule=fixed")
+
+
+FORMS: dict[str, Form] = {
+    "paper": Form(),
+    "cheap": Form(
+        masks=("method.masks.epochs=1", "method.masks.share=0.5", "method.masks.start=first-order"),
+        wire=("method.prefix.precision=int8",),
+        schedule="priced",
+    ),
+}
+"""`cheap`: an epoch for the masks in all, the frozen part in 8 bits, low windows where frozen blocks cost most."""

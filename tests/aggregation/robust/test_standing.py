@@ -1,0 +1,106 @@
+"""Who lies, told from pairs of devices that hardly agree."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cos2p.aggregation.robust.standing import DEVICES, Evidence, Standing
+from cos2p.seeding import torch_rng
+
+SCALARS = 40_000
+NAMES = [f"board-{number}" for number in range(8)]
+
+
+def one_round(number: int, seed: int, liar: str, agree: float = 0.2) -> dict[tuple[str, str], Evidence]:
+    """Five of eight answer, each with half of the scalars; cosines of the honest ones are about `agree`²."""
+    rng = torch_rng(seed, "standing", number)
+    common = torch.randn(SCALARS, generator=rng)
+    updates = {}
+    for place in torch.randperm(len(NAMES), generator=rng)[:5].tolist():
+        own = agree * common + torch.randn(SCALARS, generator=rng)
+        held = torch.rand(SCALARS, generator=rng) < 0.5
+        updates[NAMES[place]] = torch.where(held, -own if NAMES[place] == liar else own, torch.nan)
+    found = {}
+    for a, x in updates.items():
+        for b, y in updates.items():
+            if a < b:
+                both = ~(x.isnan() | y.isnan())
+                found[a, b] = Evidence(float(x[both] @ y[both]), float(x[both] @ x[both]), float(y[both] @ y[both]))
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_liar_is_told_from_cosines_of_a_few_hundredths(seed: int) -> None:
+    standing = Standing()
+    for number in range(8):
+        standing.note(one_round(number, seed, liar=NAMES[3]))
+    opinions = standing.opinions()
+    assert opinions[NAMES[3]].trust == 0.0
+    assert opinions[NAMES[3]].agreement < 0
+    assert all(opinion.trust == 1.0 for name, opinion in opinions.items() if name != NAMES[3])
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_nobody_is_doubted_where_nobody_agrees(seed: int) -> None:
+    """Updates that have nothing to do with each other: chance alone makes no liar."""
+    standing = Standing()
+    for number in range(4):
+        standing.note(one_round(number, seed, liar="", agree=0.0))
+        assert {opinion.trust for opinion in standing.opinions().values()} <= {1.0}
+
+
+def test_noise_counts_less_than_those_who_agree() -> None:
+    """Nobody is opposed, but one has no part in where the others go."""
+    agreed, nothing = Evidence(0.3, 1, 1), Evidence(0.0, 1, 1)
+    names = ["a", "b", "c", "noise"]
+    standing = Standing()
+    standing.note({(x, y): nothing if "noise" in (x, y) else agreed for x in names for y in names if x < y})
+    opinions = standing.opinions()
+    assert 0.5 < opinions["noise"].trust < 0.6
+    assert opinions["a"].trust == 1.0
+
+
+def test_two_of_five_that_lie_together_are_the_minority() -> None:
+    names = ["a", "b", "c", "x", "y"]
+    standing = Standing()
+    same = {(p, q): (p in "xy") == (q in "xy") for p in names for q in names if p < q}
+    standing.note({pair: Evidence(0.2 if alike else -0.2, 1, 1) for pair, alike in same.items()})
+    assert [standing.opinions()[name].trust for name in names] == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_two_devices_are_no_majority() -> None:
+    standing = Standing()
+    standing.note({("a", "b"): Evidence(-0.9, 1, 1)})
+    assert standing.opinions() == {}
+
+
+def test_devices_that_were_not_heard_for_long_are_forgotten() -> None:
+    standing = Standing()
+    for number in range(DEVICES + 10):
+        standing.note({(f"d{number}", f"d{number + 1}"): Evidence(0.1, 1, 1)})
+    state = standing.state()
+    assert len(state["seen"]) == DEVICES
+    assert "d0" not in dict(state["seen"])
+    assert all("d0" not in pair[:2] for pair in state["pairs"])
+
+
+def test_it_goes_on_from_a_checkpoint() -> None:
+    whole, first = Standing(), Standing()
+    for number in range(3):
+        whole.note(one_round(number, 1, NAMES[0]))
+        first.note(one_round(number, 1, NAMES[0]))
+    first.strike(NAMES[0], 0.0)
+    again = Standing()
+    again.load_state(json.loads(json.dumps(first.state())))
+    assert again.state() == first.state()
+    for standing in (whole, again):
+        standing.note(one_round(3, 1, NAMES[0]))
+    assert whole.opinions() == again.opinions()
+    assert again.strike(NAMES[0], 0.0) == 2
+    assert again.strike(NAMES[0], 0.5) == 0

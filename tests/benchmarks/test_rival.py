@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rival.cells import Cell, Cells, Wanted, measured_starts, wanted
+from benchmarks.rival.forms import FORMS, RIVAL
+from benchmarks.rival.plans import Tier, plan, positions, tiers
+from benchmarks.rival.ratios import of_kind, of_run, rival
+
+
+@pytest.fixture(scope="module")
+def tier() -> Tier:
+    """E1's boards that train a sixteenth: 2 of 8 blocks."""
+    return next(iter(tiers("e1")))
+
+
+def test_the_paper_s_windows_stand_everywhere_alike(tier: Tier) -> None:
+    assert (tier.rate, len(tier.clients)) == (0.0625, 1)
+    assert list(positions(tier, "paper")) == list(range(7))
+    assert all(share == pytest.approx(1 / 7, abs=0.01) for share in positions(tier, "paper").values())
+    assert measured_starts(tier, trains_masks=False) == (0, 4)
+    assert measured_starts(tier, trains_masks=True) == (4,)
+    low = sum(start * share for start, share in positions(tier, "cheap").items())
+    assert low < 1.0
+
+
+def test_tasks_that_two_forms_share_are_measured_once() -> None:
+    keys = [item.key for item in wanted("e1", list(FORMS))]
+    assert len(keys) == 2 * (1 + 3 + 3)
+    assert len(set(keys)) == 2 * (1 + 3 + 1)
+
+
+def test_a_run_by_hand(tier: Tier, tmp_path: Path) -> None:
+    """20 s with masks and 10 without, in the middle; other positions by their FLOPs; 20 rounds and 100."""
+    cells = Cells(tmp_path / "cells.json", samples=2)
+    assert of_run(cells, tier, "paper") is None
+    cells.add(Wanted(tier, RIVAL, False, 0), Cell(10.0, 100, 110, 5, 5))
+    for trains_masks, seconds in ((False, 10.0), (True, 20.0)):
+        for start in (0, 4):
+            scale = plan(tier, "paper", trains_masks, start).flops / plan(tier, "paper", trains_masks, 4).flops
+            cells.add(Wanted(tier, "paper", trains_masks, start), Cell(seconds * scale, 80 + start, 90, 5, 5))
+    again = Cells(cells.path, samples=2)
+    theirs, run = rival(again, tier), of_run(again, tier, "paper")
+    first, later = (of_kind(again, tier, "paper", masks) for masks in (True, False))
+    assert theirs is not None
+    assert run is not None
+    assert first is not None
+    assert later is not None
+    mean = sum(share * plan(tier, "paper", True, s).flops for s, share in positions(tier, "paper").items())
+    assert first.seconds == pytest.approx(20 * mean / plan(tier, "paper", True, 4).flops)
+    assert run.seconds == pytest.approx((20 * first.seconds + 100 * later.seconds) / 120)
+    assert (theirs.seconds, theirs.peak, run.peak) == (10, 100, 84)
+    assert Cells(cells.path, samples=4)[Wanted(tier, RIVAL, False, 0)] is None
+
+
+def test_masks_in_an_epoch_take_a_fifth_of_the_flops_and_eight_bits_half_of_the_prefix(tier: Tier) -> None:
+    paper, cheap = (plan(tier, form, True, 4) for form in ("paper", "cheap"))
+    assert cheap.mask_flops == pytest.approx(0.2 * paper.mask_flops)
+    frozen = paper.down - plan(tier, "paper", True, 0).down
+    assert cheap.down < paper.down - 0.4 * frozen

@@ -1,0 +1,85 @@
+"""One device of four lies, over real connections: it is refused, named and benched, and the run ends well.
+
+About two minutes on two idle cores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from tests.fleet.lab import Lab, running_lab, small_recipe
+
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
+
+LIAR = "dev-4"
+HONEST = ("dev-1", "dev-2", "dev-3")
+ROUNDS = 10
+
+
+def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        4, rounds=ROUNDS, schedule__max_failures=3, method={"name": "fedavg"}, partition={"kind": "iid"},
+        data__train_samples=400, training={"epochs": 3, "optimizer": "sgd", "lr": 0.05},
+        fleet__enforce_memory=False, fleet__heartbeat_seconds=60.0,
+        robust={"bound": 2.0, "suspicion": "bench", "patience": 2},
+    )  # fmt: skip
+    with running_lab(tmp_path, recipe, absent=(LIAR,)) as lab:
+        say(lab, "mixed")
+        lab.start_hostile(LIAR, "tests.fleet.poison")
+        lab.start_run()
+        lab.wait_for_event("dispatched")
+        job = lab.process("server", "server job").pid
+        what_cannot_be_read_is_refused_by_name(lab)
+        what_undoes_the_others_is_benched(lab)
+        assert lab.process("server", "server job").pid == job  # no process of the server stumbled
+        the_others_end_the_run(lab)
+
+        say(lab, "malformed")
+        lab.out = tmp_path / "second"
+        lab.start_run()
+        result = lab.finish()
+        assert result["finished"] == "rounds"
+        assert "digits" in lab.told("refused", LIAR)[-1]["reason"] or "shape" in lab.told("refused", LIAR)[-1]["reason"]
+        (benched,) = lab.told("benched", LIAR)
+        assert "not an update" in benched["reason"]
+        assert len(lab.told("refused", LIAR)) == recipe.schedule.max_failures
+        assert not lab.told("merged", LIAR)
+
+
+def say(lab: Lab, lies: str) -> None:
+    (lab.machine(LIAR).kit.folder / "lies").write_text(lies)
+    (lab.machine(LIAR).kit.folder / "lies.count").unlink(missing_ok=True)
+
+
+def what_cannot_be_read_is_refused_by_name(lab: Lab) -> None:
+    first = lab.wait_for_event("refused", LIAR, 1)
+    second = lab.wait_for_event("refused", LIAR, 2)
+    assert "not as long as its shape says" in first["reason"]
+    assert "5000 digits" in second["reason"]
+
+
+def what_undoes_the_others_is_benched(lab: Lab) -> None:
+    benched = lab.wait_for_event("benched")
+    assert benched["client"] == LIAR
+    assert "pointed elsewhere than those of the others" in benched["reason"]
+    doubted = lab.events("doubted", LIAR)
+    assert doubted
+    assert doubted[-1]["trust"] == 0.0
+
+
+def the_others_end_the_run(lab: Lab) -> None:
+    result = lab.finish()
+    assert result["finished"] == "rounds"
+    last = lab.told("dispatched", LIAR)[-1]
+    for name in HONEST:
+        assert len(lab.told("merged", name)) == ROUNDS
+        assert lab.told("dispatched", name)[-1]["t"] > last["t"]
+    assert {event["client"] for event in lab.told("refused")} == {LIAR}
+    assert {event["client"] for event in lab.told("benched")} == {LIAR}
+    weights = safetensors.torch.load_file(lab.out / "weights.safetensors")
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+    assert "Traceback" not in (lab.folder / "run.log").read_text()
