@@ -35,8 +35,8 @@ class _OnGpu(Tensor):
 
     @staticmethod
     def __new__(cls, fake: FakeTensor) -> _OnGpu:
-        made: _OnGpu = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, fake.shape, fake.stride(), fake.storage_offset(), dtype=fake.dtype, device="meta"
+        made: _OnGpu = Tensor._make_wrapper_subclass(
+            cls, fake.shape, fake.stride(), fake.storage_offset(), dtype=fake.dtype, device=torch.device("meta")
         )
         made.fake = fake
         return made
@@ -52,10 +52,12 @@ class _OnGpu(Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func}: a tensor of a stand-in GPU is used after the GPU is gone")
 
 
@@ -65,7 +67,7 @@ class StandInGpu(TorchDispatchMode):
     device = _GPU
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.asked = 0
         """Values or tensors that the host has waited for."""
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
