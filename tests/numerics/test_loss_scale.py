@@ -22,7 +22,7 @@ def test_gradients_are_those_of_the_loss_itself() -> None:
     assert x.grad.tolist() == [6.0]
 
 
-def test_a_step_that_overflows_is_left_out_and_the_factor_halved() -> None:
+def test_gradients_that_overflow_are_not_used_and_the_factor_is_halved() -> None:
     scale = LossScale(8.0)
     assert not scale.down([parameter([1.0]), parameter([float("inf")])])
     assert not scale.down([parameter([float("nan")])])

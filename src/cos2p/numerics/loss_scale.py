@@ -1,6 +1,6 @@
 """Gradients in fp16 lose what is below 6e-8: so the loss is multiplied before the backward, and they are divided.
 
-Too large a factor makes one of them infinite: that step is left out and the factor halved. After `PATIENCE` steps
+Too large a factor makes one of them infinite: then it is halved and the batch done again. After `PATIENCE` steps
 without one it is doubled. (`torch.amp.GradScaler` does the same; it steps optimisers itself, and a trainer here looks
 at the gradients before and after.)
 """
@@ -29,9 +29,9 @@ class LossScale:
         return objective * self.factor
 
     def down(self, parameters: Iterable[Tensor]) -> bool:
-        """Divide the gradients, in place. False if one of them is not finite: there is no step then.
+        """Divide the gradients, in place. False if one of them is not finite: not to be used.
 
-        Waits for the device: whether there is a step has to be known.
+        Waits for the device: whether they can be used has to be known.
         """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:

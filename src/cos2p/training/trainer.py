@@ -271,27 +271,33 @@ class Trainer:
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
         for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
             batch = self.batch(rows)
-            for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
-                stepper.zero_grad(set_to_none=True)
-            objective, loss = self._judge(batch)
-            log.add(objective, loss)
-            self._step(objective, steppers)
+            while not self._learn(batch, steppers, log):
+                pass
         losses = log.values()
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
 
+    def _learn(self, batch: Batch, steppers: list[Optimizer], log: Losses) -> bool:
+        """One step. False if fp16 overflowed: only the loss's factor has changed, and the batch is to be done again."""
+        for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
+            stepper.zero_grad(set_to_none=True)
+        objective, loss = self._judge(batch)
+        if self.loss_scale is not None:
+            self.loss_scale.up(objective).backward()
+            if not self.loss_scale.down(p for s in steppers for group in s.param_groups for p in group["params"]):
+                return False
+        log.add(objective, loss)
+        self._step(objective, steppers)
+        return True
+
     def _step(self, objective: Tensor, steppers: list[Optimizer]) -> None:
-        """One backward pass and what follows from it."""
+        """One backward pass, if it is not done yet, and what follows from it."""
         if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
             with stepping_in_backward(steppers[0]):
                 objective.backward()
             return
         if self.loss_scale is None:
             objective.backward()
-        else:
-            self.loss_scale.up(objective).backward()
-            if not self.loss_scale.down(p for s in steppers for group in s.param_groups for p in group["params"]):
-                return
         self.before_step()
         for stepper in steppers:
             stepper.step()
