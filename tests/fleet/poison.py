@@ -1,12 +1,13 @@
 """A device with a valid certificate that sends what no honest one would: loaded into its job process.
 
 What it does stands in the file `lies` of its kit: `malformed` for ever, or `mixed`: each kind of a malformed update
-once, then its own update with the sign turned round.
+once, an answer that is none, and from then on its own update with the sign turned round.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,19 +37,28 @@ def turned(data: bytes) -> bytes:
 
 MALFORMED = (huge_shape, long_number)
 
-_honest = FleetExecutor._send
+_send, _do = FleetExecutor._send, FleetExecutor._do
 
 
-def _send(self: FleetExecutor, task: str, path: Path) -> Notice:
-    lies, count = Path(self._folder) / "lies", Path(self._folder) / "lies.count"
+def _next_lie(folder: Path) -> int:
+    """The number of the malformed update that is due; beyond them: the sign is turned round."""
+    count = folder / "lies.count"
     told = int(count.read_text()) if count.exists() else 0
     count.write_text(str(told + 1))
-    if lies.read_text() == "malformed" or told < len(MALFORMED):
-        lie = MALFORMED[told % len(MALFORMED)]
-    else:
-        lie = turned
+    return told % len(MALFORMED) if (folder / "lies").read_text() == "malformed" else told
+
+
+def send(self: FleetExecutor, task: str, path: Path) -> Notice:
+    number = _next_lie(Path(self._folder))
+    lie = MALFORMED[number] if number < len(MALFORMED) else turned
     path.write_bytes(lie(path.read_bytes()))
-    return _honest(self, task, path)
+    return _send(self, task, path)
 
 
-FleetExecutor._send = _send  # type: ignore[method-assign]
+def do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
+    honest, count = _do(self, order), Path(self._folder) / "lies.count"
+    last = (Path(self._folder) / "lies").read_text() == "mixed" and count.read_text() == str(len(MALFORMED) + 1)
+    return {"sent": ["an update"], "numbers": "many"} if last else honest
+
+
+FleetExecutor._send, FleetExecutor._do = send, do  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ ROUNDS = 10
 
 def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path) -> None:
     recipe = small_recipe(
-        4, rounds=ROUNDS, schedule__max_failures=3, method={"name": "fedavg"}, partition={"kind": "iid"},
+        4, rounds=ROUNDS, schedule__max_failures=4, method={"name": "fedavg"}, partition={"kind": "iid"},
         data__train_samples=400, training={"epochs": 3, "optimizer": "sgd", "lr": 0.05},
         fleet__enforce_memory=False, fleet__heartbeat_seconds=60.0,
         robust={"bound": 2.0, "suspicion": "bench", "patience": 2},
@@ -31,11 +31,8 @@ def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path
         say(lab, "mixed")
         lab.start_hostile(LIAR, "tests.fleet.poison")
         lab.start_run()
-        lab.wait_for_event("dispatched")
-        job = lab.process("server", "server job").pid
         what_cannot_be_read_is_refused_by_name(lab)
         what_undoes_the_others_is_benched(lab)
-        assert lab.process("server", "server job").pid == job  # no process of the server stumbled
         the_others_end_the_run(lab)
 
         say(lab, "malformed")
@@ -43,7 +40,6 @@ def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path
         lab.start_run()
         result = lab.finish()
         assert result["finished"] == "rounds"
-        assert "digits" in lab.told("refused", LIAR)[-1]["reason"] or "shape" in lab.told("refused", LIAR)[-1]["reason"]
         (benched,) = lab.told("benched", LIAR)
         assert "not an update" in benched["reason"]
         assert len(lab.told("refused", LIAR)) == recipe.schedule.max_failures
@@ -60,12 +56,13 @@ def what_cannot_be_read_is_refused_by_name(lab: Lab) -> None:
     second = lab.wait_for_event("refused", LIAR, 2)
     assert "not as long as its shape says" in first["reason"]
     assert "5000 digits" in second["reason"]
+    assert "its answer cannot be read" in lab.wait_for_event("refused", LIAR, 3)["reason"]
 
 
 def what_undoes_the_others_is_benched(lab: Lab) -> None:
     benched = lab.wait_for_event("benched")
     assert benched["client"] == LIAR
-    assert "pointed elsewhere than those of the others" in benched["reason"]
+    assert "counted for nothing" in benched["reason"]
     doubted = lab.events("doubted", LIAR)
     assert doubted
     assert doubted[-1]["trust"] == 0.0
@@ -74,9 +71,11 @@ def what_undoes_the_others_is_benched(lab: Lab) -> None:
 def the_others_end_the_run(lab: Lab) -> None:
     result = lab.finish()
     assert result["finished"] == "rounds"
-    last = lab.told("dispatched", LIAR)[-1]
+    last = lab.told("benched", LIAR)[0]
+    assert lab.told("dispatched", LIAR)[-1]["t"] < last["t"]
     for name in HONEST:
         assert len(lab.told("merged", name)) == ROUNDS
+        assert len(lab.told("joined", name)) == 1  # again, if a process of the server had stumbled
         assert lab.told("dispatched", name)[-1]["t"] > last["t"]
     assert {event["client"] for event in lab.told("refused")} == {LIAR}
     assert {event["client"] for event in lab.told("benched")} == {LIAR}

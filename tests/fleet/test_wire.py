@@ -113,8 +113,10 @@ def test_an_outgoing_payload_is_read_in_chunks(tmp_path: Path) -> None:
     assert digest_of_file(tmp_path / "out") == digest_of(data)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"task": "t", "size": -1, "digest": ""}, {"task": 1, "size": 1, "digest": ""}])
-def test_a_notice_from_outside_is_checked(wrong: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{}, {"task": "t", "size": -1, "digest": ""}, {"task": 1, "size": 1, "digest": ""}, [1], "sent", None, 7]
+)
+def test_a_notice_from_outside_is_checked(wrong: object) -> None:
     with pytest.raises(UpdateRefused, match="task, size and digest"):
         Notice.from_dict(wrong)
 

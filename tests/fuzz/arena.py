@@ -87,8 +87,10 @@ class Arena:
     """What the client would send."""
 
     def fresh(self) -> Server:
-        """As it was. A version's tensors are never changed in place, so all copies have the same."""
-        return copy.deepcopy(self.server, {id(tensor): tensor for tensor in self.server.weights.values()})
+        """As it was. What is never changed in place all copies share: the model's tensors, orders, the context."""
+        server = self.server
+        shared = (server.context, *server.weights.values(), *server.orders.values())
+        return copy.deepcopy(server, {id(one): one for one in shared})
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ def kinds() -> dict[str, Kind]:
 def arena(title: str) -> Arena:
     kind = kinds()[title]
     config = CONFIGS[kind.model]
-    house = context(config, rates=(0.25, 0.5, 1.0), training=kind.training, rounds=3, max_update_rms=LARGEST_MOVE)
+    rules = {"rounds": 3, "max_update_rms": LARGEST_MOVE, "max_failures": 1}  # who is refused needs no next task here
+    house = context(config, rates=(0.25, 0.5, 1.0), training=kind.training, **rules)
     members = {name: replace(member, rows=ROWS if config.vocab else "") for name, member in house.members.items()}
     house = replace(
         house,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -40,8 +40,10 @@ class Notice:
         return {"task": self.task, "size": self.size, "digest": self.digest}
 
     @classmethod
-    def from_dict(cls, values: dict[str, object]) -> Notice:
-        task, size, digest = values.get("task"), values.get("size"), values.get("digest")
+    def from_dict(cls, values: object) -> Notice:
+        """UpdateRefused for whatever is not one: it comes from outside."""
+        told = values if isinstance(values, Mapping) else {}
+        task, size, digest = told.get("task"), told.get("size"), told.get("digest")
         if not (isinstance(task, str) and isinstance(digest, str)) or not isinstance(size, int) or size < 0:
             raise UpdateRefused("a payload is announced by its task, size and digest")
         return cls(task, size, digest)

@@ -13,6 +13,7 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from cos2p.models.context import Context as Context
 from cos2p.models.context import make_context as make_context
 from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
+from cos2p.models.skeleton import slots, twin
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 
 _SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
@@ -304,10 +306,21 @@ class ElasticTransformer(nn.Module):
             rows = config.vocab if spec.rows is None else len(spec.rows)
             self.output_table = nn.Parameter(torch.empty(rows, config.dim, device="meta"), requires_grad=False)
 
+    @classmethod
+    def made(cls, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False) -> ElasticTransformer:
+        """One without its prefix, as the constructor makes it. Faster if such a one was made before."""
+        return twin(_skeleton(config, spec, rescale))
+
     def load(self, weights: Weights) -> ElasticTransformer:
         """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
-        own = {name: weights["embed.tokens" if name == "output_table" else name] for name, _ in self.named_parameters()}
-        self.load_state_dict(own, strict=True, assign=True)
+        for name, module, own in slots(self):
+            given, place = weights["embed.tokens" if name == "output_table" else name], module._parameters[own]
+            assert place is not None
+            if given.shape != place.shape:
+                raise ValueError(f"{name} has shape {tuple(given.shape)}, this submodel's has {tuple(place.shape)}")
+            if not isinstance(given, nn.Parameter):
+                given = nn.Parameter(given, requires_grad=place.requires_grad)
+            module._parameters[own] = given
         self.rows_to(self.device)
         if self.holds_prefix and self.spec.has_prefix:
             assert self.embed is not None
@@ -398,3 +411,9 @@ class ElasticTransformer(nn.Module):
             for i in range(self.spec.frozen):
                 x_BTD = self.blocks[str(i)](x_BTD, context)
         return x_BTD, self.spec.frozen
+
+
+@lru_cache(maxsize=16)
+def _skeleton(config: ModelConfig, spec: SubmodelSpec, rescale: bool) -> ElasticTransformer:
+    """Holds no values. Never loaded itself, only copied."""
+    return ElasticTransformer(config, spec, rescale=rescale)

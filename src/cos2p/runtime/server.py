@@ -339,7 +339,7 @@ class Server:
             elif isinstance(action, Aggregate):
                 effects += self._aggregate(action)
             elif isinstance(action, Dispatch):
-                effects += [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
+                effects += self._give(action)
             elif isinstance(action, StartTimer):
                 effects.append(Timer(action.timer, action.seconds))
             elif isinstance(action, Drop):
@@ -349,6 +349,12 @@ class Server:
             elif isinstance(action, Finish):
                 effects.append(Done(action.reason))
         return effects
+
+    def _give(self, action: Dispatch) -> list[Effect]:
+        """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
+        if self.coordinator.is_benched(action.client):
+            return self._carry_out(self.coordinator.handle(ClientLeft(action.client)))
+        return [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
 
     def _affords(self, client: str) -> bool:
         return self.privacy is None or self.privacy.account.allows(client)

@@ -104,9 +104,14 @@ def compact_shape(config: ModelConfig, name: str, cut: Slice | None) -> tuple[in
     return tuple(shape)
 
 
+@lru_cache(maxsize=256)
+def _compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+
+
 def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what a device trains and sends back."""
-    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+    return dict(_compact_shapes(config, spec))
 
 
 def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:

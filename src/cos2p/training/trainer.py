@@ -402,7 +402,7 @@ class Trainer:
         for block in range(spec.frozen, spec.top) if spec.rest else ():
             start = f"blocks.{block}.rest."
             held |= {start + name: tensor for name, tensor in file.part(start).items()}
-        model = ElasticTransformer(self.config, spec, rescale=rescale).load(held)
+        model = ElasticTransformer.made(self.config, spec, rescale=rescale).load(held)
         if spec.above(self.config):
             model.above = StreamedSuffix(self.config, spec, file)
         return model
@@ -458,4 +458,5 @@ class Trainer:
     def end(self) -> Learned:
         """The epochs are over, the personal submodel has not been tested yet."""
         end = self.model.weights()
-        return Learned({name: tensor - end[name] for name, tensor in self.start.items()})
+        changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])
+        return Learned(dict(zip(self.start, changes, strict=True)))

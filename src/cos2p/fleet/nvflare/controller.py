@@ -35,6 +35,7 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import HEAD_VALUES, Head
 from cos2p.processes.children import die_with_parent
+from cos2p.processes.pages import keep_freed_pages
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
@@ -59,6 +60,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         die_with_parent()  # a new server goes on with this run; two must not write into its folder
+        keep_freed_pages()
         # A task that is sent again is listed twice in NVFlare 2.9.0; removing it the second time must not end the
         # thread that watches over all tasks.
         self.communicator._client_task_map = _Tolerant()
@@ -166,7 +168,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.hello(client, str(head.get("session")))
+        self._driver.hello(client, _session(head))
         self._compare_clocks(client, head.get("clock"))
         beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
@@ -185,12 +187,12 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _ready(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.ready(client, str(head.get("session")), JoinRequest.from_dict(head))
+        self._driver.ready(client, _session(head), JoinRequest.from_dict(head))
         return {}, b""
 
     def _beat(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.beat(client, str(head.get("session")))
+        self._driver.beat(client, _session(head))
         return {}, b""
 
     def _unfit(self, client: str, head: Head, body: memoryview) -> Answer:
@@ -239,6 +241,11 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
             case "fetched":
                 self._served.fetched()
         return {}
+
+
+def _session(head: Head) -> str:
+    """A client's process, as it names itself: kept, so no longer than a name."""
+    return str(head.get("session"))[:64]
 
 
 def _offset(head: Head) -> int:
