@@ -91,6 +91,8 @@ class StandInGpu(TorchDispatchMode):
         fake_args, fake_kwargs = tree_map(fake, args), tree_map(fake, kwargs)
         wanted = kwargs.get("device")
         to_gpu = wanted is not None and torch.device(wanted).type == "cuda"
+        if on_gpu and wanted is not None and torch.device(wanted).type == "meta":  # autograd means: beside the others
+            to_gpu = True
         if not on_gpu and not to_gpu:
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
