@@ -186,8 +186,9 @@ class _Device:
             return
         unfinished = file.with_suffix(".part")
         with suppress(OSError, RuntimeError, MemoryError, Cos2pError):
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(exist_ok=True, mode=0o700)
             if trainer.keep_personal(unfinished, limit, own_facts(self.setup.recipe, self.setup.classes)):
+                unfinished.chmod(0o600)  # it was trained on what is nobody else's, as all of the kit
                 unfinished.replace(file)
 
     def _shortage(self, error: BaseException) -> dict[str, Any]:
