@@ -50,9 +50,7 @@ def test_nothing_is_guessed_where_there_is_none(checkpoint: Path) -> None:
         load(config(), 0, pretrained="model")
     (checkpoint / "tokenizer.model").touch()
     for given, pretrained in ((config(), "model"), (config("model"), ""), (config("model/tokenizer.model"), "")):
-        with pytest.raises(
-            DataError, match=r"is a SentencePiece model.*AutoTokenizer\.from_pretrained"
-        ):
+        with pytest.raises(DataError, match=r"is a SentencePiece model.*AutoTokenizer\.from_pretrained"):
             load(given, 0, pretrained=pretrained)
     Path("alone").mkdir()
     Path("alone/tokenizer.model").touch()
