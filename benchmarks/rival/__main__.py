@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rival import cells as measuring
-from benchmarks.rival.forms import FORMS, RECIPES
+from benchmarks.rival.forms import FORMS, RECIPES, RIVAL
 from benchmarks.rival.plans import Tier, tiers
-from benchmarks.rival.ratios import Cost, of_kind, of_run, rival
+from benchmarks.rival.ratios import Cost, modelled, modelled_run, of_kind, of_run, rival
 
 COLUMNS = (
     *("recipe", "R", "form", "s, masks", "s, later", "s, run"),
@@ -83,6 +83,27 @@ def ratio_table(cells: measuring.Cells, recipes: list[str], forms: list[str]) ->
     return shown
 
 
+def model_table(recipes: list[str], forms: list[str]) -> Table:
+    """The same ratios by the cost model alone, at the recipes' own batches: what was known before anything ran."""
+    shown = Table(
+        *("recipe", "R", "form", "FLOPs, masks", "FLOPs, later", "FLOPs, run", "of them masks"),
+        *("down", "up", "both ways", "peak"),
+        box=MARKDOWN, title="By the cost model", title_justify="left",
+    )  # fmt: skip
+    for tier in (tier for recipe in recipes for tier in tiers(recipe)):
+        theirs = modelled(tier, RIVAL, False)
+        for form in forms:
+            run = modelled_run(tier, form)
+            first, later = (modelled(tier, form, trains_masks) for trains_masks in (True, False))
+            shown.add_row(
+                *(tier.recipe, f"{tier.rate:.4g}", form),
+                *(f"{cost.flops / theirs.flops:.2f}" for cost in (first, later, run)),
+                *(f"{run.mask_flops / run.flops:.0%}", f"{run.down / theirs.down:.2f}", f"{run.up / theirs.up:.2f}"),
+                *(f"{run.both_ways / theirs.both_ways:.2f}", f"{run.full_peak / theirs.full_peak:.2f}"),
+            )
+    return shown
+
+
 def measured_table(cells: measuring.Cells, recipes: list[str], forms: list[str]) -> Table:
     shown = Table(
         *("task", "CPU s", "peak MB", "meas/pred", "down MB", "up MB"),
@@ -115,6 +136,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for recipe in chosen.recipes:
                 measuring.run(cells, recipe, chosen.form, Path(folder) / recipe)
+    console.print(model_table(chosen.recipes, chosen.form))
     console.print(measured_table(cells, chosen.recipes, chosen.form))
     console.print(ratio_table(cells, chosen.recipes, chosen.form))
 

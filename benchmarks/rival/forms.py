@@ -30,9 +30,15 @@ class Form:
 FORMS: dict[str, Form] = {
     "paper": Form(),
     "cheap": Form(
-        masks=("method.masks.epochs=1", "method.masks.share=0.5", "method.masks.start=first-order"),
+        masks=(
+            "method.masks.epochs=1",
+            "method.masks.share=0.5",
+            "method.masks.start=first-order",
+            "method.masks.memory=training",
+        ),
         wire=("method.prefix.precision=int8",),
         schedule="priced",
     ),
 }
-"""`cheap`: an epoch for the masks in all, the frozen part in 8 bits, low windows where frozen blocks cost most."""
+"""`cheap`: an epoch for the masks in all, in no more memory than the training takes; the frozen part in 8 bits; low
+windows for devices to which frozen blocks cost most."""

@@ -105,18 +105,20 @@ def plan(tier: Tier, form: str, trains_masks: bool, start: int) -> Plan:
     weights: Weights = {name: torch.empty(entry.shape, device="meta") for name, entry in layout(around.config).items()}
     built: Method = build_method(recipe.method, around)
     server = Server(around, built, weights)
-    peaks = []
-    for client in tier.clients:
-        order = order_at(server, client, start)
-        trainer = make_trainer(around.config, order)
-        peaks.append(trainer.memory(SAMPLES).total)
+    peaks = dict[int, int]()
+    batches = [around.members[client].batch for client in tier.clients]
+    for client, batch in zip(tier.clients, batches, strict=True):
+        if batch not in peaks:
+            order = order_at(server, client, start)
+            trainer = make_trainer(around.config, order)
+            peaks[batch] = trainer.memory(SAMPLES).total
     work = trainer.flops(SAMPLES, 0)
     frozen = encode(trainer.sent_frozen(weights), order.prefix_precision)
     return Plan(
         start,
         work.prefix + work.masks + work.training,
         work.masks,
-        sum(peaks) / len(peaks),
+        sum(peaks[batch] for batch in batches) / len(batches),
         tensor_bytes(trainer.sent(weights), frozen),
         trainer.upload(),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.rival.cells import Cell, Cells, Wanted, measured_starts
 from benchmarks.rival.forms import MASK_ROUNDS, RIVAL, ROUNDS
@@ -67,6 +67,18 @@ def of_kind(cells: Cells, tier: Tier, form: str, trains_masks: bool) -> Cost | N
     return mean(parts)
 
 
+def modelled(tier: Tier, form: str, trains_masks: bool) -> Cost:
+    """The mean task by the cost model alone: no seconds, no measured peak."""
+    if form == RIVAL:
+        return _by_model(tier, form, False, 0)
+    return mean((share, _by_model(tier, form, trains_masks, start)) for start, share in positions(tier, form).items())
+
+
+def modelled_run(tier: Tier, form: str) -> Cost:
+    first, later = (modelled(tier, form, trains_masks) for trains_masks in (True, False))
+    return mean(((MASK_ROUNDS, first), (ROUNDS - MASK_ROUNDS, later)))
+
+
 def of_run(cells: Cells, tier: Tier, form: str) -> Cost | None:
     """Over all rounds: masks train in the first ones."""
     first, later = (of_kind(cells, tier, form, trains_masks) for trains_masks in (True, False))
@@ -76,13 +88,10 @@ def of_run(cells: Cells, tier: Tier, form: str) -> Cost | None:
 
 
 def _cost(cell: Cell, scale: float, tier: Tier, form: str, trains_masks: bool, start: int) -> Cost:
-    by_model = plan(tier, form, trains_masks, start)
-    return Cost(
-        seconds=cell.cpu_seconds * scale,
-        flops=by_model.flops,
-        mask_flops=by_model.mask_flops,
-        down=by_model.down,
-        up=by_model.up,
-        peak=cell.peak,
-        full_peak=by_model.peak,
-    )
+    known = _by_model(tier, form, trains_masks, start)
+    return replace(known, seconds=cell.cpu_seconds * scale, peak=cell.peak)
+
+
+def _by_model(tier: Tier, form: str, trains_masks: bool, start: int) -> Cost:
+    found = plan(tier, form, trains_masks, start)
+    return Cost(0.0, found.flops, found.mask_flops, found.down, found.up, peak=0.0, full_peak=found.peak)

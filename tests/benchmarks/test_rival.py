@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rival.cells import Cell, Cells, Wanted, measured_starts, wanted
+from benchmarks.rival.clock import counted, rows
+from benchmarks.rival.fits import largest, peak
 from benchmarks.rival.forms import FORMS, RIVAL
 from benchmarks.rival.plans import Tier, plan, positions, tiers
 from benchmarks.rival.ratios import of_kind, of_run, rival
+from cos2p import model
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import build_world
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +65,28 @@ def test_masks_in_an_epoch_take_a_fifth_of_the_flops_and_eight_bits_half_of_the_
     assert cheap.mask_flops == pytest.approx(0.2 * paper.mask_flops)
     frozen = paper.down - plan(tier, "paper", True, 0).down
     assert cheap.down < paper.down - 0.4 * frozen
+
+
+def test_a_run_is_counted_without_training() -> None:
+    """One round of two: masks by one pass over a quarter of the samples take a share of their FLOPs and of the time."""
+    found = []
+    for changes in ((), rows()["first-order-masks"]):
+        recipe = Recipe.load("quickstart", ("schedule.rounds=1", "schedule.evaluate_every=1000", *changes))
+        found.append(counted(build_world(recipe)))
+    (plain, slow), (scored, fast) = found
+    assert scored.mask_flops == pytest.approx(plain.mask_flops / 4 / plain_epochs("quickstart"), rel=0.02)
+    assert fast < slow
+    assert scored.down == pytest.approx(plain.down, rel=0.01)
+
+
+def plain_epochs(name: str) -> int:
+    return int(Recipe.load(name).method.get("masks", {}).get("epochs", 5))
+
+
+def test_the_largest_rate_that_fits_is_the_last_one() -> None:
+    config = model("vit-mini")
+    budget = peak(config, "fedrolex", {}, 4, 0.25)
+    rate = largest(config, "fedrolex", {}, 4, budget)
+    assert rate >= 0.25
+    assert peak(config, "fedrolex", {}, 4, rate) <= budget < peak(config, "fedrolex", {}, 4, rate + 1 / 256)
+    assert largest(config, "fedrolex", {}, 4, 1000) == 0.0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from cos2p import SubmodelSpec, model
+from cos2p.messages import Order
 from cos2p.methods import build_method
+from cos2p.methods.base import Call
 from cos2p.methods.cos2p import Cos2p
 from cos2p.methods.cos2p.keeps import agreement
-from cos2p.models.spec import BlockKeep
+from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.training.costs import submodel_memory
 from cos2p.training.settings import LocalSettings, MaskPhase
 from tests.methods.test_cos2p import answered, assign
 from tests.tiny import VIT, context
@@ -54,6 +59,42 @@ def test_candidates_are_a_share_of_what_is_not_kept() -> None:
     none = assign(method(candidates=0.0))
     assert none.quotas is not None
     assert [(len(k.heads), len(k.units)) for k in none.spec.window] == [(q.heads, q.units) for q in none.quotas]
+
+
+def test_a_mask_phase_in_the_memory_of_the_training_takes_fewer_samples_at_a_time() -> None:
+    """A sixteenth of the model, a large batch: all candidates at once take more than what is trained after."""
+    found = {}
+    for memory in ("device", "training"):
+        given = build_method(
+            {"name": "cos2p", "masks": {"memory": memory}, "window": {"schedule": "fixed"}},
+            context(model("vit-mini"), rates=(1 / 16,), samples=64),
+        )
+        assert isinstance(given, Cos2p)
+        member = replace(given.context.members["pi-0"], batch=64)
+        task = given.assign(Call(member, 0, 0, 0, {}))
+        local = task.settings
+        assert isinstance(local, LocalSettings)
+        kept = task.quotas
+        assert kept is not None
+        order = order_of(task.spec, kept, local)
+        masks = submodel_memory(given.context.config, order, local, 64)
+        plain = submodel_memory(
+            given.context.config, replace(order, quotas=None, spec=_cut(task.spec, kept)), local, 64
+        )
+        found[memory] = (local.mask.micro_batch, masks.total / plain.total)
+    assert found["device"][0] == 64
+    assert found["device"][1] > 1.2
+    assert found["training"][0] < 64
+    assert found["training"][1] <= 1.0
+
+
+def _cut(spec: SubmodelSpec, quotas: tuple[BlockSize, ...]) -> SubmodelSpec:
+    kept = zip(spec.window, quotas, strict=True)
+    return replace(spec, window=tuple(BlockKeep(k.heads[: q.heads], k.units[: q.units]) for k, q in kept))
+
+
+def order_of(spec: SubmodelSpec, quotas: tuple[BlockSize, ...], local: LocalSettings) -> Order:
+    return Order("pi-0", "pi-0#0", 0, 0, 0, 0, "submodel", local.model_dump(mode="json"), 0.1, spec, quotas)
 
 
 def test_agreement_by_hand() -> None:

@@ -18,7 +18,7 @@ from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.costs.budget import mask_plan, peak
+from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
@@ -223,10 +223,7 @@ class Cos2p(Method):
         """
         config, member, masks = self.context.config, call.member, self.settings.masks
         work = workload(local, member.samples)
-        memory = member.device.memory
-        if not self.context.enforce_memory:  # then at least what the training itself takes
-            memory = max(memory, peak(config, spec, work).total)
-        plan = mask_plan(config, spec, work, memory)
+        plan = mask_plan(config, spec, work, self._mask_memory(member, spec, work))
         window = []
         for block, keep, heads, units in zip(
             range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
@@ -245,6 +242,15 @@ class Cos2p(Method):
         blocks = range(spec.frozen, spec.frozen + self.cuts[member.name].blocks)
         phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch, "scores": self._scores(member, blocks)})
         return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
+
+    def _mask_memory(self, member: Member, spec: SubmodelSpec, work: Workload) -> int:
+        memory = member.device.memory
+        if self.context.enforce_memory and self.settings.masks.memory == "device":
+            return memory
+        own = peak(self.context.config, spec, work).total  # what the training itself takes
+        if self.settings.masks.memory == "device":
+            return max(memory, own)
+        return min(memory, own) if self.context.enforce_memory else own
 
     def _widened(self, kept: tuple[int, ...], segments: int, fitting: int, rng: torch.Generator) -> tuple[int, ...]:
         """As many of the other segments beside those kept as fit, and as the settings want."""

@@ -53,6 +53,11 @@ class MaskSettings(MaskTraining):
         description="Share of the segments beyond the device's own that a mask phase chooses from, others in every "
         "task: fewer are sent and run. 1: all.",
     )
+    memory: Literal["device", "training"] = Field(
+        default="device",
+        description="What a mask phase may take: all that the device has, or no more than the training after it; then "
+        "fewer samples pass at a time, with the same gradients.",
+    )
     settled: float = Field(
         default=0.0,
         ge=0,

@@ -1,0 +1,113 @@
+"""Virtual minutes, bytes and mask FLOPs of whole runs by the cost model: the server decides, devices train nothing.
+
+    python -m benchmarks.rival.clock [--recipe fashion-mini] [--updates 400]
+
+What a run costs does not depend on what its devices learn, with two exceptions that are therefore not here: a shelf
+(how far a block moves) and masks that settle. Every device answers its task with an update of zeros and the first
+segments that its quotas allow.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import Future
+from dataclasses import replace
+
+import torch
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fullsize.tasks import announce
+from cos2p.messages import Order, Task, Update
+from cos2p.methods import make_trainer
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.recipe import Recipe
+from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.workers import TaskOutcome, Workers
+from cos2p.runtime.world import World, build_world
+from cos2p.studies.ablation import OWN_ROWS
+from cos2p.training.masks import Remembered
+
+ROWS = ("as-the-recipe", "rolling", "priced", "short-masks", "first-order-masks", "prefix-int8")
+ALL_LEVERS = ("priced", "short-masks", "prefix-int8")
+"""That can be counted without training: together."""
+
+
+class Idle(Workers):
+    """Devices that answer without training."""
+
+    def __init__(self, world: World) -> None:
+        self.shelf, self.world = None, world
+        self.down = self.up = 0
+        self.mask_flops = self.flops = 0.0
+        self.frozen = dict[str, list[int]]()
+        """By client, the blocks below its windows."""
+
+    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
+        order = Task.from_bytes(task).order
+        member, trainer = self.world.context.members[order.client], make_trainer(self.world.config, order)
+        work = trainer.flops(member.samples, member.test_samples)
+        self.flops += work.prefix + work.masks + work.training
+        self.mask_flops += work.masks
+        self.frozen.setdefault(order.client, []).append(order.spec.frozen)
+        spec = _allowed(order)
+        zeros = {name: torch.zeros(shape) for name, shape in trainer.answer(spec).items()}
+        answer = Update(order.client, order.task, order.version, spec, zeros, member.samples).to_bytes()
+        self.down, self.up = self.down + len(task), self.up + len(answer)
+        done: Future[TaskOutcome] = Future()
+        done.set_result(TaskOutcome(answer, b""))
+        return done
+
+
+def _allowed(order: Order) -> SubmodelSpec:
+    if order.quotas is None:
+        return order.spec
+    kept = zip(order.spec.window, order.quotas, strict=True)
+    return replace(
+        order.spec, window=tuple(BlockKeep(keep.heads[: q.heads], keep.units[: q.units]) for keep, q in kept)
+    )
+
+
+def counted(world: World) -> tuple[Idle, float]:
+    """A run whose schedule ends by rounds or updates: its counts and its virtual seconds."""
+    idle = Idle(world)
+    simulation = Simulation(world, idle, lambda event: None)
+    simulation.begin()
+    while simulation.finished is None:
+        simulation.step()
+    return idle, simulation.now
+
+
+def rows() -> dict[str, tuple[str, ...]]:
+    changes = {row.key: row.changes for row in OWN_ROWS}
+    together = tuple(change for key in ALL_LEVERS for change in changes[key])
+    return {key: changes[key] for key in ROWS} | {"together": together}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--recipe", default="fashion-mini")
+    parser.add_argument("--updates", type=int, default=400)
+    chosen = parser.parse_args()
+    shown = Table(
+        *("row", "virtual min", "down MB", "up MB", "TFLOP", "of them masks", "frozen blocks, slowest to fastest"),
+        box=MARKDOWN, title=f"{chosen.recipe}, {chosen.updates} updates", title_justify="left",
+    )  # fmt: skip
+    always = (f"schedule.updates={chosen.updates}", "schedule.evaluate_every=1000000")
+    world = build_world(Recipe.load(chosen.recipe, always))
+    for key, changes in {"fedrolex": (), **rows()}.items():
+        announce(key)
+        recipe = Recipe.load(chosen.recipe, (*always, *changes), "fedrolex" if key == "fedrolex" else None)
+        idle, seconds = counted(replace(world, recipe=recipe))
+        by_speed = sorted(idle.frozen, key=lambda name: idle.world.context.members[name].device.flops)
+        means = (f"{sum(idle.frozen[name]) / len(idle.frozen[name]):.1f}" for name in by_speed)
+        shown.add_row(
+            *(key, f"{seconds / 60:.1f}", f"{idle.down / 1e6:.1f}", f"{idle.up / 1e6:.1f}"),
+            *(f"{idle.flops / 1e12:.2f}", f"{idle.mask_flops / 1e12:.3f}", " ".join(means)),
+        )
+    Console(width=140).print(shown)
+
+
+if __name__ == "__main__":
+    main()
