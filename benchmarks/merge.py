@@ -25,6 +25,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
+from cos2p.processes.pages import keep_freed_pages
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes
 
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_pages()  # as every server does
     config = model(arguments.model)
     current = init_weights(config, seed=0)
     received = {name: current[name] + 1e-3 for name in layout(config)}

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Order, Task, Update, tensor_bytes
+from cos2p.messages import Order, Task, Update, envelope, tensor_bytes
+from cos2p.messages.envelope import DTYPES
+from cos2p.messages.packing import pack
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.submodel.slicing import compact_shapes
 from tests.aggregation.brute import random_delta
@@ -167,3 +169,43 @@ def test_a_changed_byte_of_the_header_never_crashes(place: int, value: int) -> N
     data[place % len(data)] = value
     with suppress(UpdateRefused):
         Update.from_bytes(bytes(data))
+
+
+# ---------------------------------------------------------------- as safetensors would write it
+
+
+def test_packed_bytes_are_those_of_safetensors() -> None:
+    kinds = (*DTYPES.values(), torch.float32)
+    tensors = {f"x/é{n}": torch.arange(6).reshape(2, 3).to(kind) for n, kind in enumerate(kinds)}
+    tensors |= {"d/none": torch.zeros(0, 3), "d/one": torch.ones(()), "d/turned": torch.arange(6.0).view(2, 3).T}
+    meta = {'quoted "é"': [1, 2.5, None], "back\\slash": "\n"}
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    for _ in range(2):  # the second time with the table that is known
+        assert pack(meta, tensors) == safetensors.torch.save(whole, metadata={"cos2p": json.dumps(meta)})
+
+
+@pytest.mark.parametrize("limit", [0, 2**24])
+def test_tensors_come_out_as_they_went_in(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made one by one and together: each begins where torch would let it begin."""
+    monkeypatch.setattr(envelope, "TOGETHER", limit)
+    tensors = {f"x/{n}": torch.arange(5).to(kind) for n, kind in enumerate(DTYPES.values())}
+    tensors |= {"d/none": torch.zeros(0, 3), "d/one": torch.ones(()), "d/matrix": torch.arange(6.0).view(2, 3)}
+    found = envelope.Envelope.open(pack({"a": 1}, tensors)).tensors()
+    assert list(found) == sorted(tensors)
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+        assert found[name].is_contiguous()
+        assert found[name].data_ptr() % 64 == 0 or not tensor.numel()
+
+
+def test_a_header_in_another_order_is_read_too() -> None:
+    entry = '"d/a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    header = f'{{{entry},"__metadata__":{{"cos2p":"{{}}"}}}}'
+    assert list(envelope.Envelope.open(with_header(header.encode(), bytes(4))).entries) == ["d/a"]
+
+
+@pytest.mark.parametrize("table", ["}x", ',"__metadata__":{"cos2p":"{}"}}', ',"d/a":1}', "]", ',"d/a":{}}'])
+def test_a_broken_table_behind_a_plain_beginning_is_refused(table: str) -> None:
+    with pytest.raises(UpdateRefused, match="not an update"):
+        Update.from_bytes(with_header(b'{"__metadata__":{"cos2p":"{}"}' + table.encode()))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cos2p.seeding import torch_rng
 from cos2p.submodel import kernels as passes
-from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums, add_scaled
+from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums, add_scaled, square_sums
 
 sizes = st.integers(1, 40)
 pieces = st.sampled_from([1, 7, 64, 10_000])
@@ -40,6 +40,7 @@ def test_sums_do_not_depend_on_the_pieces(shape: tuple[int, ...], piece: int) ->
             for found, values in (
                 (absolute_sums(a, dim, Scratch()), a),
                 (absolute_differences(a, b, dim, Scratch()), a - b),
+                (square_sums(a, dim, Scratch()), a * a),
             ):
                 others = tuple(d for d in range(len(shape)) if d != dim)
                 expected = values.abs().sum(others) if others else values.abs()
@@ -77,3 +78,14 @@ def test_scratch_grows_to_the_largest_and_is_used_again() -> None:
     assert (large.shape, small.shape) == ((4, 5), (3,))
     assert small.data_ptr() == large.data_ptr()
     assert scratch.like(torch.zeros(2, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_a_difference_is_worked_out_once_for_two_versions() -> None:
+    room, now, then = Scratch(), matrix(4, 3), matrix(4, 3, seed=1)
+    first = room.differences(now, then, 0)
+    assert room.differences(now, then, 0) is first
+    assert room.differences(matrix(4, 3), then, 0) is not first  # equal, but another version
+    then.add_(1.0)
+    torch.testing.assert_close(room.differences(now, then, 0), (now - then).abs().sum(1))
+    room.forget()
+    assert room.differences(now, then, 0) is not first

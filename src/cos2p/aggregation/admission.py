@@ -139,7 +139,14 @@ def check_spec(spec: SubmodelSpec, order: Order, config: ModelConfig) -> None:
 def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
     """Over all scalars; not finite exactly if one of them is not. One pass, without a copy in double precision."""
     count = sum(tensor.numel() for tensor in tensors.values())
-    return math.sqrt(math.fsum(map(_square_sum, tensors.values())) / max(1, count))
+    return math.sqrt(math.fsum(_square_sums(list(tensors.values()))) / max(1, count))
+
+
+def _square_sums(tensors: list[Tensor]) -> list[float]:
+    if not tensors:
+        return []
+    norms = torch.stack(torch._foreach_norm(tensors)).tolist()
+    return [norm * norm if math.isfinite(norm) else _square_sum(t) for norm, t in zip(norms, tensors, strict=True)]
 
 
 def _square_sum(tensor: Tensor) -> float:

@@ -83,15 +83,16 @@ class Door:
         check_spec(spec, self.order, self.config)
         found = {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()}
         check_forms(self._forms(spec, found), found)
+        tensors = envelope.tensors()
         update = Update(
             client=self.order.client,
             task=self.order.task,
             version=self.order.version,
             spec=spec,
-            delta={name.removeprefix("d/"): envelope.tensor(name) for name in envelope.entries if name[0] == "d"},
+            delta={name.removeprefix("d/"): tensor for name, tensor in tensors.items() if name[0] == "d"},
             samples=meta["samples"],
             report=meta["report"],
-            extras={name.removeprefix("x/"): envelope.tensor(name) for name in envelope.entries if name[0] == "x"},
+            extras={name.removeprefix("x/"): tensor for name, tensor in tensors.items() if name[0] == "x"},
         )
         return self.check(update)
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.config import ModelConfig
@@ -25,7 +26,7 @@ from cos2p.submodel.segments import SegmentValues, add_at_segments, expand, held
 from cos2p.submodel.slicing import Slice, compact_shapes, window_slices
 
 LARGE_BYTES = 2**29
-"""A smaller model's sums stay from round to round: fresh pages cost more than zeroing old ones."""
+"""From here on a copy of the model more or less matters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,6 @@ class SegmentMerge(Merge):
         super().__init__(config)
         self.rule, self.exponent, self.momentum = rule, staleness_exponent, momentum
         self.step_exponent, self.holder_exponent = step_exponent, holder_exponent
-        self._used: Weights = {}  # sums of rounds before, for their memory: fresh pages cost more than zeroing old ones
         self._scratch = Scratch()
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
@@ -153,8 +153,10 @@ class SegmentMerge(Merge):
         shorten = (1.0 + item.staleness) ** -self.step_exponent
         for name, delta in item.delta.items():
             if name not in self.sum:
-                self.sum[name] = self._used.pop(name).zero_() if name in self._used else torch.zeros_like(current[name])
-            add_scaled(self.sum[name], delta, expand(gamma, name, self.config) * shorten, slices[name], self._scratch)
+                self.sum[name] = torch.zeros_like(current[name])
+            factor = expand(gamma, name, self.config)
+            factor = factor if shorten == 1.0 else factor * shorten
+            add_scaled(self.sum[name], delta, factor, slices[name], self._scratch)
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
@@ -172,7 +174,6 @@ class SegmentMerge(Merge):
 
     def apply(self, current: Weights) -> Weights:
         updated = dict(current)
-        lean = is_large(current)
         for name, total in self.sum.items():
             key = segment_key(self.config, name)
             if not self.weight[key].any():
@@ -180,11 +181,10 @@ class SegmentMerge(Merge):
             inverse = expand({key: _inverse(self.weight[key]) * self._trust(key)}, name, self.config)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
-            else:  # a large model's next version takes the place of the sums: two copies at any time, not three
-                updated[name] = torch.addcmul(current[name], total, inverse, value=-1, out=total if lean else None)
-        if not lean:
-            self._used |= self.sum
+            else:  # the next version takes the place of the sums: no copy more, and no page that was not touched before
+                updated[name] = torch.addcmul(current[name], total, inverse, value=-1, out=total)
         self.clear("sum", "weight")
+        self._scratch.forget()
         return updated
 
     def _trust(self, key: str) -> Tensor | float:

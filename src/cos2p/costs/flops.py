@@ -8,6 +8,7 @@ its scores again instead of keeping them).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from cos2p.costs.shape import Shape
@@ -101,6 +102,7 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
     return total + (len(shape.exits) + 1) * exit_forward(config, tokens, shape.rows)
 
 
+@lru_cache(maxsize=1024)
 def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
     tokens = workload.length(config)
     prefix = prefix_forward(config, shape, tokens)

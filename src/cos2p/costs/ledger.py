@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import get_args
 
 from cos2p.costs.flops import Phase
@@ -92,6 +93,7 @@ def shape_peak(config: ModelConfig, shape: Shape, workload: Workload) -> Ledger:
     return max(phases, key=lambda entry: entry.total)
 
 
+@lru_cache(maxsize=1024)
 def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> Ledger:
     if phase not in get_args(Phase):
         raise ConfigError(f"unknown phase {phase!r}; known: {', '.join(get_args(Phase))}")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, mapped
+from cos2p.messages.packing import CODES, pack
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -115,7 +116,7 @@ class Task:
     """The frozen part, as encoded by `training.prefix.encode`."""
 
     def to_bytes(self) -> bytes:
-        return _pack(self.order.to_dict(), w=self.weights, p=self.prefix)
+        return pack(self.order.to_dict(), _named(w=self.weights, p=self.prefix))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
@@ -149,11 +150,12 @@ class Update:
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
-        return _pack(self._meta(), d=self.delta, x=self.extras)
+        return pack(self._meta(), _named(d=self.delta, x=self.extras))
 
     def write(self, path: Path) -> None:
         """The same into a file, straight from the tensors' memory: bytes would be the update once or twice more."""
-        safetensors.torch.save_file(_named(d=self.delta, x=self.extras), path, metadata=_described(self._meta()))
+        whole = {name: tensor.contiguous() for name, tensor in _named(d=self.delta, x=self.extras).items()}
+        safetensors.torch.save_file(whole, path, metadata=_described(self._meta()))
 
     def _meta(self) -> dict[str, Any]:
         return {
@@ -224,12 +226,8 @@ def load_tensors(data: bytes) -> Weights:
     return {name: tensor.clone() for name, tensor in sorted(safetensors.torch.load(data).items())}
 
 
-def _pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save(_named(**parts), metadata=_described(meta))
-
-
 def _named(**parts: Mapping[str, Tensor]) -> Weights:
-    return {f"{label}/{name}": tensor.contiguous() for label, part in parts.items() for name, tensor in part.items()}
+    return {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
 
 
 def _described(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -237,8 +235,8 @@ def _described(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
-    parts = envelope.parts(*labels)
-    return {label: {name: envelope.tensor(f"{label}/{name}") for name in names} for label, names in parts.items()}
+    parts, tensors = envelope.parts(*labels), envelope.tensors()
+    return {label: {name: tensors[f"{label}/{name}"] for name in names} for label, names in parts.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +263,7 @@ def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: M
     for key, piece in ordered:
         begin, end = end, end + piece.like.numel() * piece.like.itemsize
         header[key] = {
-            "dtype": _CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
+            "dtype": CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
         }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -273,9 +271,6 @@ def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: M
         file.write(len(text).to_bytes(8, "little") + text)
         for _, piece in ordered:
             file.write(_view(piece.make()))
-
-
-_CODES = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.uint8: "U8", torch.int64: "I64"}
 
 
 def _view(tensor: Tensor) -> memoryview:

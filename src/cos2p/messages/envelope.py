@@ -9,11 +9,15 @@ taken.
 
 from __future__ import annotations
 
+import json
 import math
 import mmap
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +47,13 @@ BYTES_PER_VALUE = 3
 
 AXES = 8
 
+TOGETHER = 2**24
+"""Bytes of a message whose tensors are made together: a hundred small ones take longer to make than to copy. In a
+larger one each has memory of its own, which is given back with it."""
+
+ALIGNED = 64
+"""Where torch lets a tensor begin."""
+
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -65,6 +76,11 @@ class Entry:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of a tensor that lies in one piece."""
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
 
     @classmethod
     def parse(cls, name: str, values: Any) -> Entry:
@@ -104,13 +120,8 @@ class Envelope:
         if size > header_bytes:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
-        header = _object(strict_json.loads(data[8 : 8 + size], most), "header")
-        meta = _object(header.pop("__metadata__", None), "metadata")
-        if not isinstance(meta.get("cos2p"), str):
-            raise ValueError("metadata of something else")
-        own = _object(strict_json.loads(meta["cos2p"], most), "metadata")
-        entries = {name: Entry.parse(name, header[name]) for name in sorted(header)}
-        _check_cover(entries, len(data) - 8 - size)
+        told, entries = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
+        own = _object(strict_json.loads(told, most), "metadata")
         return cls(own, entries, data, 8 + size)
 
     def tensor(self, name: str) -> Tensor:
@@ -129,6 +140,24 @@ class Envelope:
         room.numpy()[:] = np.frombuffer(self._data, dtype=np.uint8, count=size, offset=start)
         return room.view(entry.dtype).view(entry.shape)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them. Those of a short message share a piece of memory, each where a tensor of its own would begin."""
+        if isinstance(self._data, mmap.mmap) or len(self._data) > TOGETHER:
+            return {name: self.tensor(name) for name in self.entries}
+        begins, end = [], 0
+        for entry in self.entries.values():
+            begins.append(end)
+            end += -(-(entry.end - entry.begin) // ALIGNED) * ALIGNED
+        room = torch.empty(end, dtype=torch.uint8)
+        target, source = room.numpy(), np.frombuffer(self._data, dtype=np.uint8, offset=self._start)
+        flat = {dtype: room.view(dtype) for dtype in {entry.dtype for entry in self.entries.values()}}
+        made: dict[str, Tensor] = {}
+        for (name, entry), begin in zip(self.entries.items(), begins, strict=True):
+            target[begin : begin + entry.end - entry.begin] = source[entry.begin : entry.end]
+            place = begin // entry.dtype.itemsize
+            made[name] = flat[entry.dtype].as_strided(entry.shape, entry.strides, place)
+        return made
+
     def parts(self, *labels: str) -> dict[str, list[str]]:
         """Names without their part's label, by part; ValueError for a tensor of another part."""
         found: dict[str, list[str]] = {label: [] for label in labels}
@@ -138,6 +167,48 @@ class Envelope:
                 raise ValueError(f"tensor {_short(key)} belongs to no part of the message")
             found[label].append(name)
         return found
+
+
+_PLAIN_HEADER = re.compile(rb'\{"__metadata__":\{"cos2p":("(?:[^"\\]|\\.)*")\}')
+"""The beginning of a header as `packing` and safetensors write it: the message's own text first."""
+
+_KNOWN_BYTES = 2**18
+"""Longest table of tensors that is remembered."""
+
+
+def _read_header(header: bytes, values: int, size: int) -> tuple[str, Mapping[str, Entry]]:
+    """The message's own text, and its tensors, which take `size` bytes; ValueError if something is wrong.
+
+    Messages of a run differ in their text, and hardly in their tables: a table that was read before is not read again.
+    """
+    plain = _PLAIN_HEADER.match(header)
+    table = header[plain.end() :] if plain else b""
+    if plain is None or not table.startswith((b",", b"}")) or len(table) > _KNOWN_BYTES:
+        return _read_any_header(header, values, size)
+    try:
+        own: str = json.loads(plain[1].decode())
+    except UnicodeDecodeError:
+        raise ValueError("it is not text") from None
+    return own, _read_table(b"{" + table.removeprefix(b","), values, size)
+
+
+@lru_cache(maxsize=16)
+def _read_table(table: bytes, values: int, size: int) -> Mapping[str, Entry]:
+    return MappingProxyType(_entries(_object(strict_json.loads(table, values), "header"), size))
+
+
+def _read_any_header(text: bytes, values: int, size: int) -> tuple[str, Mapping[str, Entry]]:
+    header = _object(strict_json.loads(text, values), "header")
+    meta = _object(header.pop("__metadata__", None), "metadata")
+    if not isinstance(meta.get("cos2p"), str):
+        raise ValueError("metadata of something else")
+    return meta["cos2p"], _entries(header, size)
+
+
+def _entries(header: Mapping[str, Any], size: int) -> dict[str, Entry]:
+    entries = {name: Entry.parse(name, header[name]) for name in sorted(header)}
+    _check_cover(entries, size)
+    return entries
 
 
 def _check_cover(entries: Mapping[str, Entry], size: int) -> None:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from cos2p.aggregation.merge import Contribution, Merge, is_large
+from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
@@ -75,8 +75,8 @@ class BufferMerge(Merge):
         for name, total in self.sum.items():
             key = segment_key(self.config, name)
             inverse = expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config)
-            into = total if is_large(current) else None  # the sums end here
-            updated[name] = torch.addcmul(current[name], total, inverse, value=-self.server_lr, out=into)
+            # The next version takes the place of the sums.
+            updated[name] = torch.addcmul(current[name], total, inverse, value=-self.server_lr, out=total)
         self.clear("sum")
         return updated
 

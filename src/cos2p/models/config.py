@@ -7,6 +7,7 @@ from math import isqrt
 from typing import Any, Literal, get_args
 
 from cos2p.errors import ConfigError
+from cos2p.models.hash_once import hash_once
 
 Family = Literal["vit", "bert", "llama"]
 TaskKind = Literal["classification", "language-modeling"]
@@ -35,6 +36,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+@hash_once
 @dataclass(frozen=True)
 class ModelConfig:
     """What a transformer looks like at full size. Zero in a derived field means "work it out".

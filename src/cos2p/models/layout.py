@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 import torch
@@ -47,7 +47,7 @@ class Parameter:
     shape: tuple[int, ...]
     axes: tuple[Axis, ...]
 
-    @property
+    @cached_property
     def cut(self) -> tuple[int, Axis] | None:
         """The one axis along which the tensor can be cut, if any."""
         for dim, axis in enumerate(self.axes):

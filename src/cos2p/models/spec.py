@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from cos2p.errors import SpecError
 from cos2p.models.config import ModelConfig
+from cos2p.models.hash_once import hash_once
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class BlockKeep:
         )
 
 
+@hash_once
 @dataclass(frozen=True)
 class SubmodelSpec:
     """Blocks [0, frozen) only infer, blocks [frozen, frozen + len(window)) train.
@@ -109,6 +112,10 @@ class SubmodelSpec:
 
     def check(self, config: ModelConfig) -> SubmodelSpec:
         """Raise SpecError if the spec names something the model does not have; return itself otherwise."""
+        _check_spec(config, self)
+        return self
+
+    def _check(self, config: ModelConfig) -> None:
         if not self.window:
             raise SpecError("the window is empty; a submodel trains at least one block")
         if self.frozen < 0 or self.top > config.depth:
@@ -130,7 +137,6 @@ class SubmodelSpec:
             _check_ascending("rows", self.rows)
             if self.rows and (self.rows[0] < 0 or self.rows[-1] >= config.vocab):
                 raise SpecError(f"rows {self.rows[0]} to {self.rows[-1]} are not all among 0 to {config.vocab - 1}")
-        return self
 
     def _check_exits(self, config: ModelConfig) -> None:
         _check_ascending("exits", self.exits)
@@ -186,6 +192,12 @@ class SubmodelSpec:
         return cls.from_dict(values)
 
 
+@lru_cache(maxsize=64)
+def _check_spec(config: ModelConfig, spec: SubmodelSpec) -> None:
+    """What was right once stays so; a wrong one is told every time."""
+    spec._check(config)
+
+
 _FLAGS = ("rest", "suffix", "fixed_embeddings")
 
 
@@ -237,13 +249,26 @@ def _check_keep(config: ModelConfig, block: int, keep: BlockKeep) -> None:
 # A spec travels with every task. Index sets as bit strings (hex) cost one bit a segment instead of five characters.
 
 
+# Most tasks of a run cut their blocks in a few ways, again and again.
+
+
+@lru_cache(maxsize=64)
+def _bits_of(keep: BlockKeep) -> tuple[str, str]:
+    return to_bits(keep.heads), to_bits(keep.units)
+
+
+@lru_cache(maxsize=64)
+def _keep_of(heads: str, units: str) -> BlockKeep:
+    return BlockKeep(from_bits(heads), from_bits(units))
+
+
 def _pack(keep: BlockKeep) -> list[Any]:
-    return [to_bits(keep.heads), to_bits(keep.units)]
+    return list(_bits_of(keep))
 
 
 def _unpack(packed: Any) -> BlockKeep:
     heads, units = packed
-    return BlockKeep(from_bits(heads), from_bits(units))
+    return _keep_of(heads, units)
 
 
 def to_bits(kept: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,11 @@ from cos2p.models.context import Context as Context
 from cos2p.models.context import make_context as make_context
 from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
+from cos2p.models.skeleton import slots, twin
 from cos2p.models.spec import BlockKeep, SubmodelSpec
+
+_SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
+"""Older ones have no attention in which several queries share a key."""
 
 Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
 """Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""
@@ -113,10 +118,7 @@ class Block(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if context.rotary is not None:
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
-        y_BNTH = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=self.config.family == "llama",
-            enable_gqa=self.config.queries_per_group > 1,
-        )  # fmt: skip
+        y_BNTH = _attend(q, k, v, context.mask, self.config.family == "llama", self.config.queries_per_group)
         if gate is not None:
             gate_N = gate.repeat_interleave(self.config.queries_per_group, dim=-1)  # of all samples, or (B, N)
             y_BNTH = y_BNTH * gate_N.view(-1, y_BNTH.shape[1], 1, 1)
@@ -164,6 +166,16 @@ class Rest(Block):
         if config.qk_norm:  # one norm for all heads: used here, owned there
             del self.q_norm, self.k_norm
             self.__dict__ |= {"q_norm": trained.q_norm, "k_norm": trained.k_norm}
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, queries_per_group: int) -> Tensor:
+    """(B, N, T, H); keys and values have a head for every group of queries."""
+    if queries_per_group == 1:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    if _SHARES_KEYS:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+    k, v = (x.repeat_interleave(queries_per_group, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
 
 def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:
@@ -249,7 +261,8 @@ class Exit(nn.Module):
                 if context.shares is None
                 else torch.bmm(context.shares.to(x_BTD.dtype), x_BTD).squeeze(1)
             )
-        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(x_BTD.shape[0]), context.last]
+        every = torch.arange(len(x_BTD), device=x_BTD.device)
+        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[every, context.last]
         return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
 
@@ -293,10 +306,22 @@ class ElasticTransformer(nn.Module):
             rows = config.vocab if spec.rows is None else len(spec.rows)
             self.output_table = nn.Parameter(torch.empty(rows, config.dim, device="meta"), requires_grad=False)
 
+    @classmethod
+    def made(cls, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False) -> ElasticTransformer:
+        """One without its prefix, as the constructor makes it. Faster if such a one was made before."""
+        return twin(_skeleton(config, spec, rescale))
+
     def load(self, weights: Weights) -> ElasticTransformer:
         """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
-        own = {name: weights["embed.tokens" if name == "output_table" else name] for name, _ in self.named_parameters()}
-        self.load_state_dict(own, strict=True, assign=True)
+        for name, module, own in slots(self):
+            given, place = weights["embed.tokens" if name == "output_table" else name], module._parameters[own]
+            assert place is not None
+            if given.shape != place.shape:
+                raise ValueError(f"{name} has shape {tuple(given.shape)}, this submodel's has {tuple(place.shape)}")
+            if not isinstance(given, nn.Parameter):
+                given = nn.Parameter(given, requires_grad=place.requires_grad)
+            module._parameters[own] = given
+        self.rows_to(self.device)
         if self.holds_prefix and self.spec.has_prefix:
             assert self.embed is not None
             self.embed.requires_grad_(False)
@@ -307,6 +332,17 @@ class ElasticTransformer(nn.Module):
             elif block.rest is not None:
                 block.rest.requires_grad_(False)
         return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes: its inputs have to be there."""
+        return next(self.parameters()).device
+
+    def rows_to(self, device: torch.device) -> None:
+        """Which rows a cut table has is no parameter, and is needed beside it."""
+        self.rows = None if self.rows is None else self.rows.to(device)
+        if self.embed is not None and self.embed.rows is not None:
+            self.embed.rows = self.embed.rows.to(device)
 
     def weights(self) -> Weights:
         """The trainable tensors by name, detached, sharing memory."""
@@ -375,3 +411,9 @@ class ElasticTransformer(nn.Module):
             for i in range(self.spec.frozen):
                 x_BTD = self.blocks[str(i)](x_BTD, context)
         return x_BTD, self.spec.frozen
+
+
+@lru_cache(maxsize=16)
+def _skeleton(config: ModelConfig, spec: SubmodelSpec, rescale: bool) -> ElasticTransformer:
+    """Holds no values. Never loaded itself, only copied."""
+    return ElasticTransformer(config, spec, rescale=rescale)

@@ -13,6 +13,7 @@ from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
 from cos2p.processes.children import leave_if_unguarded
 from cos2p.processes.interrupts import on_interrupt
+from cos2p.processes.pages import keep_freed_pages
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed
 from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops
@@ -67,6 +68,7 @@ def run(
 
 def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
     began = time.monotonic()
+    keep_freed_pages()
     world = build_world(recipe)
     for note in world.bundle.notes:
         logging.getLogger(__name__).warning(note)

@@ -6,7 +6,11 @@ fc2. Every shared tensor (norms, biases of o and fc2, embeddings, exits) is one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -14,7 +18,7 @@ from torch import Tensor
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums
+from cos2p.submodel.kernels import Scratch, absolute_sums, square_sums
 from cos2p.submodel.slicing import Slice
 
 SegmentValues = dict[str, Tensor]
@@ -22,33 +26,62 @@ SegmentValues = dict[str, Tensor]
 any other name: a scalar for that tensor."""
 
 
-def segment_key(config: ModelConfig, name: str) -> str:
-    """Which vector of segments a tensor belongs to."""
-    cut = layout(config)[name].cut
-    if cut is None:
-        return name
-    if cut[1] is Axis.ROW:
+@dataclass(frozen=True)
+class Segmented:
+    """How a tensor is divided into segments."""
+
+    key: str
+    """Which vector of segments it belongs to."""
+    dim: int | None
+    """The axis along which they lie; None: it is one segment."""
+    width: int
+    """Entries along that axis that belong to one."""
+    axes: int
+    size: int
+    """Scalars of one segment."""
+
+
+@lru_cache(maxsize=64)
+def segmented(config: ModelConfig) -> Mapping[str, Segmented]:
+    """Every tensor of the full model."""
+    found: dict[str, Segmented] = {}
+    for name, parameter in layout(config).items():
+        cut, size = parameter.cut, math.prod(parameter.shape)
+        if cut is None:
+            found[name] = Segmented(name, None, 1, len(parameter.shape), size)
+            continue
+        dim, axis = cut
+        width = segment_width(config, axis)
+        size = size // parameter.shape[dim] * width
+        found[name] = Segmented(_key(name, axis), dim, width, len(parameter.shape), size)
+    return MappingProxyType(found)
+
+
+def _key(name: str, axis: Axis) -> str:
+    if axis is Axis.ROW:
         return f"rows.{name}"
     block = name.split(".")[1]
-    return f"units.{block}" if cut[1] is Axis.UNIT else f"heads.{block}"
+    return f"units.{block}" if axis is Axis.UNIT else f"heads.{block}"
+
+
+def segment_key(config: ModelConfig, name: str) -> str:
+    """Which vector of segments a tensor belongs to."""
+    return segmented(config)[name].key
 
 
 def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch | None = None) -> SegmentValues:
     """‖·‖₁ of every segment of a compact submodel."""
-    room = scratch or Scratch()
-    entries = {name: absolute_sums(tensor, _cut_dim(config, name), room) for name, tensor in tensors.items()}
+    room, table = scratch or Scratch(), segmented(config)
+    entries = {name: absolute_sums(tensor, table[name].dim, room) for name, tensor in tensors.items()}
     return _by_segment(entries, config)
 
 
-def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+def segment_squares(
+    tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch | None = None
+) -> SegmentValues:
     """Σx² of every segment of a compact submodel."""
-    entries: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        dim, squares = _cut_dim(config, name), tensor.square()
-        if dim is None:
-            entries[name] = squares.sum()
-        else:
-            entries[name] = squares.sum(1 - dim) if squares.ndim == 2 else squares
+    room, table = scratch or Scratch(), segmented(config)
+    entries = {name: square_sums(tensor, table[name].dim, room) for name, tensor in tensors.items()}
     return _by_segment(entries, config)
 
 
@@ -60,54 +93,43 @@ def segment_drift(
     scratch: Scratch | None = None,
 ) -> SegmentValues:
     """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
-    room, entries = scratch or Scratch(), {}
+    room, entries, table = scratch or Scratch(), {}, segmented(config)
     for name, cut in slices.items():
-        whole = absolute_differences(now[name], then[name], _cut_dim(config, name), room)
+        whole = room.differences(now[name], then[name], table[name].dim)
         entries[name] = whole if cut is None else whole[cut[1]]
     return _by_segment(entries, config)
-
-
-def _cut_dim(config: ModelConfig, name: str) -> int | None:
-    cut = layout(config)[name].cut
-    return None if cut is None else cut[0]
 
 
 def _by_segment(entries: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
     """Add up what belongs to one segment: the entries of a head's rows, and the tensors of a block."""
     sums: SegmentValues = {}
-    for name, value in sorted(entries.items()):  # rounding must not depend on the order in which tensors came
-        cut = layout(config)[name].cut
-        if cut is not None and (width := segment_width(config, cut[1])) > 1:
-            value = value.view(-1, width).sum(-1)
-        key = segment_key(config, name)
-        sums[key] = sums[key] + value if key in sums else value
+    table = segmented(config)
+    for name in sorted(entries):  # rounding must not depend on the order in which tensors came
+        place, value = table[name], entries[name]
+        if place.width > 1:
+            value = value.view(-1, place.width).sum(-1)
+        sums[place.key] = sums[place.key] + value if place.key in sums else value
     return sums
 
 
 def segment_sizes(names: Mapping[str, Tensor], config: ModelConfig) -> dict[str, int]:
     """Scalars of one segment of each kind, over the tensors given."""
     sizes: dict[str, int] = {}
+    table = segmented(config)
     for name in names:
-        parameter = layout(config)[name]
-        size = torch.Size(parameter.shape).numel()
-        if parameter.cut is not None:
-            dim, axis = parameter.cut
-            size = size // parameter.shape[dim] * segment_width(config, axis)
-        key = segment_key(config, name)
-        sizes[key] = sizes.get(key, 0) + size
+        place = table[name]
+        sizes[place.key] = sizes.get(place.key, 0) + place.size
     return sizes
 
 
 def expand(values: SegmentValues, name: str, config: ModelConfig) -> Tensor:
     """The segments' numbers in a shape that multiplies the (compact or full) tensor `name`."""
-    value = values[segment_key(config, name)]
-    cut = layout(config)[name].cut
-    if cut is None:
+    place = segmented(config)[name]
+    value = values[place.key]
+    if place.dim is None:
         return value
-    dim, axis = cut
-    width = segment_width(config, axis)
-    entries = value.repeat_interleave(width) if width > 1 else value
-    return entries if len(layout(config)[name].shape) == 1 else entries.unsqueeze(1 - dim)
+    entries = value.repeat_interleave(place.width) if place.width > 1 else value
+    return entries if place.axes == 1 else entries.unsqueeze(1 - place.dim)
 
 
 def full_length(config: ModelConfig, key: str) -> int | None:
@@ -121,8 +143,9 @@ def full_length(config: ModelConfig, key: str) -> int | None:
     return None
 
 
+@lru_cache(maxsize=2048)
 def segment_positions(config: ModelConfig, spec: SubmodelSpec, key: str) -> Tensor | None:
-    """Where a compact segment vector sits in the full one; None for a scalar."""
+    """Where a compact segment vector sits in the full one; None for a scalar. Not to be changed."""
     kind, _, block = key.partition(".")
     if kind == "rows":
         return torch.arange(config.vocab) if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
@@ -135,7 +158,8 @@ def segment_positions(config: ModelConfig, spec: SubmodelSpec, key: str) -> Tens
 def held_segments(config: ModelConfig, spec: SubmodelSpec, names: Iterable[str]) -> SegmentValues:
     """A one for every segment of the tensors `names`, as far as the spec keeps it."""
     ones: SegmentValues = {}
-    for key in dict.fromkeys(segment_key(config, name) for name in names):
+    table = segmented(config)
+    for key in dict.fromkeys(table[name].key for name in names):
         positions = segment_positions(config, spec, key)
         ones[key] = torch.ones(()) if positions is None else torch.ones(len(positions))
     return ones
@@ -147,5 +171,7 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
         positions, length = segment_positions(config, spec, key), full_length(config, key)
         if positions is None or length is None:
             into[key] = into[key] + value if key in into else value.clone()
+        elif len(positions) == length:  # all of them, in their order
+            into.setdefault(key, torch.zeros(length)).add_(value)
         else:
             into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)

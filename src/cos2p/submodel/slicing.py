@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.errors import SpecError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
@@ -103,9 +104,14 @@ def compact_shape(config: ModelConfig, name: str, cut: Slice | None) -> tuple[in
     return tuple(shape)
 
 
+@lru_cache(maxsize=256)
+def _compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+
+
 def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what a device trains and sends back."""
-    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+    return dict(_compact_shapes(config, spec))
 
 
 def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:
@@ -193,5 +199,6 @@ def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpe
             narrowed[name] = tensor
         else:
             block = int(name.split(".")[1])
-            narrowed[name] = tensor.index_select(cut[0], segment_index(config, cut[1], places[block - wide.frozen]))
+            kept = segment_index(config, cut[1], places[block - wide.frozen])
+            narrowed[name] = tensor.index_select(cut[0], place(kept, tensor.device))
     return narrowed

@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import median_low
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.config import ModelConfig
+from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, segment_key, segment_sizes, segment_squares
 from cos2p.submodel.slicing import compact_shapes
 
@@ -31,6 +34,7 @@ DEVICES = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
+@lru_cache(maxsize=4096)
 def kind_of(key: str) -> str:
     """
     >>> kind_of("heads.3"), kind_of("blocks.2.norm1.weight"), kind_of("rows.embed.tokens")
@@ -44,6 +48,7 @@ class NormBound:
 
     def __init__(self, config: ModelConfig, factor: float) -> None:
         self.config, self.factor = config, factor
+        self._scratch = Scratch()
         self._sizes: dict[str, dict[str, list[float]]] = {}
         """By device, those heard last at the end: by kind of segment its last root mean squares."""
 
@@ -54,22 +59,17 @@ class NormBound:
 
     def apply(self, item: Contribution) -> Contribution:
         """The update, shortened where it is too long, and remembered. Where nothing is, the same tensors."""
-        shortened = self.shortened(item)
-        self.learn([shortened])
+        measured = self._squares(item)
+        shortened = self._shortened(item, *measured)
+        self._note(item.client, *(measured if shortened is item else self._squares(shortened)))
         return shortened
 
     def shortened(self, item: Contribution) -> Contribution:
         """No segment longer than `factor` times what is usual for its kind."""
-        squares, sizes = self._squares(item)
-        factors: SegmentValues = {}
-        for key, values in squares.items():
-            usual = self.usual(kind_of(key))
-            if usual is None or not values.numel():
-                continue
-            rms = (values / sizes[key]).sqrt()
-            factor = (self.factor * usual / rms.clamp_min(1e-30)).clamp_max(1.0)
-            if bool((factor < 1).any()):
-                factors[key] = factor
+        return self._shortened(item, *self._squares(item))
+
+    def _shortened(self, item: Contribution, squares: SegmentValues, sizes: Mapping[str, int]) -> Contribution:
+        factors = self._factors(squares, sizes)
         if not factors:
             return item
         plain = self._plain(item)
@@ -78,19 +78,36 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
+    def _factors(self, squares: SegmentValues, sizes: Mapping[str, int]) -> SegmentValues:
+        """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
+        a model has a hundred short ones."""
+        usual = {kind: self.usual(kind) for kind in dict.fromkeys(map(kind_of, squares))}
+        keys = [key for key, values in squares.items() if values.numel() and usual[kind_of(key)] is not None]
+        if not keys:
+            return {}
+        lengths = torch.tensor([squares[key].numel() for key in keys])
+        size = torch.tensor([sizes[key] for key in keys], dtype=torch.float32).repeat_interleave(lengths)
+        limit = torch.tensor([self.factor * float(usual[kind_of(key)] or 0.0) for key in keys])
+        rms = (torch.cat([squares[key].flatten() for key in keys]) / size).sqrt_()
+        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
+        if not bool((factor < 1).any()):
+            return {}
+        parts = zip(keys, factor.split(lengths.tolist()), strict=True)
+        return {key: part.view_as(squares[key]) for key, part in parts if bool((part < 1).any())}
+
     def excess(self, item: Contribution) -> float:
         """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known."""
-        ratios = [rms / usual for kind, rms in self._kinds(item).items() if (usual := self.usual(kind))]
+        ratios = [rms / usual for kind, rms in self._kinds(*self._squares(item)).items() if (usual := self.usual(kind))]
         return median_low(ratios) if ratios else 0.0
 
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
-            self._note(item)
+            self._note(item.client, *self._squares(item))
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have told."""
-        voices = [median_low(own) for device in self._sizes.values() if (own := device.get(kind))]
+        voices = [own[0] if len(own) == 1 else median_low(own) for d in self._sizes.values() if (own := d.get(kind))]
         return median_low(voices) if len(voices) >= VOICES else None
 
     # ------------------------------------------------------------ segments
@@ -99,7 +116,7 @@ class NormBound:
         """Σx² and the scalars of every segment. A tensor that is not cut as the model's are is one segment."""
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
-        squares = segment_squares(known, self.config)
+        squares = segment_squares(known, self.config, self._scratch)
         sizes = segment_sizes(known, self.config)
         for name, tensor in item.delta.items():
             if name not in plain:
@@ -117,22 +134,24 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _kinds(self, item: Contribution) -> dict[str, float]:
+    def _kinds(self, squares: SegmentValues, sizes: Mapping[str, int]) -> dict[str, float]:
         """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
-        squares, sizes = self._squares(item)
+        if not squares:
+            return {}
         sums: dict[str, tuple[float, int]] = {}
-        for key, values in squares.items():
+        totals = torch.stack([values.sum() if values.ndim else values for values in squares.values()]).tolist()
+        for (key, values), own_total in zip(squares.items(), totals, strict=True):
             total, count = sums.get(kind_of(key), (0.0, 0))
-            sums[kind_of(key)] = total + float(values.sum()), count + sizes[key] * values.numel()
+            sums[kind_of(key)] = total + own_total, count + sizes[key] * values.numel()
         return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
 
-    def _note(self, item: Contribution) -> None:
-        if not item.delta:
+    def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
+        if not squares:
             return  # an update may come without a step of the model
-        own = self._sizes.pop(item.client, {})
-        for kind, rms in self._kinds(item).items():
+        own = self._sizes.pop(client, {})
+        for kind, rms in self._kinds(squares, sizes).items():
             own[kind] = [*own.get(kind, []), rms][-RECENT:]
-        self._sizes[item.client] = own
+        self._sizes[client] = own
         while len(self._sizes) > DEVICES:
             del self._sizes[next(iter(self._sizes))]
 
