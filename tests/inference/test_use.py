@@ -87,6 +87,20 @@ def test_each_devices_own_submodel_scores_what_the_device_reported(finished: Pat
     assert not list((finished / "devices").glob("*.task"))
 
 
+def test_a_devices_file_alone_is_enough_to_export(finished: Path, tmp_path: Path) -> None:
+    """On the device there is no run folder."""
+    alone = tmp_path / "mine.safetensors"
+    alone.write_bytes(next((finished / "devices").glob("*.safetensors")).read_bytes())
+    trained = open_trained(alone)
+    again = open_trained(export(trained, tmp_path / "hf", "hf"))
+    images = torch.rand(5, 1, 8, 8)
+    torch.testing.assert_close(again.outputs(images), trained.outputs(images), atol=1e-5, rtol=0)
+    assert again.classes == trained.classes
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert f"the own submodel of the device `{trained.device}`" in card
+    assert "## Fleet" not in card
+
+
 def test_onnx_answers_as_torch_does(finished: Path, tmp_path: Path) -> None:
     onnxruntime: Any = pytest.importorskip("onnxruntime", reason="it is the judge")
     trained = open_trained(finished)

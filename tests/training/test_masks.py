@@ -122,7 +122,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(config: ModelConfig)
     found = []
     for size in (7, 3, 1):
         masks = trainer(two_blocks(config), lambda1=0.7)
-        loss = masks.accumulate(micro_batches(config, 7, size))
+        loss = float(masks.accumulate(micro_batches(config, 7, size)))
         found.append((loss, {name: p.grad for name, p in masks.parameters.items()}))
     for loss, gradients in found[1:]:
         assert loss == pytest.approx(found[0][0], abs=1e-5)

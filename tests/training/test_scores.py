@@ -120,11 +120,11 @@ def test_a_task_by_scores_alone_keeps_the_best_and_repeats_itself(config: ModelC
 def test_a_share_of_the_samples_is_what_the_masks_see_and_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def accumulate(self: MaskTrainer, micro: list[MicroBatch]) -> float:
+    def accumulate(self: MaskTrainer, micro: list[MicroBatch]) -> torch.Tensor:
         seen.append(sum(len(labels) for _, _, labels in micro))
         for importance in self.parameters.values():
             importance.grad = torch.zeros_like(importance)
-        return 0.0
+        return torch.zeros(())
 
     monkeypatch.setattr(MaskTrainer, "accumulate", accumulate)
 

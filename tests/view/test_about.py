@@ -27,8 +27,18 @@ def test_what_a_run_is_of(tmp_path: Path) -> None:
     assert facts["Recipe"].startswith("quickstart: 8 unequal devices")
     assert facts["Split over the devices"] == "dirichlet, alpha 1.5"
     assert facts["Devices"].startswith("2 devices: 1 × jetson-xavier-nx-8gb (R 0.0625), 3 × ")
+    assert "jetson-agx-orin-64gb (R 0.5625)" in facts["Devices"], "as the recipe has it"
     assert facts["Ends"] == "after 30 rounds"
+    assert facts["Method"] == "Co-S²P"
     assert facts["Model"].startswith("vit-nano · 2 blocks of width 16 · 4 heads and 8 units each")
+
+
+def test_a_form_that_is_not_the_papers_is_named_and_one_round_is_one(tmp_path: Path) -> None:
+    folder = two_rounds().write(tmp_path / "run")
+    recipe = Recipe.load("quickstart", ["schedule.rounds=1", "method.form=pretrained"])
+    (folder / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
+    facts = document(folder)
+    assert (facts["Method"], facts["Ends"]) == ("Co-S²P, form pretrained", "after 1 round")
 
 
 def test_the_baselines_come_from_the_log(tmp_path: Path) -> None:

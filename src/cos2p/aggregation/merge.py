@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.models.config import ModelConfig

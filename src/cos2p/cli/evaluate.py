@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +19,7 @@ CONFUSION_CLASSES = 12
 """So many classes fit into a table side by side; of more, what is taken for what most often is listed."""
 
 
-class Part(StrEnum):
+class Part(str, Enum):
     train = "train"
     validation = "validation"
     test = "test"

@@ -86,8 +86,16 @@ def join(
         Path | None, typer.Option(help="device.toml, as `cos2p profile` wrote it.", show_default=False)
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
+    accelerator: Annotated[
+        str,
+        typer.Option(
+            help="What to train with: cpu, cuda, cuda:1, mps, or auto, the GPU if there is one.",
+            show_default="what device.toml was measured on, else cpu",
+        ),
+    ] = "",
 ) -> None:
     """Let this device take part until Ctrl-C."""
+    from cos2p.accelerator import resolve
     from cos2p.fleet.admin.machines import Machine, somebody_listens
     from cos2p.fleet.device.devicefile import DeviceFile
     from cos2p.fleet.device.owner import OwnerFile
@@ -101,12 +109,15 @@ def join(
         raise ConfigError("--data and --trust-paths contradict each other; a device that has a folder reads that alone")
     OwnerFile.read(own.folder)  # now rather than when the first run asks
     measured = _measured(device)
+    accelerator = accelerator or str(measured.get("accelerator", "cpu"))
+    resolve(accelerator)  # now rather than in the training process
     DeviceFile(
         data=str(data.resolve()) if data is not None else "",
         trust_paths=trust_paths,
         memory=parse_bytes(memory) if memory else int(measured.get("memory", 0)),
         flops=float(measured.get("flops", 0.0)),
         threads=threads,
+        accelerator=accelerator,
     ).write(own.folder)
     host, port = server_address(own)
     greeting = f"{own.name} joins the server at {host}:{port}; Ctrl-C ends it"

@@ -220,6 +220,6 @@ def _fields(values: dict[str, Any]) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    import tomllib
+    from cos2p.older_python import tomllib
 
     return tomllib.loads(text)

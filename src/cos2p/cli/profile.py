@@ -27,6 +27,9 @@ def profile(
     samples: Annotated[int, typer.Option(min=1, help="Training samples the device will have.")] = 500,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over them per task.")] = 5,
     threads: Annotated[int, typer.Option(min=0, help="Of torch; 0: all cores.")] = 0,
+    accelerator: Annotated[
+        str, typer.Option(help="What to measure: auto, the GPU if there is one, cpu, cuda, cuda:1 or mps.")
+    ] = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the figures go.")] = Path("device.toml"),
     quiet: Quiet = False,
     json: Json = False,
@@ -57,11 +60,20 @@ def profile(
         samples=samples,
         epochs=epochs,
         threads=threads,
+        accelerator=accelerator,
         tell=tell,
     )
     write_device(found, out)
     if voice.json:
-        print_json({"rate": found.rate, "flops": found.flops, "memory": found.memory, "out": str(out)})
+        print_json(
+            {
+                "rate": found.rate,
+                "flops": found.flops,
+                "memory": found.memory,
+                "accelerator": found.accelerator,
+                "out": str(out),
+            }
+        )
         return
     console().print(_table(found))
     typer.echo(_advice(found, out))
@@ -114,6 +126,6 @@ def _advice(found: Profile, out: Path) -> str:
     if found.rate == 0.0:
         return f"no rate fits {within}; give it more time, more memory or a smaller batch. Figures: {out}"
     return (
-        f"R_n = {found.rate:g}: the largest that fits {within} "
+        f"R_n = {found.rate:g} on {found.accelerator}: the largest that fits {within} "
         f"(a task of {found.samples} samples: {duration(found.task_seconds(found.rate))}). Figures: {out}"
     )

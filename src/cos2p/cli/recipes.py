@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from cos2p.cli.voice import Json, OutputMode, Quiet, complain, print_json
 from cos2p.errors import ConfigError, RecipeError
+from cos2p.older_python import tomllib
 from cos2p.recipes import recipe_text, shipped_recipes
 
 app = typer.Typer(no_args_is_help=True, help="Recipes: complete named runs as commented TOML files.")

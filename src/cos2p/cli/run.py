@@ -14,6 +14,7 @@ from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.recipes import Changes, complete_recipe
 from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.errors import ConfigError
+from cos2p.older_python import add_note
 
 if TYPE_CHECKING:
     from cos2p.recipe import Recipe
@@ -154,7 +155,7 @@ def following_run(folder: Path, voice: OutputMode, again: str) -> Iterator[Liste
         complain(f"{where}; go on with:  {again}", label="")
         raise typer.Exit(130) from None
     except Exception as error:
-        error.add_note(f"run folder: {folder}")
+        add_note(error, f"run folder: {folder}")
         raise
 
 

@@ -1,22 +1,32 @@
-"""What `compare`, `ablate` and `sweep` have in common: options, how they run, how they end."""
+"""What all studies have in common: options, how they run, how they end.
+
+    @study_verb
+    def ablate(study: Study, rows: Annotated[str, typer.Option()] = "all") -> None:
+
+is a command with `rows` and every option of `_common`; what these said is in `study`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.recipes import complete_recipe
-from cos2p.cli.voice import OutputMode, complain, console, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.cli.waiting import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from cos2p.studies.cell_outcome import Execute
+    from cos2p.studies.grid import Base
     from cos2p.studies.progress import View
     from cos2p.studies.report import Report
 
@@ -97,43 +107,107 @@ def command_line(verb: str, recipe: str, options: Mapping[str, object], changes:
     return shlex.join(words)
 
 
-def default_folder(verb: str, recipe: str) -> Path:
-    return Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}"
+@dataclass(frozen=True)
+class Study:
+    """What the common options said."""
+
+    verb: str
+    recipe: str
+    seeds_given: str
+    updates: int | None
+    changes: tuple[str, ...]
+    folder: Path
+    voice: OutputMode
+    jobs: int
+    retry: bool
+    engine: Mapping[str, str]
+    """Of the `[run]` table, for every cell (see `cli.engine`)."""
+
+    @property
+    def base(self) -> Base:
+        from cos2p.studies.grid import Base
+
+        return Base(self.recipe, self.changes, self.updates)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return parse_seeds(self.seeds_given)
+
+    def command(self, **own: object) -> str:
+        """The command that gives the same study, with the verb's own options."""
+        given = {**own, "seeds": self.seeds_given, "updates": self.updates}
+        return command_line(self.verb, self.recipe, given, self.changes)
+
+    def conduct(self, drive: Drive) -> None:
+        """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
+        from cos2p.studies.folder import study_folder, write_report
+        from cos2p.studies.runner import Runner, StudyInterrupted
+        from cos2p.view.frozen import write_report as freeze
+
+        folder, title = self.folder, f"{self.verb} {self.folder.name}"
+        try:
+            with study_folder(folder, self.verb) as place, _showing(title, self.jobs, self.voice) as view:
+                runner = Runner(place, view, self.jobs, self.retry, engine=self.engine)
+                report = drive(runner, lambda so_far: write_report(so_far, place))
+                write_report(report, place)
+        except StudyInterrupted as stop:
+            complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
+            raise typer.Exit(130) from None
+        with reading(self.voice) as told:
+            freeze([folder], folder / "report.html", told)
+        _print(report, folder, self.voice)
+        if report.failures:
+            complain(
+                f"{len(report.failures)} of {len(report.grid.places)} runs failed; reasons are in {folder / 'table.md'}"
+            )
+            raise typer.Exit(EXIT_FAILED_CELLS)
 
 
-def conduct(
-    kind: str,
-    folder: Path,
-    drive: Drive,
-    voice: OutputMode,
-    jobs: int,
-    retry: bool,
-    engine: Mapping[str, str] | None = None,
-) -> None:
-    """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code.
+def _common(
+    ctx: typer.Context,
+    recipe: RecipeName,
+    seeds: Seeds = "0,1,2",
+    out: Out = None,
+    updates: Updates = None,
+    changes: Changes = None,
+    jobs: Jobs = 1,
+    engine: Engine = None,
+    address: Address = None,
+    retry: Retry = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> Study:
+    verb = str(ctx.info_name)
+    return Study(
+        verb=verb,
+        recipe=recipe,
+        seeds_given=seeds,
+        updates=updates,
+        changes=tuple(changes or ()),
+        folder=out or Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}",
+        voice=OutputMode.of(ctx, quiet, verbose, json),
+        jobs=jobs,
+        retry=retry,
+        engine=engine_settings(engine, address),
+    )
 
-    `engine`: of the `[run]` table, for every cell (see `cli.engine`).
-    """
-    from cos2p.studies.folder import study_folder, write_report
-    from cos2p.studies.runner import Runner, StudyInterrupted
-    from cos2p.view.frozen import write_report as freeze
 
-    try:
-        with study_folder(folder, kind) as place, _showing(f"{kind} {folder.name}", jobs, voice) as view:
-            runner = Runner(place, view, jobs, retry, engine=engine or {})
-            report = drive(runner, lambda so_far: write_report(so_far, place))
-            write_report(report, place)
-    except StudyInterrupted as stop:
-        complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
-        raise typer.Exit(130) from None
-    with reading(voice) as told:
-        freeze([folder], folder / "report.html", told)
-    _print(report, folder, voice)
-    if report.failures:
-        complain(
-            f"{len(report.failures)} of {len(report.grid.places)} runs failed; reasons are in {folder / 'table.md'}"
-        )
-        raise typer.Exit(EXIT_FAILED_CELLS)
+def study_verb(verb: Callable[..., None]) -> Callable[..., None]:
+    """`verb(study, own options...)` as a command that has the common options too."""
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    context, recipe, *rest = inspect.signature(_common, eval_str=True).parameters.values()
+    names = {parameter.name for parameter in own}
+
+    def command(**given: Any) -> None:
+        study = _common(**{name: value for name, value in given.items() if name not in names})
+        verb(study, **{name: value for name, value in given.items() if name in names})
+
+    parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in (context, recipe, *own, *rest)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    return command
 
 
 @contextmanager

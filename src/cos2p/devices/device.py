@@ -3,9 +3,9 @@
 The presets are estimates from public figures, good for comparing fleets; `cos2p profile` measures a real device.
 
 FLOP/s. Those of the Jetson boards are their GPU's, those of a Raspberry Pi and of the laptop their processor's; the
-`source` says which. A real fleet trains on the processor today, where a Jetson is far slower than its preset: to
-simulate that, give `flops` as `cos2p profile` measures it on the board. Peak single precision (one fused multiply-add =
-2 FLOP per lane and cycle) times a utilisation of 30 %.
+`source` says which. A real fleet trains on the processor unless told otherwise, where a Jetson is far slower than its
+preset: to simulate that, give `flops` as `cos2p profile` measures it on the board. Peak single precision (one fused
+multiply-add = 2 FLOP per lane and cycle) times a utilisation of 30 %.
 Published utilisations of transformer training are 21 % (GPT-3), 30 % (MT-NLG), 33 % (Gopher) and 46 % (PaLM) of
 peak (Chowdhery et al. 2022, PaLM, table 3), with far larger matrices than a small device ever sees.
 

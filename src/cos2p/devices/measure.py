@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from cos2p.accelerator import CPU, peak_bytes, place, place_all, resolve, synchronize
 from cos2p.costs.budget import prefix_batch
 from cos2p.costs.workload import Workload
 from cos2p.errors import Cos2pError, TrainingError
@@ -69,10 +70,12 @@ def measure(
     phase: Literal["mask", "weight"] = "weight",
     form: Form = "cut",
     threads: int = 0,
+    accelerator: str = "cpu",
 ) -> Measurement:
     """Run a task of `steps` steps in a child process. In the mask phase `spec` names the candidates.
 
-    `threads`: of torch in the child; 0 means as many as the workload says.
+    `threads`: of torch in the child; 0 means as many as the workload says. `accelerator`: on which it computes; on a
+    GPU the peak is that of its tensors.
     """
     request = {
         "config": config.to_dict(),
@@ -81,6 +84,7 @@ def measure(
         "steps": steps,
         "phase": phase,
         "form": form,
+        "accelerator": accelerator,
     }
     environment = os.environ | CHILD_ENV | {"OMP_NUM_THREADS": str(threads or workload.threads)}
     child = subprocess.run(
@@ -105,12 +109,13 @@ def main() -> None:
     config = ModelConfig.from_dict(request["config"])
     spec = SubmodelSpec.from_dict(request["spec"]).check(config)
     workload = Workload(**request["workload"])
-    _warm_up(config, workload)
-    task = _Task(config, spec, workload, request["phase"], request["form"])
+    device = resolve(request["accelerator"])
+    _warm_up(config, workload, device)
+    task = _Task(config, spec, workload, request["phase"], request["form"], device)
     print(json.dumps(asdict(task.run(request["steps"]))))
 
 
-def _warm_up(config: ModelConfig, workload: Workload) -> None:
+def _warm_up(config: ModelConfig, workload: Workload, device: torch.device) -> None:
     """One-time costs, so that they are in the idle state: thread pool, code of the kernels, and the buffers they keep.
 
     A step of a single wide block, a step of the smallest model of the family, and a product as large as that of logits.
@@ -118,7 +123,7 @@ def _warm_up(config: ModelConfig, workload: Workload) -> None:
     light = Workload(batch=2, recompute=workload.recompute, activation_bytes=workload.activation_bytes)
     wide, family = model("vit-base", depth=1), model(f"{config.family}-nano", task=config.task)
     for warming in (wide, family):
-        _Task(warming, SubmodelSpec.full(warming), light, "weight", "cut").run(1)
+        _Task(warming, SubmodelSpec.full(warming), light, "weight", "cut", device).run(1)
     features, table = torch.ones(512, 1024, requires_grad=True), torch.ones(8192, 1024, requires_grad=True)
     (features @ table.T).sum().backward()
 
@@ -126,19 +131,24 @@ def _warm_up(config: ModelConfig, workload: Workload) -> None:
 class _Peak:
     """Highest resident memory of each phase over the state at the beginning, by the kernel's own counter."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        self.idle = _status("VmRSS")
+        self.device = device
+        self.idle = torch.cuda.memory_allocated(device) if device.type == "cuda" else _status("VmRSS")
         self.phases: dict[str, int] = {}
         self._restart()
 
     def record(self, phase: str) -> None:
-        self.phases[phase] = _status("VmHWM") - self.idle
+        most = peak_bytes(self.device) if self.device.type == "cuda" else _status("VmHWM")
+        self.phases[phase] = most - self.idle
         self._restart()
 
     def _restart(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def _status(field: str) -> int:
@@ -155,18 +165,27 @@ _Batches = Iterator[tuple[Tensor, Tensor | None, Tensor]]
 class _Task:
     """A device's task on random weights and data."""
 
-    def __init__(self, config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: str, form: str) -> None:
-        self.config, self.workload, self.phase, self.form = config, workload, phase, form
+    def __init__(
+        self,
+        config: ModelConfig,
+        spec: SubmodelSpec,
+        workload: Workload,
+        phase: str,
+        form: str,
+        device: torch.device = CPU,
+    ) -> None:
+        self.config, self.workload, self.phase, self.form, self.device = config, workload, phase, form, device
         self.cut = spec
         self.spec = SubmodelSpec.full(config) if form == "zeros" else spec
         self.tokens = workload.length(config)
         self.rng = torch_rng(0, "measure")
 
     def run(self, steps: int) -> Measurement:
-        peak = _Peak()
+        peak = _Peak(self.device)
         held = self._load()
         started = time.perf_counter()
         cache = self._features(self.workload.shard) if self.workload.caches(self.spec.has_prefix) else None
+        synchronize(self.device)
         prefix_seconds = time.perf_counter() - started
         peak.record("prefix")
         step = self._mask_step(held) if self.phase == "mask" else self._weight_step(held)
@@ -174,6 +193,7 @@ class _Task:
         for _ in range(steps):
             wall_start, cpu_start = time.perf_counter(), time.process_time()
             step(self._micro_batches(cache))
+            synchronize(self.device)
             wall.append(time.perf_counter() - wall_start)
             cpu.append(time.process_time() - cpu_start)
         peak.record(self.phase)
@@ -218,7 +238,7 @@ class _Task:
         model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale, hold_prefix=hold)
         if self.phase == "weight":
             self._lighten(model)
-        return model.load(weights).train(self.phase == "weight")
+        return model.load(place_all(weights, self.device)).train(self.phase == "weight")
 
     def _lighten(self, model: ElasticTransformer) -> None:
         window = [model.blocks[str(i)] for i in range(self.spec.frozen, self.spec.top)]
@@ -246,7 +266,7 @@ class _Task:
         precision: Precision = "float32" if self.workload.feature_bytes == 4 else "float16"
         store: Store = "disk" if self.workload.features == "disk" else "memory"
         batch = prefix_batch(self.config, self.spec, self.workload)
-        prefix = _RandomPrefix(self._streamed_part)
+        prefix = _RandomPrefix(self._streamed_part, self.device)
         return prefix_features(self.config, self.spec, prefix, self._rows, samples, batch, store, precision)
 
     def _rows(self, rows: slice) -> Tensor:
@@ -260,7 +280,8 @@ class _Task:
                 features = cache[rows % self.workload.shard]
             elif self.spec.has_prefix and self.workload.prefix == "streamed":
                 features = self._features(len(rows)).values
-            yield self._inputs(len(rows)), features, self._labels(len(rows))
+            inputs, labels = self._inputs(len(rows)), self._labels(len(rows))
+            yield place(inputs, self.device), features, place(labels, self.device)
 
     def _weight_step(self, held: ElasticTransformer) -> Callable[[_Batches], None]:
         trainable: list[Tensor] = [p for p in held.parameters() if p.requires_grad]
@@ -288,7 +309,7 @@ class _Task:
     def _mask_step(self, held: ElasticTransformer) -> Callable[[_Batches], None]:
         held.requires_grad_(False)
         gates = {
-            i: (torch.ones(len(keep.heads), requires_grad=True), torch.ones(len(keep.units), requires_grad=True))
+            i: (self._gate(len(keep.heads)), self._gate(len(keep.units)))
             for i, keep in enumerate(self.spec.window, self.spec.frozen)
         }
         optimizer = self._optimizer([gate for pair in gates.values() for gate in pair])
@@ -300,6 +321,9 @@ class _Task:
             optimizer.step()
 
         return step
+
+    def _gate(self, segments: int) -> Tensor:
+        return torch.ones(segments, device=self.device, requires_grad=True)
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         name, _, momentum = self.workload.optimizer.partition("+")
@@ -322,8 +346,8 @@ class _Task:
 class _RandomPrefix(PrefixFile):
     """A prefix file whose parts are made up when they are asked for."""
 
-    def __init__(self, part: Callable[[str], Weights]) -> None:
-        super().__init__({})
+    def __init__(self, part: Callable[[str], Weights], device: torch.device) -> None:
+        super().__init__({}, device=device)
         self._make = part
 
     def encoded(self, start: str) -> Weights:

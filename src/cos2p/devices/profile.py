@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,9 @@ from typing import Any
 
 import psutil
 import tomli_w
+import torch
 
+from cos2p.accelerator import CPU, free_bytes, overhead, resolve
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import shape_peak
@@ -27,6 +28,7 @@ from cos2p.devices.measure import Measurement, measure
 from cos2p.devices.rates import LADDER
 from cos2p.errors import BudgetError, ConfigError, TrainingError
 from cos2p.models.config import ModelConfig
+from cos2p.older_python import tomllib
 from cos2p.submodel.rates import cut
 from cos2p.units import format_bytes
 
@@ -72,6 +74,8 @@ class Profile:
     """The rate to give this device: the largest of the ladder that fits memory and time; 0 if none does."""
     flops: float
     """FLOP/s in training, at the measured rate nearest to `rate`."""
+    accelerator: str = "cpu"
+    """What it was measured on."""
 
     def task_seconds(self, rate: float) -> float:
         """Time of a task: one pass of the shard through the prefix, then the steps of all epochs."""
@@ -92,24 +96,28 @@ def profile(
     epochs: int = 5,
     rates: Sequence[float] = RATES,
     threads: int = 0,
+    accelerator: str = "cpu",
     tell: Callable[[float, Sample | str], None] = lambda rate, outcome: None,
     measuring: Callable[..., Measurement] = measure,
 ) -> Profile:
     """Measure submodels of the rates given. `tell` hears of each one: its sample, or why there is none.
 
-    `memory` 0 means four fifths of what this machine has free now.
+    `memory` 0 means four fifths of what this machine, or the accelerator, has free now. What a rate may take of it is
+    less on a GPU, by what is not tensors.
     """
-    memory = memory or free_memory()
+    device = resolve(accelerator)
+    memory = memory or free_memory(device)
     workload = Workload(batch=batch)
     found: list[Sample] = []
     for rate in sorted(rates):
         shape = Shape.at(config, rate)
         predicted = shape_peak(config, shape, workload).total
-        if predicted > free_memory() or predicted > 2 * memory:
+        predicted += overhead(device)
+        if predicted > free_memory(device) or predicted > 2 * memory:
             tell(rate, f"needs {format_bytes(predicted)}, not tried")
             continue
         try:
-            sample = _measure(config, rate, shape, workload, predicted, threads, measuring)
+            sample = _measure(config, rate, shape, workload, predicted, threads, str(device), measuring)
         except TrainingError as error:
             tell(rate, str(error))
             break
@@ -120,7 +128,7 @@ def profile(
             f"not even {min(rates):g} of {name} trains in {format_bytes(memory)} with a batch of {batch}; "
             "give more memory or a smaller batch"
         )
-    profiled = Profile(name, memory, batch, samples, epochs, target_seconds, tuple(found), 0.0, 0.0)
+    profiled = Profile(name, memory, batch, samples, epochs, target_seconds, tuple(found), 0.0, 0.0, str(device))
     rate = recommended_rate(profiled)
     nearest = min(found, key=lambda sample: abs(sample.rate - rate))
     return replace(profiled, rate=rate, flops=nearest.flops_per_second)
@@ -133,10 +141,12 @@ def _measure(
     workload: Workload,
     predicted: int,
     threads: int,
+    accelerator: str,
     measuring: Callable[..., Measurement],
 ) -> Sample:
     start = config.depth - cut(config, rate).blocks
-    result = measuring(config, make_spec(config, rate, start), workload, steps=STEPS, threads=threads)
+    spec = make_spec(config, rate, start)
+    result = measuring(config, spec, workload, steps=STEPS, threads=threads, accelerator=accelerator)
     work = shape_flops(config, shape, workload, "weight")
     return Sample(rate, result.seconds, result.prefix_seconds, result.peak_bytes, predicted, work)
 
@@ -169,9 +179,10 @@ def _interpolate(measured: Iterable[Sample], rate: float, value: Callable[[Sampl
     return value(below) + share * (value(above) - value(below))
 
 
-def free_memory() -> int:
-    """Four fifths of what is free now: the rest is for everybody else."""
-    return int(0.8 * psutil.virtual_memory().available)
+def free_memory(device: torch.device = CPU) -> int:
+    """Four fifths of what is free now, of an accelerator's memory if it has its own: the rest is for everybody else."""
+    own = free_bytes(device)
+    return int(0.8 * (psutil.virtual_memory().available if own is None else own))
 
 
 # ---------------------------------------------------------------- device.toml
@@ -185,6 +196,7 @@ def write_device(profiled: Profile, path: str | Path, name: str = "") -> None:
         "rate": profiled.rate,
         "flops": round(profiled.flops),
         "memory": profiled.memory,
+        "accelerator": profiled.accelerator,
         "batch": profiled.batch,
         "samples": profiled.samples,
         "epochs": profiled.epochs,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from cos2p.accelerator import Accelerator
 from cos2p.devices.device import Device, device
 from cos2p.settings import Settings
 
@@ -38,6 +39,11 @@ class DeviceGroup(Settings):
     )
     batch: int = Field(default=32, ge=1, description="Samples per step on this kind of device.")
     share: float | None = Field(default=None, gt=0, description="Share of the data, relative; empty: the batch.")
+    accelerator: Accelerator = Field(
+        default="cpu",
+        description="What it trains with in a simulation: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
+        "there is one. A real device says so itself: `cos2p fleet join --accelerator`.",
+    )
     flops: float | None = Field(default=None, gt=0, description="Training FLOP/s (peak × utilisation).")
     memory: str | int | None = Field(default=None, description="Bytes for training: 600MB, 2GiB.")
     down: str | float | None = Field(default=None, description="Download, bytes per second or 100Mbit/s.")
@@ -78,7 +84,7 @@ class DeviceGroup(Settings):
 
     def changes(self) -> dict[str, Any]:
         """The figures that are given here and take the place of the preset's."""
-        own = {"preset", "count", "name", "rate", "batch", "share"}
+        own = {"preset", "count", "name", "rate", "batch", "share", "accelerator"}
         own |= {"spread", "trace", "online", "online_spread", "sessions", "sessions_period"}
         return {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
 

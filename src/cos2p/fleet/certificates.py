@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cos2p.errors import ConfigError
@@ -31,7 +31,7 @@ def kit_validity(kit: Kit) -> tuple[datetime, datetime]:
 def check_clock(kit: Kit, now: datetime | None = None) -> str:
     """A warning if the certificate ends soon, else nothing. ConfigError if it does not hold now, by this clock: TLS
     would fail on both sides without saying why."""
-    now = now or datetime.now(UTC)
+    now = now or datetime.now(timezone.utc)
     first, last = kit_validity(kit)
     if not first <= now <= last:
         raise ConfigError(

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.traffic import header_bytes
 from cos2p.fleet.wire import CHUNK_BYTES
+from cos2p.older_python import sha256_of
 
 
 def digest_of(data: bytes | memoryview) -> str:
@@ -24,7 +25,7 @@ def digest_of(data: bytes | memoryview) -> str:
 
 def digest_of_file(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(file)
 
 
 @dataclass(frozen=True)

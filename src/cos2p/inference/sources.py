@@ -98,6 +98,8 @@ def _others(run: Path) -> str:
 def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tokenizer: str = "") -> Trained:
     recipe = Recipe.parse(own.facts["recipe"], where)
     config, weights = own.full()
+    # On a device there is nothing of the run but this file.
+    known = {"classes": own.facts["classes"], "title": method_class(recipe.method["name"]).title, "devices": {}}
     return Trained(
         where=where,
         config=config,
@@ -106,7 +108,7 @@ def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tok
         classes=tuple(own.facts["classes"]),
         data=prepared(recipe.data, config, tokenizer or _tokenizer(recipe, None)),
         recipe=recipe,
-        result=result or {},
+        result={**known, **(result or {})},
         device=str(own.facts["device"]),
     )
 

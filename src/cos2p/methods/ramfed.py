@@ -17,11 +17,12 @@ for all width-only methods (a trial: 46 → 55 points).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import Self
 
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.weights import even_weight

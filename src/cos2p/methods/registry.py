@@ -12,6 +12,9 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+import torch
+
+from cos2p.accelerator import CPU
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Method, RunContext
@@ -114,7 +117,12 @@ def make_trainer(config: ModelConfig, order: Order) -> Trainer:
 
 
 def run_task(
-    config: ModelConfig, task: Task, shard: Shard, remembered: Remembered, shelf: Shelf | None = None
+    config: ModelConfig,
+    task: Task,
+    shard: Shard,
+    remembered: Remembered,
+    shelf: Shelf | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Update, Remembered]:
     """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
-    return make_trainer(config, task.order).run(task, shard, remembered, shelf)
+    return make_trainer(config, task.order).run(task, shard, remembered, shelf, device)

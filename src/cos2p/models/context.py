@@ -33,7 +33,7 @@ def make_context(config: ModelConfig, inputs: Tensor) -> Context:
         return Context()
     real_BT = inputs != config.pad_token
     mask = real_BT[:, None, None, :] if config.family == "bert" else None
-    rotary = rotary_table(config, inputs.shape[1]) if config.family == "llama" else None
+    rotary = rotary_table(config, inputs.shape[1], inputs.device) if config.family == "llama" else None
     if config.task == "language-modeling":
         return Context(mask, rotary)
     if config.pooling == "mean":
@@ -45,11 +45,11 @@ def make_context(config: ModelConfig, inputs: Tensor) -> Context:
     return Context(mask, rotary)
 
 
-def rotary_table(config: ModelConfig, tokens: int) -> tuple[Tensor, Tensor]:
+def rotary_table(config: ModelConfig, tokens: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Cosines and sines (T, H)."""
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     frequency_H = _scaled(config, 1.0 / config.rope_theta**half)
-    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32), frequency_H)
+    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32, device=device), frequency_H)
     angle_TH = torch.cat((angle_TH, angle_TH), -1)
     return angle_TH.cos(), angle_TH.sin()
 

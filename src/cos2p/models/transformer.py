@@ -27,6 +27,9 @@ from cos2p.models.layout import Weights, exit_key
 from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 
+_SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
+"""Older ones have no attention in which several queries share a key."""
+
 Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
 """Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""
 
@@ -115,10 +118,7 @@ class Block(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if context.rotary is not None:
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
-        y_BNTH = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=context.mask, is_causal=self.config.family == "llama",
-            enable_gqa=self.config.queries_per_group > 1,
-        )  # fmt: skip
+        y_BNTH = _attend(q, k, v, context.mask, self.config.family == "llama", self.config.queries_per_group)
         if gate is not None:
             gate_N = gate.repeat_interleave(self.config.queries_per_group, dim=-1)  # of all samples, or (B, N)
             y_BNTH = y_BNTH * gate_N.view(-1, y_BNTH.shape[1], 1, 1)
@@ -166,6 +166,16 @@ class Rest(Block):
         if config.qk_norm:  # one norm for all heads: used here, owned there
             del self.q_norm, self.k_norm
             self.__dict__ |= {"q_norm": trained.q_norm, "k_norm": trained.k_norm}
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, queries_per_group: int) -> Tensor:
+    """(B, N, T, H); keys and values have a head for every group of queries."""
+    if queries_per_group == 1:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    if _SHARES_KEYS:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+    k, v = (x.repeat_interleave(queries_per_group, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
 
 def _bias_only(layer: Linear, x_BTD: Tensor) -> Tensor:
@@ -251,7 +261,8 @@ class Exit(nn.Module):
                 if context.shares is None
                 else torch.bmm(context.shares.to(x_BTD.dtype), x_BTD).squeeze(1)
             )
-        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[torch.arange(x_BTD.shape[0]), context.last]
+        every = torch.arange(len(x_BTD), device=x_BTD.device)
+        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[every, context.last]
         return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
 
@@ -310,6 +321,7 @@ class ElasticTransformer(nn.Module):
             if not isinstance(given, nn.Parameter):
                 given = nn.Parameter(given, requires_grad=place.requires_grad)
             module._parameters[own] = given
+        self.rows_to(self.device)
         if self.holds_prefix and self.spec.has_prefix:
             assert self.embed is not None
             self.embed.requires_grad_(False)
@@ -320,6 +332,17 @@ class ElasticTransformer(nn.Module):
             elif block.rest is not None:
                 block.rest.requires_grad_(False)
         return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes: its inputs have to be there."""
+        return next(self.parameters()).device
+
+    def rows_to(self, device: torch.device) -> None:
+        """Which rows a cut table has is no parameter, and is needed beside it."""
+        self.rows = None if self.rows is None else self.rows.to(device)
+        if self.embed is not None and self.embed.rows is not None:
+            self.embed.rows = self.embed.rows.to(device)
 
     def weights(self) -> Weights:
         """The trainable tensors by name, detached, sharing memory."""

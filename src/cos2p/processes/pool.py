@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
+from cos2p.older_python import add_note
 from cos2p.processes.children import deaf_children, die_with_parent, how_it_ended
 
 T = TypeVar("T")
@@ -122,6 +123,6 @@ def _serve(channel: Connection, start: Callable[..., None], arguments: tuple[Any
         try:
             answer = True, work(*details)
         except Exception as error:
-            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+            add_note(error, f"in a worker process:\n{traceback.format_exc()}")
             answer = False, error
         channel.send(answer)

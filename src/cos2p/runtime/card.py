@@ -15,20 +15,22 @@ _TAGS = {"vit": "image-classification", "bert": "text-classification", "llama": 
 
 
 def model_card(recipe: Recipe, config: ModelConfig, result: Mapping[str, Any], exit: int, device: str = "") -> str:
-    """Markdown with the front matter that model hubs read. `device`: it is that device's own submodel."""
+    """Markdown with the front matter that model hubs read. `device`: it is that device's own submodel; of the run it
+    may know no more than method and classes."""
     causal = config.task == "language-modeling"
     tag = "text-generation" if causal else _TAGS[config.family]
     whose = f"the own submodel of the device `{device}`" if device else "the server's model"
+    fleet = f"{len(result['devices'])} devices" if result["devices"] else "devices"
     parts = [
         f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags:\n- cos2p\n- federated-learning\n---\n",
         f"# {recipe.name}\n",
         f"{recipe.description}\n" if recipe.description else "",
         f"A {config.family} model of {exit} of {config.depth} blocks and width {config.dim} "
         f"(the whole model: {parameter_count(config):,} parameters), trained by {result['title']} on "
-        f"{len(result['devices'])} devices whose data did not leave them. This is {whose}.\n",
+        f"{fleet} whose data did not leave them. This is {whose}.\n",
         _figures(result, exit, device, causal),
         f"## Data\n\n{_data(recipe.data, result)}\n",
-        f"## Fleet\n\n{_fleet(result)}\n",
+        f"## Fleet\n\n{_fleet(result)}\n" if result["devices"] else "",
         f"## Use\n\n{_use(tag, config)}\n",
         f"## Recipe\n\n```toml\n{recipe_toml(recipe)}```\n",
     ]
@@ -44,7 +46,7 @@ def _figures(result: Mapping[str, Any], exit: int, device: str, causal: bool) ->
     if not causal:
         rows += [("chance", result.get("chance")), ("always the most frequent class", result.get("majority"))]
     lines = [f"| {name} | {100 * value:.1f} % |" for name, value in rows if value is not None]
-    return "\n".join(["## Figures\n", "| | |", "|---|---|", *lines, ""])
+    return "\n".join(["## Figures\n", "| | |", "|---|---|", *lines, ""]) if lines else ""
 
 
 def _data(data: DataConfig, result: Mapping[str, Any]) -> str:

@@ -24,7 +24,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, assert_never
+from typing import Any
+
+from typing_extensions import assert_never
 
 from cos2p.aggregation.rules import Rules
 from cos2p.runtime.census import BUSY, HOPEFUL, NEW, PRESENT, READY, WAITED, Census, ClientRecord

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cos2p.accelerator import resolve
 from cos2p.data import Bundle
 from cos2p.data.examples import Examples
 from cos2p.methods import method_class
@@ -22,6 +23,7 @@ def score_model(
     exits = tuple(range(1, config.depth + 1))
     limit = recipe.schedule.evaluate_samples
     model = method_class(recipe.method["name"]).evaluation_model(config, weights, exits)
+    model.to(resolve(recipe.run.accelerator))
     scores: dict[str, Any] = {}
     for name, examples in (("validation", bundle.validation), ("test", bundle.test)):
         part = examples if everything or name == "validation" else _first(examples, limit)

@@ -136,9 +136,21 @@ def _guard(context: RunContext) -> Guard:
 
 
 class Server:
-    def __init__(self, context: RunContext, method: Method, weights: Weights, draw: Draw | None = None) -> None:
-        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
-        self.context, self.method = context, method
+    def __init__(
+        self,
+        context: RunContext,
+        method: Method,
+        weights: Weights,
+        draw: Draw | None = None,
+        *,
+        bench_unfit: bool = False,
+    ) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
+
+        `bench_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
+        error, because devices of a simulation are what the recipe says.
+        """
+        self.context, self.method, self._bench_unfit = context, method, bench_unfit
         self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
         self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
@@ -362,9 +374,18 @@ class Server:
 
     def _give(self, action: Dispatch) -> list[Effect]:
         """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
-        if self.coordinator.is_benched(action.client):
-            return self._carry_out(self.coordinator.handle(ClientLeft(action.client)))
-        return [Send(self.order(action))] if self._affords(action.client) else self._let_go(action.client)
+        client = action.client
+        if self.coordinator.is_benched(client):
+            return self._carry_out(self.coordinator.handle(ClientLeft(client)))
+        if not self._affords(client):
+            return self._let_go(client)
+        try:
+            return [Send(self.order(action))]
+        except BudgetError as error:  # it follows from what the client says of itself
+            if not self._bench_unfit:
+                raise
+            benched = self._carry_out(self.coordinator.bar(client, str(error)))
+            return benched + self._carry_out(self.coordinator.handle(ClientLeft(client)))
 
     def _affords(self, client: str) -> bool:
         return self.privacy is None or self.privacy.account.allows(client)

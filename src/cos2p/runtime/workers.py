@@ -17,11 +17,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import spoil
 from cos2p.errors import ConfigError, RunError, TrainingError
-from cos2p.messages import Task, load_tensors
-from cos2p.methods import make_trainer
+from cos2p.messages import Task, Update, load_tensors
+from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import UNGUARDED, how_it_ended
@@ -31,10 +32,12 @@ from cos2p.processes.ray_pool import RayPool
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.scoring import score_model
-from cos2p.runtime.world import World, build_world
+from cos2p.runtime.world import Place, World, build_world
 from cos2p.seeding import torch_rng
 from cos2p.training.masks import Remembered
+from cos2p.training.shard import Shard
 from cos2p.training.shelf import Lacking, Shelf
+from cos2p.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     trainer = make_trainer(_world.config, task.order)
     try:
         shard = _world.shards[task.order.client]
-        update, remembered = trainer.run(task, shard, unpack_memory(memory), _shelf)
+        update, remembered = _run(trainer, task, shard, unpack_memory(memory), _world.places[task.order.client])
         update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
         return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
@@ -128,6 +131,18 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
         update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
     return TaskOutcome(update.to_bytes(), pack_memory(remembered), own_model=kept)
+
+
+def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: Place) -> tuple[Update, Remembered]:
+    """On the device's accelerator, of which it gets as much as it has."""
+    try:
+        with capped(place.device, place.memory):
+            return trainer.run(task, shard, memory, _shelf, place.device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        peak, cap = format_bytes(peak_bytes(place.device)), format_bytes(place.memory)
+        raise TrainingError(f"out of memory on {place.device}: the cap is {cap} and {peak} were in use") from None
 
 
 def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from cos2p.accelerator import for_tensors, resolve
 from cos2p.aggregation.privacy.guard import with_multiplier
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
@@ -27,6 +29,15 @@ from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
 
 
+@dataclass(frozen=True)
+class Place:
+    """What a simulated device computes with."""
+
+    device: torch.device
+    memory: int
+    """Bytes that it may take there."""
+
+
 @dataclass(frozen=True, eq=False)
 class World:
     recipe: Recipe
@@ -34,6 +45,7 @@ class World:
     config: ModelConfig
     context: RunContext
     shards: dict[str, Shard]
+    places: dict[str, Place]
 
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
@@ -50,7 +62,13 @@ def build_world(recipe: Recipe) -> World:
     config = model_config(recipe, bundle)
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
-    members = {device.name: _member(recipe, config, device, group, shards[device.name]) for device, group in devices}
+    places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
+    for kind in {place.device for place in places.values()}:
+        recipe.training.savings.check_on(kind)
+    members = {
+        device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
+        for device, group in devices
+    }
     context = RunContext(
         config,
         members,
@@ -61,9 +79,14 @@ def build_world(recipe: Recipe) -> World:
         private_settings(recipe),
         recipe.robust,
     )
-    world = World(recipe, bundle, config, context, shards)
+    world = World(recipe, bundle, config, context, shards, places)
     _ = world.liars  # names that the fleet does not have are told before anything runs
     return world
+
+
+def _with_room(device: Device, place: Place) -> Device:
+    """As its tasks are cut: without the bytes that its accelerator takes beside the tensors."""
+    return device.model_copy(update={"memory": for_tensors(place.memory, place.device)})
 
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
+from cos2p.older_python import tomllib
 from cos2p.studies.cell_outcome import CellOutcome
 from cos2p.studies.folder import finite
 from cos2p.studies.grid import Grid, Row

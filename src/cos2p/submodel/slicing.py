@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.errors import SpecError
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
@@ -198,5 +199,6 @@ def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpe
             narrowed[name] = tensor
         else:
             block = int(name.split(".")[1])
-            narrowed[name] = tensor.index_select(cut[0], segment_index(config, cut[1], places[block - wide.frozen]))
+            kept = segment_index(config, cut[1], places[block - wide.frozen])
+            narrowed[name] = tensor.index_select(cut[0], place(kept, tensor.device))
     return narrowed

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, cast
+
+from typing_extensions import Self
 
 Scores = Annotated[dict[str, dict[str, float]], "by exit (its depth): `top1`, `top5`, `f1`, between 0 and 1"]
 Client = Annotated[str, "name of the device"]

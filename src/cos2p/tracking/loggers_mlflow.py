@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import MissingExtra, RunError
+from cos2p.older_python import tomllib
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.files import write_atomic
 from cos2p.tracking.loggers import Point

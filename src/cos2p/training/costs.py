@@ -79,7 +79,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         rescale=settings.rescale,
         step_in_backward=settings.savings.step_in_backward,
         recompute=settings.savings.recompute != "no",
-        activation_bytes=2 if settings.savings.bf16 else 4,
+        activation_bytes=2 if settings.savings.bf16 or settings.savings.fp16 else 4,
     )
 
 

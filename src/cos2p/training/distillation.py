@@ -14,14 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+IGNORED = -100
+"""The label of a token that counts for nothing, torch's own."""
+
 Direction = Literal["student-teacher", "teacher-student"]
 
 
-def flatten(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, C) and (B,) stay; language modelling's (B, T, V) and (B, T) become one row for each real token."""
+def flatten(logits: Tensor, labels: Tensor, keep_shape: bool = False) -> tuple[Tensor, Tensor]:
+    """(B, C) and (B,) stay; language modelling's (B, T, V) and (B, T) become one row for each real token.
+
+    With `keep_shape` for each token, real or not: how many are real is the labels' to say, and to ask a GPU for that
+    is to wait for it.
+    """
     if logits.ndim == 2:
         return logits, labels
     logits, labels = logits.flatten(0, 1), labels.flatten()
+    if keep_shape:
+        return logits, labels
     real = labels != -100
     return logits[real], labels[real]
 
@@ -31,12 +40,23 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels) if len(labels) else logits.sum()
 
 
-def divergence(student: Tensor, teacher: Tensor, temperature: float, direction: Direction) -> Tensor:
-    """t² · KL at temperature t, the mean over rows. `student-teacher` is the paper's printed KL(student‖teacher)."""
+def counted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same where rows of the label −100 are still there: they count for nothing."""
+    return F.cross_entropy(logits, labels, reduction="sum") / (labels != IGNORED).sum().clamp_min(1)
+
+
+def divergence(
+    student: Tensor, teacher: Tensor, temperature: float, direction: Direction, real: Tensor | None = None
+) -> Tensor:
+    """t² · KL at temperature t, the mean over rows, or over those that are `real`. `student-teacher` is the paper's
+    printed KL(student‖teacher)."""
     log_s = F.log_softmax(student / temperature, -1)
     log_t = F.log_softmax(teacher.detach() / temperature, -1)
     first, second = (log_s, log_t) if direction == "student-teacher" else (log_t, log_s)
-    return (first.exp() * (first - second)).sum() * (temperature**2 / max(1, len(student)))
+    each = first.exp() * (first - second)
+    if real is not None:
+        return (each.sum(-1) * real).sum() * temperature**2 / real.sum().clamp_min(1)
+    return each.sum() * (temperature**2 / max(1, len(student)))
 
 
 def exits_loss(
@@ -47,12 +67,14 @@ def exits_loss(
     direction: Direction = "student-teacher",
 ) -> Tensor:
     """The paper's L_weight over all exits, shallowest first. One exit alone gives (1 − λ2)·CE, as the paper does."""
-    flat = [flatten(output, labels) for output in outputs]
+    whole = labels.device.type != "cpu" and outputs[-1].ndim == 3
+    flat = [flatten(output, labels, keep_shape=whole) for output in outputs]
     total = torch.zeros(())
     for logits, target in flat:
-        total = total + (1 - lambda2) * cross_entropy(logits, target)
+        total = total + (1 - lambda2) * (counted_cross_entropy if whole else cross_entropy)(logits, target)
     if lambda2 > 0:
-        teacher = flat[-1][0]
+        teacher, targets = flat[-1]
+        real = targets != IGNORED if whole else None
         for logits, _ in flat[:-1]:
-            total = total + lambda2 * divergence(logits, teacher, temperature, direction)
+            total = total + lambda2 * divergence(logits, teacher, temperature, direction, real)
     return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.likelihood import LikelihoodCounter, right_answers
@@ -60,7 +61,7 @@ def evaluate(
         batch = max(1, min(batch, _LOGITS // (model.config.max_tokens * model.outputs)))
     counters = [_Scores(model.outputs, language, examples.answers) for _ in model.spec.exits]
     for rows in examples.batches(batch):
-        inputs, labels = examples.batch(rows, normalize)
+        inputs, labels = (place(tensor, model.device) for tensor in examples.batch(rows, normalize))
         outputs = model(inputs, None if features is None else features[rows])
         for counter, output in zip(counters, outputs, strict=True):
             counter.add(output, model.targets(labels))

@@ -11,7 +11,7 @@ The penalty only leans towards the budget; the top-k selection at the end keeps 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.data.examples import IGNORE
 from cos2p.errors import TrainingError
 from cos2p.models.config import ModelConfig
@@ -27,6 +28,7 @@ from cos2p.models.transformer import ElasticTransformer, Gates
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.submodel.rates import segment_costs
 from cos2p.training.distillation import flatten
+from cos2p.training.losses import Losses, zero
 
 Remembered = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
@@ -82,7 +84,7 @@ def sampled(importance: Tensor, candidates: tuple[int, ...], count: int, rng: to
     """
     if count >= len(candidates):
         return candidates
-    hits = torch.bernoulli(importance[list(candidates)].sigmoid(), generator=rng).tolist()
+    hits = torch.bernoulli(importance[list(candidates)].cpu().sigmoid(), generator=rng).tolist()
     drawn = tuple(c for c, hit in zip(candidates, hits, strict=True) if hit)
     others = tuple(c for c, hit in zip(candidates, hits, strict=True) if not hit)
     if len(drawn) >= count:
@@ -115,7 +117,8 @@ def choose(
 def sample(importance: Tensor, rng: torch.Generator) -> Tensor:
     """A straight-through Bernoulli draw: 0 or 1 forward, σ'(I) backward."""
     probability = importance.sigmoid()
-    drawn = torch.bernoulli(probability.detach(), generator=rng)
+    uniform = place(torch.rand(importance.shape, generator=rng), importance.device)  # as torch.bernoulli draws
+    drawn = (uniform < probability.detach()).to(probability.dtype)
     return drawn + (probability - probability.detach())  # exactly 0 is added
 
 
@@ -145,7 +148,8 @@ class MaskTrainer:
             for kind, candidates, count in (("heads", keep.heads, quota.heads), ("units", keep.units, quota.units)):
                 if getattr(trained, kind) and len(candidates) > count:
                     name = f"{kind}.{block}"
-                    self.parameters[name] = memory[name][list(candidates)].clone().requires_grad_()
+                    chosen = place(memory[name][list(candidates)].clone(), model.device)
+                    self.parameters[name] = chosen.requires_grad_()
                     self._costs[name], self.kept[name] = costs[kind], count
                     kept += costs[kind] * count
                     held += costs[kind] * len(candidates)
@@ -176,35 +180,40 @@ class MaskTrainer:
             return 0.0
         stepper = make_optimizer(optimizer, list(self.parameters.values()), lr)
         self.model.eval()
-        losses = []
+        log = Losses(self.model.device, f"lower masks.lr (now {lr})", of="the mask phase")
+        sound = torch.ones((), dtype=torch.bool, device=self.model.device)
         for micro in batches:
             stepper.zero_grad()
-            losses.append(self.accumulate(micro))
-            if not math.isfinite(losses[-1]):
-                raise TrainingError(f"the loss of the mask phase became {losses[-1]}; lower masks.lr (now {lr})")
-            if not all(i.grad is None or bool(torch.isfinite(i.grad).all()) for i in self.parameters.values()):
-                raise TrainingError("a gradient of the mask phase is not finite; the model that came has diverged")
+            loss = self.accumulate(micro)
+            log.add(loss, loss)
+            for importance in self.parameters.values():
+                if importance.grad is not None:
+                    sound &= torch.isfinite(importance.grad).all()
             stepper.step()
+        losses = log.values()
+        if not bool(sound):
+            raise TrainingError("a gradient of the mask phase is not finite; the model that came has diverged")
         self.remember()
         return sum(losses) / max(1, len(losses))
 
-    def accumulate(self, micro: list[MicroBatch]) -> float:
+    def accumulate(self, micro: list[MicroBatch]) -> Tensor:
         """Add the gradient of one batch, under one draw of the masks, to the importances'; returns its loss.
 
         A micro-batch leaves nothing behind but the gradient of the gates, so no two of their graphs are ever held.
         """
         drawn = self.draw()
         gates = {name: mask.detach().requires_grad_() for name, mask in drawn.items()}
-        targets = max(1, sum(_targets(labels) for _, _, labels in micro))
-        total = 0.0
+        targets = _targets([labels for _, _, labels in micro])
+        total, whole = zero(self.model.device), self.model.device.type != "cpu"
         for inputs, features, labels in micro:
             output = self.model(inputs, features, self.by_block(gates))[-1]
-            loss = F.cross_entropy(*flatten(output, self.model.targets(labels)), reduction="sum") / targets
+            flat = flatten(output, self.model.targets(labels), keep_shape=whole)
+            loss = F.cross_entropy(*flat, reduction="sum") / targets
             loss.backward()
-            total += loss.item()
+            total = total + loss.detach()
         penalty = self.penalty()
         torch.autograd.backward([penalty, *drawn.values()], [None, *(gate.grad for gate in gates.values())])
-        return total + penalty.item()
+        return total + penalty.detach()
 
     def remember(self) -> None:
         """Write the trained importances back to what the device keeps."""
@@ -214,7 +223,7 @@ class MaskTrainer:
             keep = spec.keep(int(block))
             candidates = keep.heads if kind == "heads" else keep.units
             updated = self.memory[name].clone()
-            updated[list(candidates)] = importance.detach()
+            updated[list(candidates)] = place(importance.detach(), updated.device)
             self.memory[name] = updated
 
 
@@ -225,6 +234,9 @@ def random_keep(config: ModelConfig, quota: BlockSize, rng: torch.Generator) -> 
     return BlockKeep.of(heads.tolist(), units.tolist())
 
 
-def _targets(labels: Tensor) -> int:
-    """How many predictions count; mixed labels are shares of classes, a row for each."""
-    return len(labels) if labels.is_floating_point() else int((labels != IGNORE).sum())
+def _targets(labels: Sequence[Tensor]) -> Tensor | int:
+    """How many predictions count, at least 1. Classes, or the shares of a mixture of them, have one for each sample; of
+    next tokens some are to be left out, and a GPU keeps the number to itself."""
+    if labels[0].is_floating_point() or labels[0].ndim == 1:
+        return max(1, sum(map(len, labels)))
+    return torch.stack([(some != IGNORE).sum() for some in labels]).sum().clamp_min(1)

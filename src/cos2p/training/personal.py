@@ -117,7 +117,7 @@ def write_personal(
     with file.open("wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
         for _, tensor in _tensors(trained, frozen):
-            out.write(tensor.contiguous().numpy().tobytes())
+            out.write(tensor.cpu().contiguous().numpy().tobytes())
     return True
 
 

@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import CPU, place, place_all
 from cos2p.data.ragged import places, widest
 from cos2p.errors import TrainingError
 from cos2p.messages import Piece, Precision
@@ -88,13 +89,18 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
 class PrefixFile:
     """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded.
 
-    `held`: parts that did not come with the task, by their names on the shelf.
+    `held`: parts that did not come with the task, by their names on the shelf. `device`: where parts are wanted; they
+    travel there encoded.
     """
 
     def __init__(
-        self, encoded: Mapping[str, Tensor], held: Mapping[str, str] | None = None, shelf: Shelf | None = None
+        self,
+        encoded: Mapping[str, Tensor],
+        held: Mapping[str, str] | None = None,
+        shelf: Shelf | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self._encoded, self._held, self._shelf = encoded, held or {}, shelf
+        self._encoded, self._held, self._shelf, self.device = encoded, held or {}, shelf, device
 
     def encoded(self, start: str) -> Weights:
         """The tensors of a part as they came, by their full names."""
@@ -103,7 +109,8 @@ class PrefixFile:
         return part_of(self._encoded, start)
 
     def part(self, start: str) -> Weights:
-        return {name.removeprefix(start): tensor for name, tensor in decode(self.encoded(start)).items()}
+        decoded = decode(place_all(self.encoded(start), self.device))
+        return {name.removeprefix(start): tensor for name, tensor in decoded.items()}
 
     def parts(self) -> Iterator[Weights]:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
@@ -119,40 +126,56 @@ def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:
 
 
 class Features:
-    """The features of a shard behind the frozen prefix, in memory or in an unnamed file on disk."""
+    """The features of a shard behind the frozen prefix: in the memory of the device that computes, or in an unnamed
+    file on disk. What is asked for comes on the device."""
 
-    def __init__(self, samples: int, tokens: int, dim: int, store: Store, precision: Precision = "float32") -> None:
+    def __init__(
+        self,
+        samples: int,
+        tokens: int,
+        dim: int,
+        store: Store,
+        precision: Precision = "float32",
+        device: torch.device = CPU,
+    ) -> None:
         dtype = torch.float16 if precision == "float16" else torch.float32
         shape = (samples, tokens, dim)
+        self.device = device
         if store == "memory":
-            self.values = torch.empty(shape, dtype=dtype)
+            self.values = torch.empty(shape, dtype=dtype, device=device)
         else:
             self.values = _mapped(samples * tokens * dim, dtype).view(shape)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        return self.values[rows].float()
+        return place(self.values[self._here(rows)], self.device).float()
 
     def __setitem__(self, rows: slice, features: Tensor) -> None:
-        self.values[rows] = features.to(self.values.dtype)
+        self.values[rows] = features.to(self.values.device, self.values.dtype)
+
+    def _here(self, rows: Tensor | slice) -> Tensor | slice:
+        return rows if isinstance(rows, slice) else place(rows, self.values.device)
 
 
 class TextFeatures(Features):
     """The same for texts of unequal widths (see `Examples.widths`), one behind the other. A batch is as wide as its
     widest text; what lies beyond a narrower one is zero, which nobody attends to."""
 
-    def __init__(self, widths: Tensor, dim: int, store: Store, precision: Precision = "float32") -> None:
-        super().__init__(1, int(widths.sum()), dim, store, precision)
+    def __init__(
+        self, widths: Tensor, dim: int, store: Store, precision: Precision = "float32", device: torch.device = CPU
+    ) -> None:
+        super().__init__(1, int(widths.sum()), dim, store, precision, device)
         self._flat, self._widths, self._starts = self.values[0], widths, widths.cumsum(0) - widths
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        at_nT, inside_nT = self._places(rows)
-        features = torch.zeros((*at_nT.shape, self._flat.shape[1]))
-        features[inside_nT] = self._flat[at_nT[inside_nT]].float()
-        return features
+        shape, at, inside = self._places(rows)
+        features = torch.zeros((shape.numel(), self._flat.shape[1]), device=self.device)
+        features[place(inside, self.device)] = place(self._flat[at], self.device).float()
+        return features.view(*shape, -1)
 
     def __setitem__(self, rows: slice, features: Tensor) -> None:
-        at_nT, inside_nT = self._places(rows)
-        self._flat[at_nT[inside_nT]] = features[inside_nT].to(self._flat.dtype)
+        _, at, inside = self._places(rows)
+        kept = features.flatten(0, 1)[place(inside, features.device)]
+        self._flat[at] = kept.to(self._flat.device, self._flat.dtype)
 
     def in_order(self, rows: Tensor) -> TextFeatures:
         """Numbered anew: text i is the one that was `rows[i]`."""
@@ -160,9 +183,13 @@ class TextFeatures(Features):
         other._widths, other._starts = self._widths[rows], self._starts[rows]
         return other
 
-    def _places(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+    def _places(self, rows: Tensor | slice) -> tuple[torch.Size, Tensor, Tensor]:
+        """Shape (n, T) of a batch; where its tokens lie in the store, and where in the flattened batch. Found out on
+        the host: a GPU would have to be asked how many there are."""
         widths = self._widths[rows]
-        return places(self._starts[rows], widths, widest(widths))
+        at_nT, inside_nT = places(self._starts[rows], widths, widest(widths))
+        inside = inside_nT.flatten().nonzero().squeeze(1)
+        return at_nT.shape, place(at_nT.flatten()[inside], self._flat.device), inside
 
 
 class FreshFeatures(Features):
@@ -221,7 +248,7 @@ def prefix_features(
     known: Known = nothing_known,
     watch: Watch | None = None,
 ) -> Features:
-    """Run the shard through embeddings and frozen blocks, one block in memory at a time.
+    """Run the shard through embeddings and frozen blocks, one block in memory at a time, where `prefix` has its parts.
 
     `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
     `watch`: told of the features behind every block.
@@ -230,9 +257,9 @@ def prefix_features(
     images = config.family == "vit"
     if widths is None:
         tokens = config.tokens if images else inputs(slices[0]).shape[1]
-        features = Features(samples, tokens, config.dim, store, precision)
+        features = Features(samples, tokens, config.dim, store, precision, prefix.device)
     else:
-        features = TextFeatures(widths, config.dim, store, precision)
+        features = TextFeatures(widths, config.dim, store, precision, prefix.device)
     start = known(features.values)
     if start == 0:
         embed = _embedding(config, spec, prefix)
@@ -243,7 +270,7 @@ def prefix_features(
         keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
         block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
         for rows in slices:
-            context = Context() if images else make_context(config, inputs(rows))
+            context = Context() if images else make_context(config, place(inputs(rows), prefix.device))
             features[rows] = x_BTD = block(features[rows], context)
             if watch is not None:
                 watch(i + 1, rows, x_BTD, context)
@@ -254,13 +281,14 @@ def prefix_features(
 def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> Callable[[Tensor], Tensor]:
     """Of texts only the rows they ask for are decoded: a table of tokens may be larger than all that trains."""
     if config.family == "vit":
-        return loaded(Embedding(config), prefix.part("embed."))
+        embedding = loaded(Embedding(config), prefix.part("embed."))
+        return lambda images: embedding(place(images, prefix.device))
     encoded = dict(prefix.encoded("embed."))
     table = {name: encoded.pop(name) for name in ("embed.tokens", "embed.tokens" + _SCALE) if name in encoded}
-    rest = {name.removeprefix("embed."): tensor for name, tensor in decode(encoded).items()}
-    around = loaded(Embedding(config, ()), rest | {"tokens": torch.empty(0, config.dim)})
+    rest = {name.removeprefix("embed."): tensor for name, tensor in decode(place_all(encoded, prefix.device)).items()}
+    around = loaded(Embedding(config, ()), rest | {"tokens": torch.empty(0, config.dim, device=prefix.device)})
     held = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)
-    return lambda ids: around.placed(rows_of(table, places_of(ids, held)))
+    return lambda ids: around.placed(place(rows_of(table, places_of(ids, held)), prefix.device))
 
 
 def rows_of(table: Mapping[str, Tensor], places: Tensor) -> Tensor:

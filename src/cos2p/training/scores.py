@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cos2p.errors import TrainingError
 from cos2p.training.distillation import flatten
+from cos2p.training.losses import zero
 from cos2p.training.masks import MaskTrainer, MicroBatch, logit
 
 FURTHEST = 3.0
@@ -24,18 +25,19 @@ FURTHEST = 3.0
 def first_order(masks: MaskTrainer, batches: Iterable[list[MicroBatch]]) -> tuple[dict[str, Tensor], float]:
     """The score of every candidate whose mask is learned, by kind and block, and the mean loss with all of them."""
     model, totals = masks.model.eval(), {name: torch.zeros_like(i) for name, i in masks.parameters.items()}
-    loss_sum, samples = 0.0, 0
+    loss_sum, samples, device = zero(model.device), 0, model.device
     for inputs, features, labels in (part for micro in batches for part in micro):
-        gates = {name: _gate(name, len(labels), len(total)) for name, total in totals.items()}
+        gates = {name: _gate(name, len(labels), len(total), device) for name, total in totals.items()}
         output = model(inputs, features, masks.by_block(gates))[-1]
-        loss = F.cross_entropy(*flatten(output, model.targets(labels)), reduction="sum")
+        flat = flatten(output, model.targets(labels), keep_shape=device.type != "cpu")
+        loss = F.cross_entropy(*flat, reduction="sum")
         gradients = torch.autograd.grad(loss, list(gates.values()))
         for total, gradient in zip(totals.values(), gradients, strict=True):
             total += gradient.view(-1, len(total)).abs().sum(0)
-        loss_sum, samples = loss_sum + loss.item(), samples + len(labels)
+        loss_sum, samples = loss_sum + loss.detach(), samples + len(labels)
     if not all(bool(torch.isfinite(total).all()) for total in totals.values()):
         raise TrainingError("a first-order score of the mask phase is not finite; the model that came has diverged")
-    return {name: total / max(1, samples) for name, total in totals.items()}, loss_sum / max(1, samples)
+    return {name: total / max(1, samples) for name, total in totals.items()}, loss_sum.item() / max(1, samples)
 
 
 def begin_from_scores(masks: MaskTrainer, batches: Iterable[list[MicroBatch]], met: Set[str], average: bool) -> float:
@@ -66,7 +68,7 @@ def as_importance(scores: Tensor, count: int) -> Tensor:
     return logit(count / len(scores)) + apart.clamp(-FURTHEST, FURTHEST)
 
 
-def _gate(name: str, samples: int, segments: int) -> Tensor:
+def _gate(name: str, samples: int, segments: int, device: torch.device) -> Tensor:
     """Ones for each sample alone, so that its gradient is too. (B, N) for heads, (B, 1, F) for units."""
     shape = (samples, segments) if name.startswith("heads.") else (samples, 1, segments)
-    return torch.ones(shape).requires_grad_()
+    return torch.ones(shape, device=device).requires_grad_()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+import torch
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from cos2p.errors import ConfigError
 from cos2p.messages import LabelSkew
 from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
@@ -32,6 +34,26 @@ class Savings(Settings):
         "`needed`: where a task does not fit its device otherwise.",
     )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
+    fp16: bool = Field(
+        default=False,
+        description="The same in fp16, with loss scaling: for GPUs that have no bf16. Refused on the processor.",
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Savings:
+        if self.bf16 and self.fp16:
+            raise ValueError("bf16 and fp16 contradict each other; set one of them")
+        if self.fp16 and self.step_in_backward:
+            raise ValueError(
+                "fp16 has to see all gradients of a step before it is taken, and step_in_backward drops each at once; "
+                "set one of them, or bf16"
+            )
+        return self
+
+    def check_on(self, device: torch.device) -> None:
+        """ConfigError if a device cannot make these savings."""
+        if self.fp16 and device.type == "cpu":
+            raise ConfigError("training.savings.fp16 is for GPUs and this trains on a processor; set bf16 instead")
 
 
 class LocalTraining(Settings):

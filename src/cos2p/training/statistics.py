@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.costs.budget import Ledger, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward
 from cos2p.costs.shape import Shape
@@ -174,13 +175,15 @@ class StatisticsTrainer(Trainer):
         order, part = self.order, replace(self.shard.train, augmenter=None)
         if part.widths is not None:  # texts of like width together, so that little is padded
             part = part.subset(part.widths.argsort(stable=True))
-        self.sums = {name: torch.zeros(shape) for name, shape in statistics_shapes(self.config, self.settings).items()}
+        shapes = statistics_shapes(self.config, self.settings)
+        self.sums = {name: torch.zeros(shape, device=self.device) for name, shape in shapes.items()}
         self.sums["counts"] = torch.bincount(part.labels, minlength=self.config.classes).float()
+        labels = place(part.labels, self.device)
         self._exits = {depth: self._exit(depth) for depth in self.settings.depths}
 
         def watch(depth: int, rows: slice, x_BTD: Tensor, context: Context) -> None:
             if depth in self._exits:
-                self._add(depth, self._exits[depth].features(x_BTD, context), part.labels[rows])
+                self._add(depth, self._exits[depth].features(x_BTD, context), labels[rows])
 
         prefix_features(
             self.config,
@@ -201,7 +204,8 @@ class StatisticsTrainer(Trainer):
         """What is before the classifier at this depth; the classifier itself is what shall be found."""
         module = Exit(self.config)
         del module.linear
-        return loaded(module, PrefixFile(self.task.weights).part(exit_key(self.config, depth) + "."))
+        file = PrefixFile(self.task.weights, device=self.device)
+        return loaded(module, file.part(exit_key(self.config, depth) + "."))
 
     def _add(self, depth: int, x_BD: Tensor, labels: Tensor) -> None:
         self.sums[f"{depth}.length"] += torch.linalg.vector_norm(x_BD, dim=1).sum()
@@ -217,13 +221,13 @@ def packed(square: Tensor) -> Tensor:
     >>> packed(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).tolist()
     [1.0, 2.0, 3.0]
     """
-    rows, columns = torch.triu_indices(*square.shape)
+    rows, columns = torch.triu_indices(*square.shape, device=square.device)
     return square[rows, columns]
 
 
 def unpacked(half: Tensor, dim: int) -> Tensor:
     """The counterpart of `packed`."""
-    rows, columns = torch.triu_indices(dim, dim)
+    rows, columns = torch.triu_indices(dim, dim, device=half.device)
     square = half.new_zeros(dim, dim)
     square[rows, columns] = half
     square[columns, rows] = half

@@ -67,8 +67,5 @@ class SubmodelTrainer(Trainer):
             count, widths = len(drawn), None if widths is None else widths[drawn]
         for picked in shuffled(count, batch, epochs, self.rng, widths):
             rows = picked if drawn is None else drawn[picked]
-            yield [
-                (inputs, features_at(self.features, part, inputs), labels)
-                for part in rows.split(phase.micro_batch or batch)
-                for inputs, labels in [train.batch(part, self.shard.normalize)]
-            ]
+            parts = map(self.batch, rows.split(phase.micro_batch or batch))
+            yield [(p.inputs, features_at(self.features, p.rows, p.inputs), p.labels) for p in parts]

@@ -17,7 +17,6 @@ A method with a device half of its own derives from it and overrides what differ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from cos2p.accelerator import CPU, place, place_all
 from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
-from cos2p.errors import TrainingError
 from cos2p.messages import Order, Piece, Task, Update, pieces_of
 from cos2p.messages.forms import Forms
 from cos2p.models.config import ModelConfig
@@ -39,6 +38,7 @@ from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
+from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix
@@ -47,6 +47,7 @@ from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.label_skew import with_own_shares
+from cos2p.training.losses import Losses
 from cos2p.training.masks import Remembered
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
@@ -108,12 +109,17 @@ class Trainer:
     remembered: Remembered
     """What the device keeps between its tasks: to be read and written, tensors are not to be changed in place."""
     rng: torch.Generator
-    """The source of all randomness of the task."""
+    """The source of all randomness of the task: on the host, so that a draw has to be placed where it is used."""
+    device: torch.device = CPU
+    """Where the task is computed. `task.weights`, `remembered`, `start`, features and batches are there; row numbers
+    and the frozen parts, until they are asked for, are on the host."""
     features: Features | None
     """Of the training samples behind the frozen prefix; None if nothing is frozen."""
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
+    loss_scale: LossScale | None = None
+    """In fp16: what the loss is multiplied with."""
     shelf: Shelf | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
 
@@ -139,7 +145,7 @@ class Trainer:
         if own & {"optimizers", "fit"}:
             yield "eight_bit"
         if own & {"build", "fit"}:
-            yield from ("recompute", "bf16")
+            yield from ("recompute", "bf16", "fp16")
 
     # ------------------------------------------------------------ what travels
 
@@ -209,18 +215,27 @@ class Trainer:
     # ------------------------------------------------------------ on the device
 
     def run(
-        self, task: Task, shard: Shard, remembered: Remembered, shelf: Shelf | None = None
+        self,
+        task: Task,
+        shard: Shard,
+        remembered: Remembered,
+        shelf: Shelf | None = None,
+        device: torch.device = CPU,
     ) -> tuple[Update, Remembered]:
-        """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
-        self.shelf = shelf
+        """Do the task on `device`. Returns the update and what is remembered now, both on the host; what was given is
+        not changed."""
+        self.shelf, self.device = shelf, device
         check_rows(self.order.spec, shard)
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
-        self.task, self.remembered = task, dict(remembered)
+        self.task = replace(task, weights=place_all(task.weights, device))
+        self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
         self._shelve()
-        return self.train(), self.remembered
+        update = self.train()
+        told = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
+        return told, place_all(self.remembered, CPU)
 
     def _shelve(self) -> None:
         """Put aside what came with the task and is wanted again."""
@@ -235,7 +250,7 @@ class Trainer:
     def _frozen(self) -> PrefixFile:
         shelved = self.order.shelved
         held = {} if shelved is None else {key: shelved.parts[key] for key in shelved.held}
-        return PrefixFile(self.task.prefix, held, self.shelf)
+        return PrefixFile(self.task.prefix, held, self.shelf, self.device)
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -253,38 +268,52 @@ class Trainer:
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
         steppers, train = self.optimizers(), self.shard.train
-        losses: list[float] = []
+        self.loss_scale = LossScale() if self.local.savings.fp16 else None
+        log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
         for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
-            batch = Batch(rows, *train.batch(rows, self.shard.normalize))
-            for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
-                stepper.zero_grad(set_to_none=True)
-            objective, loss = self._judge(batch)
-            losses.append(loss)
-            self._step(objective, steppers)
+            batch = self.batch(rows)
+            while not self._learn(batch, steppers, log):
+                pass
+        losses = log.values()
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
 
+    def _learn(self, batch: Batch, steppers: list[Optimizer], log: Losses) -> bool:
+        """One step. False if fp16 overflowed: only the loss's factor has changed, and the batch is to be done again."""
+        for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
+            stepper.zero_grad(set_to_none=True)
+        objective, loss = self._judge(batch)
+        if self.loss_scale is not None:
+            self.loss_scale.up(objective).backward()
+            if not self.loss_scale.down(p for s in steppers for group in s.param_groups for p in group["params"]):
+                return False
+        log.add(objective, loss)
+        self._step(objective, steppers)
+        return True
+
     def _step(self, objective: Tensor, steppers: list[Optimizer]) -> None:
-        """One backward pass and what follows from it."""
+        """One backward pass, if it is not done yet, and what follows from it."""
         if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
             with stepping_in_backward(steppers[0]):
                 objective.backward()
             return
-        objective.backward()
+        if self.loss_scale is None:
+            objective.backward()
         self.before_step()
         for stepper in steppers:
             stepper.step()
         self.after_step()
 
-    def _judge(self, batch: Batch) -> tuple[Tensor, float]:
+    def batch(self, rows: Tensor) -> Batch:
+        """These training samples, ready for the model."""
+        inputs, labels = self.shard.train.batch(rows, self.shard.normalize)
+        return Batch(rows, place(inputs, self.device), place(labels, self.device))
+
+    def _judge(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
         outputs = self.forward(batch)
         loss = self.loss(outputs, batch)
-        objective = self.objective(loss, outputs, batch)
-        value = objective.item()
-        if not math.isfinite(value):
-            raise TrainingError(f"the loss became {value}; lower training.lr (now {self.order.lr:g})")
-        return objective, loss.item()
+        return self.objective(loss, outputs, batch), loss
 
     def scores(self) -> dict[str, float]:
         """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
@@ -340,14 +369,20 @@ class Trainer:
         shelved = self.order.shelved
         if shelved is None or self.shelf is None or not shelved.features:
             return 0
-        way = chain(shelved.through(shelved.features))
-        return shelved.features if self.shelf.read_features(self._owner(part), way, values) else 0
+        way, host = chain(shelved.through(shelved.features)), values
+        if values.device.type != "cpu":
+            host = torch.empty_like(values, device=CPU)
+        if not self.shelf.read_features(self._owner(part), way, host):
+            return 0
+        if host is not values:
+            values.copy_(host)
+        return shelved.features
 
     def _keep_features(self, part: Examples, values: Tensor) -> None:
         shelved = self.order.shelved
         if shelved is not None and self.shelf is not None and shelved.features < self.order.spec.frozen:
             way = chain(shelved.through(self.order.spec.frozen))
-            self.shelf.put_features(self._owner(part), way, values)
+            self.shelf.put_features(self._owner(part), way, place(values, CPU))
 
     def _owner(self, part: Examples) -> str:
         return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
@@ -383,7 +418,13 @@ class Trainer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
         model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
         savings = self.local.savings
-        lighten(model.blocks.values(), model.exits.values(), recompute=savings.recompute != "no", bf16=savings.bf16)
+        lighten(
+            model.blocks.values(),
+            model.exits.values(),
+            recompute=savings.recompute != "no",
+            bf16=savings.bf16,
+            fp16=savings.fp16,
+        )
         return model
 
     def begin(self) -> None:

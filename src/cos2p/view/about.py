@@ -17,7 +17,7 @@ def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model
     """(what, words), without what is not known. `recipe` is the run's recipe.toml, or empty."""
     facts = {
         "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
-        "Method": started.title or started.method if started else str(recipe.get("method", {}).get("name", "")),
+        "Method": _joined(", ", _method(recipe.get("method", {}), started), _form(recipe.get("method", {}))),
         "Data": _data(recipe.get("data", {}), started),
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
@@ -30,6 +30,16 @@ def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model
 
 def _joined(between: str, *parts: object) -> str:
     return between.join(str(part) for part in parts if part)
+
+
+def _method(table: Mapping[str, Any], started: Started | None) -> str:
+    return started.title or started.method if started else str(table.get("name", ""))
+
+
+def _form(table: Mapping[str, Any]) -> str:
+    """The paper's is not worth a word."""
+    form = str(table.get("form", "paper"))
+    return "" if form == "paper" else f"form {form}"
 
 
 def _data(table: Mapping[str, Any], started: Started | None) -> str:
@@ -63,13 +73,13 @@ def _devices(table: Mapping[str, Any], started: Started | None) -> str:
 
 
 def _group(group: Mapping[str, Any]) -> str:
-    rate = f" (R {group['rate']:.3g})" if isinstance(group.get("rate"), int | float) else ""
+    rate = f" (R {group['rate']:.4g})" if isinstance(group.get("rate"), int | float) else ""
     return f"{int(group.get('count', 1)):,} × {group.get('name') or group.get('preset', 'laptop')}{rate}"
 
 
 def _end(table: Mapping[str, Any]) -> str:
-    ends = {"rounds": "rounds", "updates": "client updates", "virtual_seconds": "virtual seconds"}
-    return _joined(" or ", *(f"after {table[key]:,} {words}" for key, words in ends.items() if table.get(key)))
+    ends = {"rounds": "round", "updates": "client update", "virtual_seconds": "virtual second"}
+    return _joined(" or ", *(f"after {count(table[key], noun)}" for key, noun in ends.items() if table.get(key)))
 
 
 def _worth(started: Started | None) -> str:

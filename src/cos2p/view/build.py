@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
@@ -13,6 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from cos2p.errors import Cos2pError, RunError
+from cos2p.older_python import tomllib
 from cos2p.report.words import epsilon_words
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
 from cos2p.tracking.files import MARKER

@@ -72,6 +72,19 @@ def test_masks_are_read_bit_by_bit(visit: Visit, tmp_path: Path) -> None:
     assert kept == [[0, [0, 0, 1, 1, 1, 1, 0, 0]], [1, [0, 0, 0, 0, 0, 0, 0, 1]]]
 
 
+def test_a_round_that_only_told_sums_of_features_trained_nothing(visit: Visit, tmp_path: Path) -> None:
+    view = sample()
+    updates = view["runs"][0]["updates"]
+    first = updates["round"].count(0)
+    updates["start"][:first] = updates["top"][:first]
+    seen = visit(page_of(view, tmp_path))
+    seen.page.locator("#window input[type=range]").fill("0")
+    assert "told sums of its features, nothing trained" in seen.page.locator("#window output").inner_text()
+    seen.page.locator("#window").get_by_role("button", name="Table").click()
+    told = seen.page.locator("#window table td", has_text="told sums of features")
+    assert told.count() == first
+
+
 def test_the_rolling_window_moves_with_its_slider(visit: Visit, tmp_path: Path) -> None:
     view = sample()
     seen = visit(page_of(view, tmp_path))

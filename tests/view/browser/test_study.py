@@ -115,6 +115,9 @@ def test_no_column_is_cut_off(visit: Visit, tmp_path: Path, pictures: Path, reco
     seen.page.screenshot(path=pictures / f"{record.parent.name}.png", full_page=True)
     phone = visit(url, width=390, scheme="dark")
     assert phone.ask("document.documentElement.scrollWidth") <= 390
+    assert phone.page.locator("svg.dots").first.locator(".grid text").count() >= 2, "an axis has a scale"
+    words = phone.ask("[...document.querySelectorAll('.figures td:not(.right)')].map(one => one.clientWidth)")
+    assert min(words) >= 100, "no column of words is so narrow that they break"
     first = phone.page.locator(".scroller").first
     first.evaluate("one => { one.scrollLeft = 300; }")
     left = first.locator("tbody th").first.evaluate("cell => cell.getBoundingClientRect().left")

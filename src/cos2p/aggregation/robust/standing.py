@@ -4,8 +4,8 @@ What is remembered is evidence between pairs of devices: how their updates point
 hold. One pair in one round says next to nothing (honest cosines are of the order of 0.01 while a model begins to
 learn), but a device that lies does so against everybody and every time. The direction in which the fleet agrees most
 is the leading eigenvector of the matrix of cosines: honest devices are on one side of it, those that undo what they do
-on the other, noise and constants in the middle. So one vector tells them apart long before any single cosine could,
-and a device is not blamed for having had the same blocks as a liar.
+on the other, those whose data nobody else has in the middle. So one vector tells them apart long before any single
+cosine could, and a device is not blamed for having had the same blocks as a liar.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ KEPT = 0.9
 """Of older evidence, each round."""
 FAINT = 0.15
 """Below this the fleet agrees no more than chance would have it; one update counts once, four twice."""
-OPPOSED, FULL = -0.4, 0.3
+OPPOSED, FULL = -0.4, -0.2
 """A device's share in the common direction, 1 if all were alike: at the first it counts for nothing, from the second on
-in full."""
+in full. An honest one whose data or submodel nobody else has is at zero: to have no part in it is no fault."""
 FEWEST = 3
 """Devices needed for a majority."""
 DEVICES = 64

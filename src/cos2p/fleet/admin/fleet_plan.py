@@ -13,12 +13,12 @@ name = "pi-1"
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from cos2p.errors import ConfigError
+from cos2p.older_python import tomllib
 from cos2p.settings import Settings, problems
 
 RESERVED = ("server", "admin")

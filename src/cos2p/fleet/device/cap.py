@@ -33,7 +33,8 @@ CAPPED_ENV = {
 SLACK_BYTES = 16 * 2**20
 """Over the budget: Python's own small objects and what the allocator rounds up; the ledger counts tensors."""
 
-_ASKED = re.compile(r"tried to allocate (\d+) bytes")
+_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def data_bytes(pid: int | str = "self") -> int:
@@ -84,7 +85,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def bytes_asked(error: BaseException) -> int | None:
     """How much the allocation wanted that failed, if torch says so."""
     match = _ASKED.search(str(error))
-    return int(match.group(1)) if match else None
+    return int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
 
 
 def _status(pid: int | str, field: str) -> int:

@@ -38,6 +38,8 @@ class DeviceFile:
     """To play a slower device on a fast machine."""
     threads: int = 0
     """Of torch; 0 leaves the choice to it."""
+    accelerator: str = "cpu"
+    """What training is computed with: cpu, cuda, cuda:1, mps, or auto."""
 
     @classmethod
     def read(cls, kit: Path) -> DeviceFile:

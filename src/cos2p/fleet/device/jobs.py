@@ -30,6 +30,8 @@ class Setup:
     """Times slower than this machine's processor: a fast machine plays a slow device. 1: as it is."""
     threads: int = 0
     """Of torch; 0 leaves the choice to it."""
+    accelerator: str = "cpu"
+    """What training is computed with, as `accelerator.resolve` reads it."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -6,7 +6,6 @@ accepted that the kit itself allows.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from cos2p.errors import ConfigError, OwnerRefused
+from cos2p.older_python import tomllib
 from cos2p.settings import Settings, problems
 from cos2p.units import parse_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from cos2p.errors import OwnerRefused
@@ -17,7 +17,7 @@ NAME = "spent.json"
 
 def today() -> str:
     """Days begin at midnight, UTC."""
-    return datetime.now(UTC).date().isoformat()
+    return datetime.now(timezone.utc).date().isoformat()
 
 
 class Spending:

@@ -175,7 +175,8 @@ class TrainingProcess:
 
     def _watch(self, process: subprocess.Popen[bytes], resident: int) -> None:
         """Kill a child that is over its cap, or that nobody waits for any more."""
-        over = self.setup.memory and self.idle and resident > self.idle + self.setup.memory + 2 * SLACK_BYTES
+        limit = self.setup.memory if self.facts.get("device") == "cpu" else 0  # torch keeps that of a GPU
+        over = limit and self.idle and resident > self.idle + limit + 2 * SLACK_BYTES
         if over or self._stopped() or time.monotonic() > self._deadline:
             process.kill()
             time.sleep(WATCH_SECONDS)

@@ -22,6 +22,8 @@ from typing import Any, TextIO
 
 import torch
 
+from cos2p import accelerator
+from cos2p.accelerator import CPU, for_tensors, resolve
 from cos2p.aggregation.privacy.clipping import as_it_leaves, fresh_draw
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
@@ -93,6 +95,7 @@ class _Device:
         self.setup = setup
         self.config = ModelConfig.from_dict(setup.config)
         self.owner = OwnerFile.model_validate(setup.owner)
+        self.device = CPU
         self.shard: Shard
         self.privacy: PrivacySettings
         self.idle = 0
@@ -109,15 +112,17 @@ class _Device:
         try:
             recipe = Recipe.parse(setup.recipe)
             self.privacy = private_settings(recipe)
+            self.device = resolve(setup.accelerator)
+            recipe.training.savings.check_on(self.device)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
             else:
                 self.shard = dealt_shard(recipe, setup.name)
         except Cos2pError as error:
             return {"unfit": str(error), "kind": type(error).__name__, "told": error.told}
-        _warm_up()
+        _warm_up(self.device)
         self.idle = peak_bytes()
-        limit = set_cap(setup.memory) if setup.memory else None
+        limit = set_cap(setup.memory) if setup.memory and self.device.type == "cpu" else None
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
@@ -125,6 +130,9 @@ class _Device:
             "rows": "" if self.privacy.on else token_rows(self.shard, recipe.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
+            "device": self.device.type,
+            # What tasks are cut to: a GPU needs some of it beside the tensors.
+            "memory": for_tensors(setup.memory, self.device) if setup.memory else 0,
         }
 
     def work(self, job: Job) -> dict[str, Any]:
@@ -146,7 +154,10 @@ class _Device:
         return {"done": {"seconds": wall + pause, "cpu_seconds": used, "peak": self._peak()}}
 
     def _peak(self) -> int:
-        """Bytes over the idle state, without the pages of the task's file: they are the system's to take back."""
+        """Bytes over the idle state, without the pages of the task's file: they are the system's to take back. On a
+        GPU those of its tensors."""
+        if self.device.type == "cuda":
+            return accelerator.peak_bytes(self.device)
         return max(0, peak_bytes() - self.idle - max(0, self.mapped - self.mapped_before))
 
     def _train(self, job: Job) -> None:
@@ -156,7 +167,8 @@ class _Device:
         self.owner.check_order(task.order.settings)
         shelf = _shelf_of(remembered, self.owner.spend.disk)
         trainer = make_trainer(self.config, task.order)
-        update, memory = trainer.run(task, self.shard, memory, shelf)
+        with accelerator.capped(self.device, self.setup.memory):
+            update, memory = trainer.run(task, self.shard, memory, shelf, self.device)
         shelf.shrink()
         # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
         update = as_it_leaves(update, self.privacy, fresh_draw)
@@ -175,11 +187,15 @@ class _Device:
             return
         unfinished = file.with_suffix(".part")
         with suppress(OSError, RuntimeError, MemoryError, Cos2pError):
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(exist_ok=True, mode=0o700)
             if trainer.keep_personal(unfinished, limit, own_facts(self.setup.recipe, self.setup.classes)):
+                unfinished.chmod(0o600)  # it was trained on what is nobody else's, as all of the kit
                 unfinished.replace(file)
 
     def _shortage(self, error: BaseException) -> dict[str, Any]:
+        if self.device.type == "cuda":
+            peak, cap = self._peak(), self.setup.memory
+            return {"memory": cap, "peak": peak, "asked": bytes_asked(error), "left": max(0, cap - peak)}
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
         self.mapped = mapped_bytes()  # what the error was raised in still holds the task
         return {
@@ -200,7 +216,7 @@ def _shelf_of(remembered: Path, disk: int) -> Shelf:
     return Shelf(own, min(SHELF_BYTES, disk // 2) if disk else SHELF_BYTES)
 
 
-def _warm_up() -> None:
+def _warm_up(device: torch.device) -> None:
     """One task of a small model through all phases: modules that are loaded late, thread pools and what kernels keep
     for good belong to the idle state."""
     config = model("vit-nano", image=8, patch=4, channels=1, classes=2)
@@ -222,7 +238,7 @@ def _warm_up() -> None:
     )
     examples = Examples(torch.zeros(8, 1, 8, 8), torch.arange(8) % 2, ("0", "1"))
     task = Task(order, extract(weights, config, spec), extract_prefix(weights, config, spec))
-    update, _ = run_task(config, task, Shard(examples, examples, Normalize()), {})
+    update, _ = run_task(config, task, Shard(examples, examples, Normalize()), {}, device=device)
     update.to_bytes()
 
 

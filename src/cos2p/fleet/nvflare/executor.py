@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +105,18 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             memory=memory,
             slowdown=device.slowdown,
             threads=device.threads,
+            accelerator=device.accelerator,
         )
         self._training = TrainingProcess(setup, self._folder / TRAINING_LOG, self._ended.is_set)
         found = self._training.start()
-        facts = JoinRequest(found["samples"], found["test_samples"], memory, device.flops, found["rows"])
+        facts = JoinRequest(found["samples"], found["test_samples"], found["memory"], device.flops, found["rows"])
         self._facts = facts.to_dict()
 
     def _note(self, text: str) -> None:
         """Into the device's own log: all of it, since it stays here."""
         self.logger.error(text)
         with (self._folder / TRAINING_LOG).open("a", encoding="utf-8") as log:
-            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+            log.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
     def _beat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

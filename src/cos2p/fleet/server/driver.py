@@ -119,7 +119,7 @@ class Driver(Session):
             recipe.robust,
         )
         method = build_method(recipe.method, context)
-        self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw)
+        self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw, bench_unfit=True)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 
@@ -193,6 +193,7 @@ class Driver(Session):
         deadline = time.monotonic() + seconds
         waiting: dict[str, Member] = {}
         unfit: dict[str, Unfit] = {}
+        refused: list[Refused] = []
         while not (self.stop_requested or stopped()):
             if waiting and (expected <= {*waiting, *unfit} or time.monotonic() > deadline):
                 break
@@ -208,13 +209,15 @@ class Driver(Session):
                     happening = known
             if isinstance(happening, Unfit):
                 unfit[happening.client] = happening
+            elif isinstance(happening, Refused):
+                refused.append(happening)
             elif isinstance(happening, Asked):
                 self.stop_requested = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
         self.log(Started(**run_facts(self.recipe, self.server.context, self.classes)), 0.0)
         self._limit_time()
-        for event in unfit.values():
+        for event in (*unfit.values(), *refused):
             self.log(event)
         for client in sorted(waiting):
             self._join(client)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from cos2p.accelerator import place
 from cos2p.costs.budget import Ledger
 from cos2p.costs.tape import FLOAT
 from cos2p.methods.adapters.costs import AdapterLoad
@@ -120,7 +121,7 @@ class LoraTrainer(Trainer):
         held = {name: tensor.clone() for name, tensor in self.start.items()}
         for name, shape in self.adapters().items():
             if name not in held:
-                held[name] = first_factor(name, shape, self.order.seed)
+                held[name] = place(first_factor(name, shape, self.order.seed), self.device)
         if self.config.task == "language-modeling":
             tied = self.config.tied
             table = file.part("embed." if tied else "lm_head.")["tokens" if tied else "weight"]

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cos2p.accelerator import place
 from cos2p.methods.side_tensors import SideTensor
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key
@@ -60,7 +61,7 @@ def gate(logits: Tensor, threshold: float, tau: float, rng: torch.Generator | No
         soft = logits.sigmoid()
     else:
         # The difference of two Gumbel variables is a logistic one.
-        noise = torch.logit(torch.rand(logits.shape, generator=rng), eps=1e-6)
+        noise = place(torch.logit(torch.rand(logits.shape, generator=rng), eps=1e-6), logits.device)
         soft = ((logits + noise) / tau).sigmoid()
     return (soft > threshold).to(soft.dtype) + soft - soft.detach()
 
@@ -117,7 +118,8 @@ def attend(block: Block, x_BTD: Tensor, heads_BN: Tensor, tokens_BT: Tensor) -> 
         layer(x_BTD).view(B, T, -1, block.config.head_dim).transpose(1, 2) for layer in (block.q, block.k, block.v)
     )
     kept_BT = tokens_BT.detach() > 0.5
-    seen_B1TT = (kept_BT[:, None, :, None] & kept_BT[:, None, None, :]) | torch.eye(T, dtype=torch.bool)
+    itself_TT = torch.eye(T, dtype=torch.bool, device=x_BTD.device)
+    seen_B1TT = (kept_BT[:, None, :, None] & kept_BT[:, None, None, :]) | itself_TT
     y_BNTH = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_B1TT) * heads_BN[:, :, None, None]
     y_BTD = y_BNTH.transpose(1, 2).reshape(B, T, -1)
     return block.o(y_BTD * block.head_scale if block.training and block.head_scale != 1.0 else y_BTD)  # type: ignore[no-any-return]
@@ -128,11 +130,9 @@ def usage_loss(used: Sequence[Used], heads: float, layers: float, tokens: float)
     if not used:
         return torch.zeros(())
     runs = [(u.layers.sum(1, keepdim=True) > 0).to(u.heads.dtype).expand_as(u.heads) for u in used]
-    counted = sum(float(r.sum()) for r in runs)
-    total = torch.zeros(())
-    if counted:
-        open_heads = torch.stack([(u.heads * r).sum() for u, r in zip(used, runs, strict=True)]).sum()
-        total = total + (open_heads / counted - heads).abs()
+    counted = torch.stack([r.sum() for r in runs]).sum()
+    open_heads = torch.stack([(u.heads * r).sum() for u, r in zip(used, runs, strict=True)]).sum()
+    total = torch.where(counted > 0, (open_heads / counted.clamp_min(1) - heads).abs(), 0.0)
     total = total + (torch.stack([u.layers for u in used]).mean() - layers).abs()
     return total + (torch.stack([u.tokens for u in used]).mean() - tokens) ** 2
 

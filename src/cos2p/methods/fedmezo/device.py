@@ -126,9 +126,10 @@ class MezoTrainer(Trainer):
         self.taken: list[tuple[int, float]] = []
         batches = shuffled(len(train), settings.batch, settings.steps, self.rng, train.widths)
         for rows in islice(batches, settings.steps):
-            inputs, labels = train.batch(rows, self.shard.normalize)
+            batch = self.batch(rows)
             seed = int(torch.randint(LARGEST_SEED, (), generator=self.rng))
-            taken, loss = step(self.model, inputs, labels, seed, settings.epsilon, self.order.lr, settings.weight_decay)
+            rates = settings.epsilon, self.order.lr, settings.weight_decay
+            taken, loss = step(self.model, batch.inputs, batch.labels, seed, *rates)
             if math.isfinite(taken):
                 self.taken.append((seed, taken))
                 losses.append(loss)

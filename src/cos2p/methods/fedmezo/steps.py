@@ -20,6 +20,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.training.distillation import exits_loss
@@ -34,11 +35,11 @@ def move(tensors: Mapping[str, Tensor], seed: int, scale: float, decay: float = 
     for name in sorted(tensors):
         x = tensors[name]
         if rng is None:
-            rng = torch.Generator(x.device).manual_seed(seed)
+            rng = torch.Generator().manual_seed(seed)  # the host's, wherever x is: another kind would draw another z
         keep = 1.0 - decay if decays(name) else 1.0
         if keep != 1.0:
             x.mul_(keep)
-        x.add_(torch.randn(x.shape, generator=rng, device=x.device), alpha=keep * undo + scale)
+        x.add_(place(torch.randn(x.shape, generator=rng), x.device), alpha=keep * undo + scale)
 
 
 def decays(name: str) -> bool:
@@ -51,9 +52,10 @@ def two_losses(
     """ℓ(w + εz) and ℓ(w − εz). The weights are left at w − εz."""
     weights, labels = dict(model.named_parameters()), model.targets(labels)
     move(weights, seed, epsilon)
-    plus = float(exits_loss(model(inputs), labels, lambda2=0.0))
+    first = exits_loss(model(inputs), labels, lambda2=0.0)
     move(weights, seed, -2 * epsilon)
-    return plus, float(exits_loss(model(inputs), labels, lambda2=0.0))
+    plus, minus = torch.stack((first, exits_loss(model(inputs), labels, lambda2=0.0))).tolist()
+    return plus, minus
 
 
 def step(

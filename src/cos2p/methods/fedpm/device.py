@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from cos2p.accelerator import place, place_all
 from cos2p.costs.budget import Ledger
 from cos2p.costs.tape import FLOAT
 from cos2p.messages.forms import Forms, TensorForm
@@ -109,10 +110,13 @@ class ScoreTrainer(Trainer):
             steppers.append(make_optimizer(self.settings.score_optimizer, list(self.scores_of.values()), rate))
         return steppers
 
+    def random_weights(self, spec: SubmodelSpec) -> Weights:
+        return place_all(random_weights(self.config, spec, self.order.seed, self.settings.gain), self.device)
+
     def drawn(self, name: str) -> Tensor:
         """The mask that goes back: one draw from the trained θ."""
         score = self.scores_of[name].detach()
-        return torch.rand(score.shape, generator=self.rng) < score.sigmoid()
+        return place(torch.rand(score.shape, generator=self.rng), self.device) < score.sigmoid()
 
     def dense_delta(self) -> Weights:
         end = self.model.weights()
@@ -147,7 +151,7 @@ class ElementTrainer(ScoreTrainer):
         )
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
-        self.frozen = random_weights(self.config, spec, self.order.seed, self.settings.gain)
+        self.frozen = self.random_weights(spec)
         self.scores_of = {name: to_scores(self.start[name]).requires_grad_() for name in self.frozen}
         dense = {name: tensor.clone() for name, tensor in self.start.items() if name not in self.frozen}
         model = self.load(spec, {**dense, **self.frozen}, self.settings.rescale)
@@ -201,7 +205,7 @@ class SegmentTrainer(ScoreTrainer):
         self.scores_of = {name: to_scores(t).requires_grad_() for name, t in given.items() if t.numel()}
         held = {name: tensor.clone() for name, tensor in self.start.items() if name not in theta}
         if self.settings.network == "random":
-            held |= random_weights(self.config, spec, self.order.seed, self.settings.gain)
+            held |= self.random_weights(spec)
         model = self.load(spec, held, self.settings.rescale)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not is_masked(self.config, name))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.methods.side_tensors import SideTensor, side_shapes
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
@@ -69,7 +70,8 @@ class _Masked(torch.autograd.Function):
 
 def draw(score: Tensor, weight: Tensor, rng: torch.Generator, ste: Ste) -> Tensor:
     """The weight under a fresh mask."""
-    return _Masked.apply(score, weight, torch.rand(score.shape, generator=rng), ste)  # type: ignore[no-any-return, no-untyped-call]
+    uniform = place(torch.rand(score.shape, generator=rng), score.device)
+    return _Masked.apply(score, weight, uniform, ste)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def to_scores(theta: Tensor) -> Tensor:
@@ -113,7 +115,7 @@ def without_dropped(weights: Weights, masks: Mapping[str, Tensor], config: Model
 
 def pack_bits(masks: Mapping[str, Tensor]) -> Tensor:
     """All masks in the order of their names, eight entries a byte."""
-    bits = [masks[name].flatten().numpy().astype(np.uint8) for name in sorted(masks)]
+    bits = [masks[name].flatten().cpu().numpy().astype(np.uint8) for name in sorted(masks)]
     return torch.from_numpy(np.packbits(np.concatenate(bits) if bits else np.zeros(0, np.uint8)))
 
 

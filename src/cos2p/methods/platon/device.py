@@ -94,18 +94,18 @@ class Sensitivity:
             positions = segment_positions(self.config, self.spec, key)
             assert positions is not None
             now = total / self._steps
-            mean, spread, count = (self._recall(what, key) for what in ("mean", "spread", "windows"))
+            mean, spread, count = (self._recall(what, key, now.device) for what in ("mean", "spread", "windows"))
             held = self.settings.beta1 * mean[positions] + (1 - self.settings.beta1) * now
             mean[positions] = held
             spread[positions] = self.settings.beta2 * spread[positions] + (1 - self.settings.beta2) * (now - held).abs()
             count[positions] += 1
         self._sum, self._steps = {}, 0
 
-    def _recall(self, what: str, key: str) -> Tensor:
+    def _recall(self, what: str, key: str, device: torch.device) -> Tensor:
         """A vector over all segments of a block, in the device's memory: a copy of its own, to be written into."""
         name, length = f"platon.{what}.{key}", full_length(self.config, key)
         assert length is not None
-        self.memory[name] = self.memory[name].clone() if name in self.memory else torch.zeros(length)
+        self.memory[name] = self.memory[name].clone() if name in self.memory else torch.zeros(length, device=device)
         return self.memory[name]
 
     def scores(self) -> Weights:

@@ -101,9 +101,11 @@ class ActStep(Step):
     def __init__(self, entries: int) -> None:
         super().__init__(entries)
         self.zero = nn.Parameter(torch.empty(entries, device="meta"))
+        self.all_set = False
+        """Not known yet, or known: to look at every batch would be to wait for it."""
 
     def forward(self, x: Tensor, bits: int, axis: int, signed: bool = True) -> Tensor:
-        if self.training:
+        if self.training and not self.all_set:
             self.see(x, bits, signed)
         shape = [1] * x.ndim
         shape[axis] = -1
@@ -114,10 +116,12 @@ class ActStep(Step):
     def see(self, x: Tensor, bits: int, signed: bool) -> None:
         """Set what has not been set; a batch of zeros sets nothing."""
         unset = self.step == UNSET
-        if bool(unset.any()) and x.numel():
+        self.all_set = not bool(unset.any())
+        if not self.all_set and x.numel():
             size = float(x.abs().mean()) * 2 / math.sqrt(levels(bits, signed)[1])
             if size > 0:
                 self.step.masked_fill_(unset, math.log(size))
+                self.all_set = True
 
 
 # ---------------------------------------------------------------- codes
@@ -153,7 +157,7 @@ def pack_codes(codes: Mapping[str, Tensor], bits: Mapping[str, int]) -> Tensor:
     """All codes in the order of their names, each with its number of bits, nothing in between."""
     parts = [np.zeros(0, np.uint8)]
     for name in sorted(codes):
-        values = codes[name].flatten().numpy()
+        values = codes[name].flatten().cpu().numpy()
         parts.append(np.unpackbits(values[:, None], axis=1)[:, 8 - bits[name] :].flatten())
     return torch.from_numpy(np.packbits(np.concatenate(parts)))
 

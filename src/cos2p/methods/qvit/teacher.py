@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.methods.qvit.model import QuantTransformer
 from cos2p.training.shard import Shard
 
@@ -33,7 +34,7 @@ def ask(model: QuantTransformer, shard: Shard, batch: int, remember: bool) -> Te
     answers: list[Tensor] = []
     seen: list[list[tuple[Tensor, Tensor]]] = []
     for rows in torch.arange(len(shard.train)).split(batch):
-        answers.append(model(shard.inputs(shard.train, rows))[-1].argmax(-1))
+        answers.append(model(place(shard.inputs(shard.train, rows), model.device))[-1].argmax(-1))
         seen.append([(q.half(), k.half()) for q, k in model.seen] if remember else [])
     model.quantized, model.seen = True, []
     said = torch.cat(answers)
@@ -42,7 +43,7 @@ def ask(model: QuantTransformer, shard: Shard, batch: int, remember: bool) -> Te
         said,
         [torch.cat([part[i][0] for part in seen]) for i in blocks],
         [torch.cat([part[i][1] for part in seen]) for i in blocks],
-        float((said == shard.train.labels).float().mean()),
+        float((said == place(shard.train.labels, said.device)).float().mean()),
     )
 
 

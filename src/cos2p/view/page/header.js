@@ -29,7 +29,7 @@
       picker.value = String(at);
       setText(title, header ? header.title || header.recipe || header.name : view.studies[0]?.title || "Report");
       setText(sub, header ? [header.recipe, header.seed !== null ? `seed ${header.seed}` : "", view.runs.length < 2 ? header.name : ""]
-        .filter((text, place, all) => text && all.indexOf(text) === place).join(" · ") : "");
+        .filter((text, place, all) => text && text !== title.textContent && all.indexOf(text) === place).join(" · ") : "");
       const state = lost ? "lost" : header?.status ?? "finished";
       pill.dataset.state = state === "failed" ? "stopped" : state;
       setText(pill, header || lost ? STATES[state] ?? state : view.studies.length ? "Study" : "");

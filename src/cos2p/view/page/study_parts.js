@@ -25,7 +25,7 @@
       if (high - low <= 1e-9 * Math.max(1, Math.abs(high))) [low, high] = [low - 1, high + 1];
       const room = (high - low) * 0.04;
       [low, high] = [within(range, low - room), within(range, high + room)];
-      return { low, high, ...ticks(low, high, Math.max(3, Math.floor((width - gutter) / 80))), px: (x) => gutter + ((x - low) / (high - low)) * (width - gutter - 22) };
+      return { low, high, ...ticks(low, high, Math.max(4, Math.floor((width - gutter) / 80))), px: (x) => gutter + ((x - low) / (high - low)) * (width - gutter - 22) };
     }
 
     const end = (figure, side, column) => within(possible(column), (figure.mean + side * (figure.half ?? 0)) * column.scale);
