@@ -37,6 +37,18 @@ def test_provisioning_again_says_that_there_is_nothing_to_do(kits: Path) -> None
     assert "has its kit in" in out
 
 
+def test_a_device_that_finds_no_server_says_so_at_once(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    greetings: list[str] = []
+    monkeypatch.setattr("cos2p.cli.fleet._keep_running", lambda machine, greeting: greetings.append(greeting))
+    monkeypatch.setattr("cos2p.fleet.admin.machines.somebody_listens", lambda host, port: False)
+    assert cli("fleet", "join", kits / "pi-1")[0] == 0
+    monkeypatch.setattr("cos2p.fleet.admin.machines.somebody_listens", lambda host, port: True)
+    assert cli("fleet", "join", kits / "pi-1")[0] == 0
+    assert "nobody answers at" in greetings[0]
+    assert "waiting for the server (cos2p fleet serve)" in greetings[0]
+    assert "nobody answers" not in greetings[1]
+
+
 def test_mistakes_are_one_line_that_says_what_is_right(kits: Path) -> None:
     for arguments, words in (
         (("serve", kits / "pi-1"), "is the kit of a device, not of a server"),

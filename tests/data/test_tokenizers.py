@@ -50,8 +50,12 @@ def test_nothing_is_guessed_where_there_is_none(checkpoint: Path) -> None:
         load(config(), 0, pretrained="model")
     (checkpoint / "tokenizer.model").touch()
     for given, pretrained in ((config(), "model"), (config("model"), ""), (config("model/tokenizer.model"), "")):
-        with pytest.raises(DataError, match=r"is a SentencePiece model.*converted tokenizer\.json.*save_pretrained"):
+        with pytest.raises(DataError, match=r"is a SentencePiece model.*AutoTokenizer\.from_pretrained"):
             load(given, 0, pretrained=pretrained)
+    Path("alone").mkdir()
+    Path("alone/tokenizer.model").touch()
+    with pytest.raises(DataError, match=r"the tokenizer class of its model \(of Llama 2: LlamaTokenizer\)"):
+        load(config("alone"), 0)
 
 
 def test_tokens_outside_the_checkpoints_table_are_refused_with_their_row(checkpoint: Path) -> None:

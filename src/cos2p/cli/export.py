@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cos2p.cli.predict import DeviceOption, ExitOption, Model
-from cos2p.cli.voice import Json, OutputMode, print_json
+from cos2p.cli.voice import Json, OutputMode, Quiet, print_json
 
 
 def export(
@@ -20,18 +20,22 @@ def export(
     form: Annotated[
         str, typer.Option("--format", metavar="hf|onnx|peft", help="Hugging Face, ONNX (cos2p[onnx]), or an adapter.")
     ] = "hf",
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Write a trained model as a folder for other programs. `--exit best`: the exit that was best on validation data.
 
     cos2p export runs/demo -o digits --exit best
     """
+    from cos2p.cli.waiting import busy
     from cos2p.inference.exporting import export as write
     from cos2p.inference.sources import exit_option, open_trained
 
-    trained = open_trained(model, exit_option(exit), device)
-    written = write(trained, out, form)
-    if OutputMode.of(ctx, json=json).json:
+    voice = OutputMode.of(ctx, quiet=quiet, json=json)
+    with busy(voice, f"writing {out}"):
+        trained = open_trained(model, exit_option(exit), device)
+        written = write(trained, out, form)
+    if voice.json:
         print_json({"out": str(written), "format": form, "exit": trained.exit, "device": trained.device})
         return
     whose = f"the submodel of {trained.device}" if trained.device else "the server's model"

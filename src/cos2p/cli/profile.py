@@ -38,6 +38,7 @@ def profile(
 
     cos2p profile --model vit-base --memory 2GiB --target-seconds 60
     """
+    from cos2p.cli.waiting import busy
     from cos2p.devices.profile import profile as run_profile
     from cos2p.devices.profile import write_device
     from cos2p.units import parse_bytes
@@ -51,18 +52,19 @@ def profile(
             said = outcome if isinstance(outcome, str) else f"{1000 * outcome.step_seconds:,.0f} ms a step"
             typer.echo(f"rate {rate:g}: {said}", err=True)
 
-    found = run_profile(
-        config,
-        model,
-        memory=bytes_for_training,
-        target_seconds=target_seconds,
-        batch=batch,
-        samples=samples,
-        epochs=epochs,
-        threads=threads,
-        accelerator=accelerator,
-        tell=tell,
-    )
+    with busy(voice, "measuring"):
+        found = run_profile(
+            config,
+            model,
+            memory=bytes_for_training,
+            target_seconds=target_seconds,
+            batch=batch,
+            samples=samples,
+            epochs=epochs,
+            threads=threads,
+            accelerator=accelerator,
+            tell=tell,
+        )
     write_device(found, out)
     if voice.json:
         print_json(

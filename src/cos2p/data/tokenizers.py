@@ -162,9 +162,12 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _sentencepiece(file: Path) -> DataError:
+    # Without these files transformers does not know whose it is, and reads texts a little otherwise.
+    known = any((file.parent / name).is_file() for name in ("tokenizer_config.json", "config.json"))
+    kind = "AutoTokenizer" if known else "the tokenizer class of its model (of Llama 2: LlamaTokenizer)"
     return DataError(
         f"{file} is a SentencePiece model, which is read only as its converted tokenizer.json; write that once with "
-        f"transformers: AutoTokenizer.from_pretrained({str(file.parent)!r}).save_pretrained({str(file.parent)!r})"
+        f"transformers: {kind}.from_pretrained({str(file.parent)!r}).save_pretrained(DIR), and name DIR"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import find, find_all
+from cos2p.devices.device import PRESETS
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import DataError
 from cos2p.methods import method_class
@@ -26,9 +27,23 @@ def plan_words(recipe: Recipe) -> list[str]:
     return [
         f"method   {method_class(name).title} ({name}){_form(recipe)}, seed {recipe.seed}",
         f"devices  {devices}: {groups}",
+        *_speeds(recipe),
         f"model    {_model(recipe)}",
         f"data     {_data(recipe.data)}",
         f"ends     after {_end(recipe)}",
+    ]
+
+
+def _speeds(recipe: Recipe) -> list[str]:
+    """Whose FLOP/s the simulation counts with, where a preset's are those of a GPU."""
+    groups = [group for group in recipe.fleet.devices if group.flops is None and not group.trace]
+    known = {group.preset for group in groups} & PRESETS.keys()
+    gpus = sorted(name for name in known if PRESETS[name].source.startswith("GPU:"))
+    if not gpus:
+        return []
+    return [
+        f"speed    {', '.join(gpus)}: FLOP/s of the GPU, as of a fleet that joins with --accelerator cuda; "
+        "for the processor set flops (cos2p profile --accelerator cpu measures them)"
     ]
 
 
