@@ -1,10 +1,10 @@
 """Virtual minutes, bytes and mask FLOPs of whole runs by the cost model: the server decides, devices train nothing.
 
-    python -m benchmarks.rival.clock [--recipe fashion-mini] [--updates 400]
+    python -m benchmarks.rival.clock [--recipe fashion-mini] [--updates 400] [--rows priced short-masks]
 
-What a run costs does not depend on what its devices learn, with two exceptions that are therefore not here: a shelf
-(how far a block moves) and masks that settle. Every device answers its task with an update of zeros and the first
-segments that its quotas allow.
+What a run costs does not depend on what its devices learn, with two exceptions that are therefore not here: an
+allowance for drift (how far a block moves) and masks that settle. Every device answers its task with the same small
+step of every weight and with the first segments that its quotas allow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from cos2p.runtime.world import World, build_world
 from cos2p.studies.ablation import OWN_ROWS
 from cos2p.training.masks import Remembered
 
-ROWS = ("as-the-recipe", "rolling", "priced", "short-masks", "first-order-masks", "prefix-int8")
+ROWS = ("as-the-recipe", "rolling", "priced", "short-masks", "first-order-masks", "prefix-int8", "shelf")
+STEP = 1e-4
 ALL_LEVERS = ("priced", "short-masks", "prefix-int8")
 """That can be counted without training: together."""
 
@@ -52,8 +53,8 @@ class Idle(Workers):
         self.mask_flops += work.masks
         self.frozen.setdefault(order.client, []).append(order.spec.frozen)
         spec = _allowed(order)
-        zeros = {name: torch.zeros(shape) for name, shape in trainer.answer(spec).items()}
-        answer = Update(order.client, order.task, order.version, spec, zeros, member.samples).to_bytes()
+        moved = {name: torch.full(shape, STEP) for name, shape in trainer.answer(spec).items()}
+        answer = Update(order.client, order.task, order.version, spec, moved, member.samples).to_bytes()
         self.down, self.up = self.down + len(task), self.up + len(answer)
         done: Future[TaskOutcome] = Future()
         done.set_result(TaskOutcome(answer, b""))
@@ -89,6 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--recipe", default="fashion-mini")
     parser.add_argument("--updates", type=int, default=400)
+    parser.add_argument("--rows", nargs="+", choices=("fedrolex", *rows()), default=["fedrolex", *rows()])
     chosen = parser.parse_args()
     shown = Table(
         *("row", "virtual min", "down MB", "up MB", "TFLOP", "of them masks", "frozen blocks, slowest to fastest"),
@@ -96,8 +98,9 @@ def main() -> None:
     )  # fmt: skip
     always = (f"schedule.updates={chosen.updates}", "schedule.evaluate_every=1000000")
     world = build_world(Recipe.load(chosen.recipe, always))
-    for key, changes in {"fedrolex": (), **rows()}.items():
+    for key in chosen.rows:
         announce(key)
+        changes = rows().get(key, ())
         recipe = Recipe.load(chosen.recipe, (*always, *changes), "fedrolex" if key == "fedrolex" else None)
         idle, seconds = counted(replace(world, recipe=recipe))
         by_speed = sorted(idle.frozen, key=lambda name: idle.world.context.members[name].device.flops)

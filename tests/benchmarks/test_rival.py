@@ -11,7 +11,8 @@ from benchmarks.rival.forms import FORMS, RIVAL
 from benchmarks.rival.plans import Tier, plan, positions, tiers
 from benchmarks.rival.ratios import of_kind, of_run, rival
 from cos2p import model
-from cos2p.recipe import Recipe
+from cos2p.methods.cos2p.settings import FORMS as METHOD_FORMS
+from cos2p.recipe import Recipe, recipe_values
 from cos2p.runtime.world import build_world
 
 
@@ -29,6 +30,16 @@ def test_the_paper_s_windows_stand_everywhere_alike(tier: Tier) -> None:
     assert measured_starts(tier, trains_masks=True) == (4,)
     low = sum(start * share for start, share in positions(tier, "cheap").items())
     assert low < 1.0
+
+
+def test_the_cheap_form_is_the_methods_own() -> None:
+    own = recipe_values("e1", ("method.form=cheap",))
+    for table, fields in METHOD_FORMS["cheap"].items():  # the recipe's own fields stand above a form's
+        own["method"].setdefault(table, {}).update(fields)
+    form = FORMS["cheap"]
+    changed = recipe_values("e1", (*form.masks, *form.wire, f"method.window.schedule={form.schedule}"))
+    found, expected = (Recipe.parse(values).method for values in (changed, own))
+    assert found == {**expected, "form": "paper"}
 
 
 def test_tasks_that_two_forms_share_are_measured_once() -> None:

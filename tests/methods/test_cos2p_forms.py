@@ -118,6 +118,12 @@ def test_the_pretrained_form_survives_a_restart(tmp_path: Path) -> None:
     check_a_restart_changes_nothing({"name": "cos2p", "form": "pretrained"}, tmp_path, updates=8)
 
 
+def test_the_cheap_form_survives_a_restart(tmp_path: Path) -> None:
+    """With masks that settle at once, so that this is remembered too."""
+    form = {"name": "cos2p", "form": "cheap", "masks": {"settled": 0.01, "candidates": 0.5}}
+    check_a_restart_changes_nothing(form, tmp_path, updates=8)
+
+
 def test_a_short_probe_trains_the_top_exit_alone_before_any_block() -> None:
     """Where no sums of features are told; then windows as ever."""
     form = {"name": "cos2p", "form": "pretrained", "exits": {"start": "fresh", "probe": 2}}

@@ -14,13 +14,19 @@ from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
 
-Form = Literal["paper", "pretrained"]
+Form = Literal["paper", "cheap", "pretrained"]
 MaskKind = Literal["trainable", "first-order", "fixed", "random", "magnitude"]
 LEARNED: frozenset[MaskKind] = frozenset({"trainable", "first-order"})
 Suffix = Literal["removed", "streamed", "thin"]
 
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {},
+    "cheap": {
+        # Half of the samples twice, once for scores and once for training: an epoch in all.
+        "masks": {"epochs": 1, "share": 0.5, "start": "first-order", "memory": "training"},
+        "window": {"schedule": "priced"},
+        "prefix": {"precision": "int8"},
+    },
     "pretrained": {
         # Exits from the features as they are; the loss at the true top, where they read them.
         "exits": {"start": "discriminant", "kind": "none"},
@@ -28,7 +34,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "masks": {"heads": "random", "units": "random"},
     },
 }
-"""What a form sets other than the fields' own defaults; docs/results/pretrained.md has the reasons."""
+"""What a form sets other than the fields' own defaults; docs/results/rival.md and pretrained.md have the reasons."""
 
 
 class MaskSettings(MaskTraining):
@@ -164,9 +170,9 @@ class WeightingSettings(Settings):
 class Cos2pSettings(Settings):
     form: Form = Field(
         default="paper",
-        description="Where the fields below begin. `paper`: a model that learns from scratch, as published; "
-        "`pretrained` (the default with `model.pretrained`): one whose parts rely on each other, so that what does "
-        "not train stays in its place.",
+        description="Where the fields below begin. `paper`: a model that learns from scratch, as published; `cheap`: "
+        "the same in fewer seconds and bytes; `pretrained` (the default with `model.pretrained`): one whose parts rely "
+        "on each other, so that what does not train stays in its place.",
     )
     masks: MaskSettings = MaskSettings()
     exits: ExitSettings = ExitSettings()
