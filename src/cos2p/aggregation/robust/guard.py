@@ -188,7 +188,7 @@ class Guard:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
         self.barred = dict(values["barred"])
-        last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values["last"])]
+        last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values.get("last", ()))]
         self._last = {item.client: item for item in last}
         self._held = [
             _restored(entry, groups.get(f"delta.{n}", {}), groups.get(f"extras.{n}", {}), version)
@@ -219,7 +219,7 @@ def _contribution(item: Contribution) -> dict[str, Any]:
 
 def _restored(entry: Mapping[str, Any], delta: Weights, extras: Weights, version: Callable[[int], Weights]) -> Held:
     item = replace(_contribution_from(entry, delta, version(entry["version"])), extras=dict(extras))
-    return Held(item, entry["task"], entry["version"], entry["bounded"], entry["excess"])
+    return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))
 
 
 def _contribution_from(entry: Mapping[str, Any], delta: Weights, received: Weights) -> Contribution:

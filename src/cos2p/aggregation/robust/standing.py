@@ -133,5 +133,6 @@ class Standing:
         return {"pairs": pairs, "seen": list(self._seen.items()), "strikes": dict(self._strikes)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._pairs = {(a, b): Evidence(*rest) for a, b, *rest in state["pairs"]}
-        self._seen, self._strikes = dict(state["seen"]), dict(state["strikes"])
+        """An older checkpoint, which has no pairs, knows nothing of anybody."""
+        self._pairs = {(a, b): Evidence(*rest) for a, b, *rest in state.get("pairs", ())}
+        self._seen, self._strikes = dict(state.get("seen", ())), dict(state["strikes"])
