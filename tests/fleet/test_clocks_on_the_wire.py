@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_a_kit_is_good_from_its_first_day_to_its_last(tmp_path: Path) -> None:
 def a_clock_that_is_off_is_named_by_the_server(lab: Lab) -> None:
     """Its certificate holds all the same, so it takes part."""
     refused = lab.wait_for_event("refused", "dev-1")
-    assert "its clock is 3600 s ahead of the server's" in refused["reason"]
+    assert re.match(r"its clock is 3[3-6]\d\d s ahead of the server's", refused["reason"])  # less what the word took
     lab.wait_for_event("merged", "dev-1")
     assert not lab.events("refused", "dev-2")
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cos2p.errors import BudgetError, RecipeError
+from cos2p.errors import BudgetError, RecipeError, UpdateRefused
+from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.driver import refuse_attack
 from cos2p.fleet.server.inbox import Answered, measured_numbers
+from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import BadFrame, unpack
 from cos2p.methods.base import Assignment, Call
 from cos2p.methods.cos2p.method import Cos2p
@@ -75,6 +81,29 @@ def test_a_device_for_which_no_task_can_be_made_is_benched_and_the_others_go_on(
 def test_a_frame_that_is_nested_for_ever_is_no_frame(head: bytes) -> None:
     with pytest.raises(BadFrame):
         unpack(len(head).to_bytes(4, "big") + head)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just("9" * 5000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+"""What JSON can say."""
+FACTS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("samples", "test_samples", "memory", "flops", "rows", "task", "size", "digest"), ANYTHING),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANYTHING | FACTS)
+def test_whatever_a_device_says_is_read_or_refused(said: Any) -> None:
+    with suppress(UpdateRefused):
+        assert Notice.from_dict(said).size >= 0
+    if isinstance(said, dict):
+        with suppress(UpdateRefused):
+            assert JoinRequest.from_dict(said).samples >= 1
+    assert all(abs(value) < 1e18 for value in (measured_numbers(said) or {}).values())
 
 
 def test_what_a_device_measured_is_a_few_numbers() -> None:
