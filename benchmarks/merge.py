@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    keep_freed_pages()  # as every server does
+    keep_freed_pages()  # as a simulation does
     config = model(arguments.model)
     current = init_weights(config, seed=0)
     received = {name: current[name] + 1e-3 for name in layout(config)}

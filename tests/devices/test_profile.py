@@ -102,3 +102,11 @@ def test_a_real_profile_of_a_small_model() -> None:
     assert small.peak < large.peak <= large.predicted
     assert found.rate == 0.5625
     assert found.flops == pytest.approx(large.flops / large.step_seconds)
+
+
+@pytest.mark.gpu
+def test_a_real_profile_of_a_gpu() -> None:
+    found = profile(NANO, "vit-nano", memory=400_000_000, rates=(0.0625, 0.5625), accelerator="auto")
+    small, large = found.measured
+    assert found.accelerator == "cuda:0"
+    assert 0 < small.peak < large.peak <= large.predicted

@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cos2p.accelerator import overhead, resolve
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import DataError
-from cos2p.fleet.device.cap import SLACK_BYTES
+from cos2p.fleet.device.cap import SLACK_BYTES, bytes_asked
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.training import TrainingProcess
@@ -164,6 +165,35 @@ def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
         assert transfers.process.pid == pid
     finally:
         transfers.process.stop()
+
+
+@pytest.mark.gpu
+def test_a_gpu_keeps_the_cap_and_what_fits_trains(tmp_path: Path) -> None:
+    gpu, recipe = resolve("cuda"), wide_recipe()
+    world = build_world(recipe)
+    whole = make_trainer(world.config, make_task(world, 1.0).order).memory(12).total
+    for cap, fits in ((whole // 3 + overhead(gpu), False), (whole + overhead(gpu), True)):
+        transfers = Transfers(tmp_path, recipe, memory=cap, accelerator="cuda")
+        try:
+            assert transfers.process.start()["memory"] == cap - overhead(gpu)
+            outcome = transfers.process.train(transfers.job(1.0)[0])
+            assert (outcome.done, outcome.out_of_memory) == (fits, not fits), outcome.reason
+            assert 0 < outcome.numbers["peak"] <= cap
+        finally:
+            transfers.process.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.", 4096),
+        ("CUDA out of memory. Tried to allocate 20.50 MiB. GPU 0 has a total capacity of 8 GiB", 21_495_808),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", 2**31),
+        ("no number", None),
+    ],
+)
+def test_what_was_asked_for_is_read_from_the_error(text: str, count: int | None) -> None:
+    assert bytes_asked(RuntimeError(text)) == count
 
 
 def test_whoever_is_over_the_cap_is_killed_where_the_system_has_none(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import torch
 
 from cos2p import model
 from cos2p.models.layout import init_weights
-from cos2p.models.skeleton import slots, twin
+from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, ElasticTransformer
 from tests.tiny import VIT
@@ -41,6 +41,13 @@ def test_a_copied_model_computes_what_a_made_one_does() -> None:
 def test_a_module_that_is_used_in_two_places_is_one_in_the_copy_too() -> None:
     config = model("llama-nano", qk_norm=True)
     block = Block(config, BlockKeep((0,), (0, 1)), rest=True)
-    copy = twin(block)
+    copy = Skeleton(block).twin()
     assert copy.rest is not None
     assert copy.rest.q_norm is copy.q_norm is not block.q_norm
+
+
+def test_what_trains_comes_once_and_by_its_first_name() -> None:
+    module = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+    module["b"].weight = module["a"].weight
+    module["a"].bias.requires_grad_(False)
+    assert list(trainable(module)) == ["a.weight", "b.bias"]

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cos2p import ModelConfig, model
 from cos2p.data import Bundle
-from cos2p.errors import CheckpointError, ConfigError
+from cos2p.errors import CheckpointError, ConfigError, RecipeError
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
-from cos2p.runtime.world import first_weights, model_config
+from cos2p.recipe import Recipe
+from cos2p.runtime.world import Place, build_world, first_weights, model_config
 from tests.runtime.small import small
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import examples
@@ -62,3 +64,30 @@ def test_a_fresh_llama_is_what_the_data_ask_for() -> None:
     assert init_weights(found, 0)["exits.4.linear.weight"].shape == (3, 64)
     with pytest.raises(ConfigError, match="language-modeling is for llama"):
         model_config(recipe(size="bert-nano"), bundle(model("llama-nano")))
+
+
+def on(accelerator: str, **training: Any) -> Recipe:
+    device = {"preset": "jetson-xavier-nx-8gb", "rate": 0.0625, "accelerator": accelerator}
+    return small(fleet={"devices": [device]}, training={"epochs": 1, **training})
+
+
+def test_a_gpu_that_is_not_there_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="accelerator 'cuda' is not on this machine"):
+        build_world(on("cuda"))
+    with pytest.raises(RecipeError, match=r"fleet\.devices\.0\.accelerator"):
+        on("gpu")
+
+
+def test_tasks_on_a_gpu_are_cut_to_what_its_allocator_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    world = build_world(on("auto"))
+    (name,) = world.places
+    assert world.places[name] == Place(torch.device("cuda:0"), 5_000_000_000)
+    assert world.context.members[name].device.memory == 5_000_000_000 - 44 * 2**20
+
+
+def test_fp16_on_a_processor_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="set bf16 instead"):
+        build_world(on("cpu", savings={"fp16": True}))

@@ -54,6 +54,9 @@ def test_scaled_parts_are_added_where_they_belong(data: st.DataObject, shape: tu
     part_shape = [len(index) if d == dim else size for d, size in enumerate(shape)]
     part, factor = matrix(*part_shape, seed=1), matrix(len(index), seed=2)
     broadcast = factor if len(shape) == 1 else factor.unsqueeze(1 - dim)
+    if data.draw(st.booleans()):  # one for all
+        factor = torch.full_like(factor, 0.5)
+        broadcast = torch.tensor(0.5)
     add_scaled(total, part, broadcast, (dim, index), Scratch())
     expected = before.clone()
     for place, i in enumerate(index.tolist()):

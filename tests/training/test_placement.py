@@ -44,9 +44,9 @@ def first_task(trainer: str) -> tuple[Fleet, Order]:
 
 def longer(given: Order, times: int) -> Order:
     """The same order with so many epochs, or steps."""
-    local = dict(given.settings.get("local", given.settings)) | {"epochs": times, "batch": 8}
+    local = dict(given.settings.get("local", given.settings)) | {"epochs": times, "batch": 16}
     if "steps" in local:
-        local["steps"] = 2 * times
+        local["steps"] = times
     return replace(given, settings={**given.settings, "local": local} if "local" in given.settings else local)
 
 
@@ -66,10 +66,9 @@ def asked(fleet: Fleet, given: Order, times: int) -> int:
 @pytest.mark.parametrize("trainer", sorted(trainers()))
 def test_a_task_stays_on_the_gpu(trainer: str) -> None:
     fleet, given = first_task(trainer)
-    steps = 2  # of 8 samples in an epoch of 16
-    short, long = asked(fleet, given, 1), asked(fleet, given, 2)
+    short, long = asked(fleet, given, 1), asked(fleet, given, 2)  # a step more
     assert short > 0  # what was learned has to come back
-    assert long - short == steps * PER_STEP.get(trainer, 0)
+    assert long - short == PER_STEP.get(trainer, 0)
 
 
 @pytest.mark.gpu
@@ -90,10 +89,22 @@ def test_a_task_on_a_real_gpu_is_the_same_but_for_rounding(trainer: str) -> None
 
 def test_masks_are_trained_without_waiting() -> None:
     weights, counts = init_weights(VIT, 0), []
-    for epochs in (1, 3):
-        given = order(window(VIT, 1), (BlockSize(2, 5),) * 2, mask={"epochs": epochs})
+    for epochs in (1, 2):
+        given = order(window(VIT, 1), (BlockSize(2, 5),) * 2, epochs=1, mask={"epochs": epochs})
         with stand_in_gpu() as gpu:
-            run_task(VIT, task(VIT, weights, given), shard(VIT), {}, device=gpu.device)
+            run_task(VIT, task(VIT, weights, given), shard(VIT, 4, 2), {}, device=gpu.device)
+        counts.append(gpu.asked)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("savings", [{"eight_bit": True, "recompute": "yes"}, {"step_in_backward": True}], ids=min)
+def test_savings_are_made_on_the_gpu(savings: dict[str, Any]) -> None:
+    wide = replace(VIT, dim=64, mlp=128, depth=2)  # tensors that are large enough for codes
+    weights, counts = init_weights(wide, 0), []
+    for epochs in (1, 2):
+        given = order(window(wide, 1, 1), epochs=epochs, savings=savings)
+        with stand_in_gpu() as gpu:
+            run_task(wide, task(wide, weights, given), shard(wide, 4, 2), {}, device=gpu.device)
         counts.append(gpu.asked)
     assert counts[0] == counts[1]
 
@@ -106,14 +117,22 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "frozen"),
+    [
+        ("language", 1),
+        ("classes by the last token", 1),
+        pytest.param("language", 0, marks=pytest.mark.slow),  # 1 s, and there are many like it
+        pytest.param("classes", 1, marks=pytest.mark.slow),  # 1 s
+    ],
+)
 def test_texts_stay_on_the_gpu(kind: str, frozen: int) -> None:
     config, counts = TEXTS[kind], []
     weights, spec = init_weights(config, 0), window(config, frozen, exits=(frozen + 1, frozen + 2))
     for epochs in (1, 2):
+        given, own = task(config, weights, order(spec, epochs=epochs)), shard(config, 4, 2)
         with stand_in_gpu() as gpu:
-            run_task(config, task(config, weights, order(spec, epochs=epochs)), shard(config), {}, device=gpu.device)
+            run_task(config, given, own, {}, device=gpu.device)
         counts.append(gpu.asked)
     assert counts[0] == counts[1]
 

@@ -151,15 +151,22 @@ class SegmentMerge(Merge):
         gamma = self._gamma(item, current)
         slices = window_slices(self.config, item.spec)
         shorten = (1.0 + item.staleness) ** -self.step_exponent
+        even = self._even(gamma)
         for name, delta in item.delta.items():
             if name not in self.sum:
                 self.sum[name] = torch.zeros_like(current[name])
-            factor = expand(gamma, name, self.config)
+            factor = expand(gamma, name, self.config) if even is None else even
             factor = factor if shorten == 1.0 else factor * shorten
             add_scaled(self.sum[name], delta, factor, slices[name], self._scratch)
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
+
+    def _even(self, gamma: SegmentValues) -> Tensor | None:
+        """The weight of all segments, where the rule knows but one; None if each has its own."""
+        if self.rule not in ("uniform", "samples") or type(self)._gamma is not SegmentMerge._gamma:
+            return None
+        return next((value if value.ndim == 0 else value[0] for value in gamma.values() if value.numel()), None)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
         shapes = compact_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names

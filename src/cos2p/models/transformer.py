@@ -24,7 +24,7 @@ from cos2p.models.context import Context as Context
 from cos2p.models.context import make_context as make_context
 from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
-from cos2p.models.skeleton import slots, twin
+from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 
 _SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
@@ -309,7 +309,7 @@ class ElasticTransformer(nn.Module):
     @classmethod
     def made(cls, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False) -> ElasticTransformer:
         """One without its prefix, as the constructor makes it. Faster if such a one was made before."""
-        return twin(_skeleton(config, spec, rescale))
+        return _skeleton(config, spec, rescale).twin()
 
     def load(self, weights: Weights) -> ElasticTransformer:
         """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
@@ -346,7 +346,7 @@ class ElasticTransformer(nn.Module):
 
     def weights(self) -> Weights:
         """The trainable tensors by name, detached, sharing memory."""
-        return {name: p.detach() for name, p in self.named_parameters() if p.requires_grad}
+        return {name: parameter.detach() for name, parameter in trainable(self).items()}
 
     def fold_rescale(self) -> None:
         """From here on the submodel infers as it was trained; its weights are no longer parts of the full model's."""
@@ -414,6 +414,5 @@ class ElasticTransformer(nn.Module):
 
 
 @lru_cache(maxsize=16)
-def _skeleton(config: ModelConfig, spec: SubmodelSpec, rescale: bool) -> ElasticTransformer:
-    """Holds no values. Never loaded itself, only copied."""
-    return ElasticTransformer(config, spec, rescale=rescale)
+def _skeleton(config: ModelConfig, spec: SubmodelSpec, rescale: bool) -> Skeleton[ElasticTransformer]:
+    return Skeleton(ElasticTransformer(config, spec, rescale=rescale))

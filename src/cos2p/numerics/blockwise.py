@@ -17,6 +17,8 @@ import math
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import CPU, place
+
 BLOCK = 256
 """Scalars that share a scale."""
 
@@ -42,11 +44,11 @@ def code_bytes(scalars: int) -> int:
     return scalars + 4 * blocks_of(scalars)
 
 
-def turns(step: int, scalars: int) -> Tensor:
+def turns(step: int, scalars: int, device: torch.device = CPU) -> Tensor:
     """In [0, 1) for each scalar of whole blocks: how much is added before a code is cut off, at this step."""
     places = torch.arange(BLOCK, dtype=torch.float64)
     block = torch.frac(places * _PLASTIC + (step % 2**20) * _GOLDEN).to(torch.float32)
-    return block.repeat(blocks_of(scalars))
+    return place(block, device).repeat(blocks_of(scalars))
 
 
 def quantize_(values: Tensor, scratch: Tensor, added: Tensor, codes: Tensor, scales: Tensor) -> None:

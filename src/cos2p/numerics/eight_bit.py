@@ -86,7 +86,7 @@ class EightBitOptimizer(torch.optim.Optimizer):
     def _step_codes(self, theta: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         step, names = state["step"], list(self.codes)
         space = torch.empty(len(names) + 1, min(CHUNK_SCALARS, blocks_of(theta.numel()) * BLOCK), device=theta.device)
-        added = turns(step, space.shape[1]).to(theta.device)
+        added = turns(step, space.shape[1], theta.device)
         for begin in range(0, theta.numel(), CHUNK_SCALARS):
             count = min(CHUNK_SCALARS, theta.numel() - begin)
             whole, first = blocks_of(count) * BLOCK, begin // BLOCK

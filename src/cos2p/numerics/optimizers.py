@@ -113,6 +113,14 @@ def make_optimizer(
     return _CLASSES[name](groups, lr=lr, weight_decay=weight_decay, **options)
 
 
+def leave_compiler_out() -> None:
+    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them."""
+    for member in vars(torch.optim.Optimizer).values():
+        plain = getattr(member, "__wrapped__", None)
+        if plain is not None:
+            setattr(plain, "__dynamo_disable", plain)
+
+
 def _has_fused_kernels(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
 

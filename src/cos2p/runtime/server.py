@@ -28,7 +28,7 @@ from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import make_trainer, trainers
+from cos2p.methods import Trainer, make_trainer, trainers
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -160,6 +160,8 @@ class Server:
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
         """The unanswered task of each client that has one."""
+        self._trainers: dict[str, Trainer] = {}
+        """By open task."""
         self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
@@ -216,7 +218,7 @@ class Server:
         """
         config, order = self.context.config, self.orders[ticket.task]
         samples = self.context.members[sender].samples
-        door = Door(order, config, make_trainer(config, order), samples, self._largest_rms())
+        door = Door(order, config, self.trainer(order), samples, self._largest_rms())
         opened = data if isinstance(data, Update) else door.open(data)
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(sender, task):
@@ -321,10 +323,18 @@ class Server:
         blocks = self.method.next_blocks(member, self.coordinator.cycle_of(client))
         return -min(self.trained[block] for block in blocks)
 
+    def trainer(self, order: Order) -> Trainer:
+        """Who does the work of this order; the same one for as long as it is open."""
+        known = self._trainers.get(order.task)
+        if known is None or known.order is not order:
+            known = make_trainer(self.context.config, order)
+            if order.task in self.orders:
+                self._trainers[order.task] = known
+        return known
+
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        weights, config = self.versions[order.version], self.context.config
-        trainer = make_trainer(config, order)
+        weights, trainer = self.versions[order.version], self.trainer(order)
         frozen = trainer.sent_frozen(weights)
         if order.shelved is not None:
             held = tuple(order.shelved.held)
@@ -333,7 +343,7 @@ class Server:
 
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
-        weights, trainer = self.versions[order.version], make_trainer(self.context.config, order)
+        weights, trainer = self.versions[order.version], self.trainer(order)
         held = tuple(order.shelved.held) if order.shelved is not None else ()
         frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
         write_task(path, order, pieces_of(trainer.sent(weights)), frozen)
@@ -444,11 +454,11 @@ class Server:
     def needed_memory(self, order: Order) -> int:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
-        return make_trainer(self.context.config, order).memory(samples).total
+        return self.trainer(order).memory(samples).total
 
     def _as_needed(self, order: Order) -> Order:
         """Recompute only where the recipe says `needed` and the task does not fit without."""
-        trainer = make_trainer(self.context.config, order)
+        trainer = self.trainer(order)
         if trainer.local.savings.recompute != "needed":
             return order
         for answer in ("no", "yes"):
@@ -569,6 +579,7 @@ class Server:
     def _drop_order(self, client: str) -> None:
         task = self._task_of.pop(client, None)
         if task is not None:
+            self._trainers.pop(task, None)
             self._forget_version(self.orders.pop(task).version)
 
     def _forget_version(self, version: int) -> None:

@@ -18,7 +18,6 @@ from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
 from cos2p.messages import Order
-from cos2p.methods import make_trainer
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
 from cos2p.runtime.own_models import take_own_model
@@ -177,7 +176,7 @@ class Simulation(Session):
     def send(self, order: Order) -> None:
         member = self.world.context.members[order.client]
         data = self.server.task(order).to_bytes()
-        trainer = make_trainer(self.world.config, order)
+        trainer = self.server.trainer(order)
         widths = self.world.shards[order.client].widths
         phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data), widths)
         self.log(self.server.dispatched(order, len(data), phases.to_dict()))

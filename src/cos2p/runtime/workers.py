@@ -24,6 +24,7 @@ from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, Update, load_tensors
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
+from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import UNGUARDED, how_it_ended
 from cos2p.processes.pages import keep_freed_pages
 from cos2p.processes.pool import ProcessPool, WorkerDied
@@ -110,6 +111,7 @@ def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Pat
     global _world, _shelf, _own_models
     torch.set_num_threads(1)
     keep_freed_pages()
+    leave_compiler_out()
     _shelf = None if shelf is None else Shelf(shelf)
     _world = build_world(Recipe.parse(recipe))
     _own_models = OwnModels.of(_world, own_models) if own_models is not None else None

@@ -104,7 +104,8 @@ def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, s
         total.index_add_(dim, index, torch.mul(part, factor, out=scratch.like(part)))
     for start, here, length in runs:
         own = part.narrow(dim, here, length)
-        total.narrow(dim, start, length).addcmul_(own, factor.narrow(dim, here, length))
+        own_factor = factor.narrow(dim, here, length) if factor.ndim else factor
+        total.narrow(dim, start, length).addcmul_(own, own_factor)
 
 
 def _long_runs(index: Tensor) -> list[Run]:

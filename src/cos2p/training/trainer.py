@@ -33,6 +33,7 @@ from cos2p.messages import Order, Piece, Task, Update, pieces_of
 from cos2p.messages.forms import Forms
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
@@ -431,8 +432,8 @@ class Trainer:
 
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
-        return [make_optimizer(self.local.stepper, trainable, self.order.lr, self.local.weight_decay)]
+        trained = list(trainable(self.model).values())
+        return [make_optimizer(self.local.stepper, trained, self.order.lr, self.local.weight_decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
         """The outputs of all exits, shallowest first."""

@@ -51,6 +51,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import die_with_parent
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import own_facts
@@ -213,14 +214,6 @@ def _shelf_of(remembered: Path, disk: int) -> Shelf:
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
     return Shelf(own, min(SHELF_BYTES, disk // 2) if disk else SHELF_BYTES)
-
-
-def leave_compiler_out() -> None:
-    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them."""
-    for member in vars(torch.optim.Optimizer).values():
-        plain = getattr(member, "__wrapped__", None)
-        if plain is not None:
-            setattr(plain, "__dynamo_disable", plain)
 
 
 def _warm_up(device: torch.device) -> None:

@@ -35,7 +35,6 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import HEAD_VALUES, Head
 from cos2p.processes.children import die_with_parent
-from cos2p.processes.pages import keep_freed_pages
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
@@ -60,7 +59,6 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         die_with_parent()  # a new server goes on with this run; two must not write into its folder
-        keep_freed_pages()
         # A task that is sent again is listed twice in NVFlare 2.9.0; removing it the second time must not end the
         # thread that watches over all tasks.
         self.communicator._client_task_map = _Tolerant()
