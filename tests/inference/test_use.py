@@ -129,6 +129,9 @@ def test_what_is_not_there_is_said(finished: Path, tmp_path: Path) -> None:
         export(open_trained(finished), tmp_path / "p", "peft")
     with pytest.raises(DataError, match="there is no file cat"):
         gather(["cat.png"], (), open_trained(finished).data, is_text=False)
+    (tmp_path / "odd.csv").write_text("picture,label\n1.png,3\n")
+    with pytest.raises(DataError, match="it has picture, label; say which with --image-column"):
+        gather([str(tmp_path / "odd.csv")], (), open_trained(finished).data, is_text=False)
 
 
 def test_an_unreadable_image_is_named_and_the_rest_goes_on(finished: Path, pictures: Path, tmp_path: Path) -> None:

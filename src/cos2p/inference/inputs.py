@@ -72,7 +72,11 @@ def _rows(file: Path, data: DataConfig, is_text: bool) -> Iterator[Item]:
     column = {"text_column": data.text_column or "text"} if is_text else {"text_column": ""}
     # Labels are not needed, and nothing but them depends on the task.
     table = data.model_copy(update={**changes, **column, "validation": "", "test": "", "task": "language-modeling"})
-    raw = reader_of(table)(table).train
+    try:
+        raw = reader_of(table)(table).train
+    except DataError as error:  # whoever predicts has options, and no recipe to set fields of
+        wrong = "text" if is_text else "image"
+        raise DataError(str(error).replace(f"set data.{wrong}_column", f"say which with --{wrong}-column")) from None
     everything = np.arange(raw.count, dtype=np.int64)
     if raw.texts is not None:
         for row, text in enumerate(raw.texts(everything)):

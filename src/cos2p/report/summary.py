@@ -83,7 +83,7 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     """Of a shallower exit that is better than the deepest; empty if that one is the best.
 
     >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
-    'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %'
+    'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %; cos2p export --exit best takes it'
 
     The best is chosen on validation samples; where test samples say otherwise there is nothing to recommend.
 
@@ -98,9 +98,10 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     here, there = exits[str(best)], exits[deepest]
     if (here >= there) if perplexities else (here <= there):
         return ""
+    scores = f"top-1 {percent(here)}, the deepest has {percent(there)}"
     if perplexities:
-        return f"exit {best} of {deepest}: perplexity {here:.4g}, the deepest has {there:.4g}"
-    return f"exit {best} of {deepest}: top-1 {percent(here)}, the deepest has {percent(there)}"
+        scores = f"perplexity {here:.4g}, the deepest has {there:.4g}"
+    return f"exit {best} of {deepest}: {scores}; cos2p export --exit best takes it"
 
 
 def coverage_words(n_star: int | None) -> str:
