@@ -27,18 +27,17 @@ class Form:
         return (*(self.masks if trains_masks else known), "method.window.schedule=fixed")
 
 
+CHEAP_MASKS = (
+    "method.masks.epochs=1",
+    "method.masks.share=0.5",
+    "method.masks.start=first-order",
+    "method.masks.memory=training",
+)
+EIGHT_BITS = ("method.prefix.precision=int8",)
 FORMS: dict[str, Form] = {
     "paper": Form(),
-    "cheap": Form(
-        masks=(
-            "method.masks.epochs=1",
-            "method.masks.share=0.5",
-            "method.masks.start=first-order",
-            "method.masks.memory=training",
-        ),
-        wire=("method.prefix.precision=int8",),
-        schedule="priced",
-    ),
+    "cheap-rolling": Form(CHEAP_MASKS, EIGHT_BITS),
+    "cheap": Form(CHEAP_MASKS, EIGHT_BITS, schedule="priced"),
 }
 """`cheap`: an epoch for the masks in all, in no more memory than the training takes; the frozen part in 8 bits; low
-windows for devices to which frozen blocks cost most."""
+windows for devices to which frozen blocks cost most. `cheap-rolling`: with the paper's windows."""

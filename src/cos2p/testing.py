@@ -9,7 +9,8 @@ On `gpu.device` tensors have a shape, a type and a place, but no values. Every o
 computed on the host alone is computed for real. `asked` counts how often the host waited for a value of the GPU: that
 must not grow with the steps of a task. A draw on the GPU is refused: whatever decides is drawn on the host.
 
-Two things it cannot show: values, and autocast, which torch leaves out where there is no real GPU.
+Two things it cannot show: values, and autocast, which torch leaves out where there is no real GPU. It builds on inner
+parts of torch: it works with torch 2.13 and not with 2.4.
 """
 
 from __future__ import annotations

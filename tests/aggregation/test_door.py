@@ -163,6 +163,7 @@ def test_a_report_of_very_many_figures_is_refused() -> None:
 
 def test_a_merge_that_stumbles_refuses_and_benches_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     server = copy.deepcopy(arena("fedavg").server)
+    server.coordinator.rules = replace(server.coordinator.rules, max_failures=5)
 
     def stumble(*_: Any) -> None:
         raise KeyError("decay")

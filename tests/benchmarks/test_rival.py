@@ -44,7 +44,7 @@ def test_the_cheap_form_is_the_methods_own() -> None:
 
 def test_tasks_that_two_forms_share_are_measured_once() -> None:
     keys = [item.key for item in wanted("e1", list(FORMS))]
-    assert len(keys) == 2 * (1 + 3 + 3)
+    assert len(keys) == 2 * (1 + 3 + 3 + 3)
     assert len(set(keys)) == 2 * (1 + 3 + 1)
 
 

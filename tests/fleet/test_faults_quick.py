@@ -16,7 +16,7 @@ from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.status import status_tables
 from cos2p.fleet.kit import server_address
-from tests.fleet.lab import Lab, running_lab, slow, small_recipe
+from tests.fleet.lab import PATIENCE, Lab, running_lab, slow, small_recipe
 
 pytestmark = pytest.mark.fleet
 
@@ -143,7 +143,7 @@ def the_whole_client_is_killed_and_started_again(lab: Lab, name: str) -> None:
     tasks = [event["task"] for event in lab.events("dispatched", name)]
     assert len(set(tasks)) == len(tasks)  # never the same task twice
     lab.wait_for_event("merged", name, len(lab.events("merged", name)) + 1)
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 0.4 * PATIENCE
 
 
 def the_folder_is_that_of_a_simulation(lab: Lab, result: dict[str, object]) -> None:

@@ -14,6 +14,7 @@ from cos2p.runtime.world import build_world, first_weights
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
+from cos2p.training.shelf import Shelf
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 
@@ -81,7 +82,8 @@ def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
     orders = [order for client in world.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
-        update, _ = run_task(world.config, server.task(order), world.shards[order.client], {})
+        shelf = Shelf(tmp_path / "shelf")  # some rows keep frozen parts there
+        update, _ = run_task(world.config, server.task(order), world.shards[order.client], {}, shelf)
         notes = [effect for effect in server.receive(order.client, update.to_bytes()) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes
     assert len(orders) == 2

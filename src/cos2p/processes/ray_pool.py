@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cos2p.errors import ConfigError
@@ -20,6 +22,9 @@ T = TypeVar("T")
 
 ATTEMPTS = 4
 """How often a job is begun: one that kills whoever does it must not go round the cluster."""
+
+LOOK = 0.25
+"""Seconds for which a job waits for a new worker before it looks whether an old one has become free."""
 
 
 class RayPool:
@@ -32,9 +37,12 @@ class RayPool:
         self.count = max(1, min(count or processors, processors))
         self._start = (start, arguments)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="ray")
-        self._mine = threading.local()
         self._lock = threading.Lock()
         self._alive: list[Any] = []
+        self._idle: list[Any] = []
+        self._coming: list[_Coming] = []
+        """Workers that were asked for. After a machine has died there may be no room for one, ever: no job waits for
+        that alone."""
         self._closed = False
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
@@ -55,25 +63,69 @@ class RayPool:
 
         death: Exception | None = None
         for _ in range(ATTEMPTS):
-            actor = getattr(self._mine, "actor", None) or self._hire()
             try:
-                return self._ray.get(actor.do.remote(work, arguments))  # type: ignore[no-any-return]
+                actor = self._worker()
+                result: T = self._ray.get(actor.do.remote(work, arguments))
             except RayActorError as error:  # it, or its whole machine
-                self._mine.actor, death = None, error
+                death = error
+                self._doubt_idle()
             except RayTaskError as error:
+                self._free(actor)
                 raise error.cause from None
             except RayError as error:
                 raise WorkerDied(f"Ray: {_first_line(error)}") from None
+            else:
+                self._free(actor)
+                return result
         raise WorkerDied(f"{ATTEMPTS} workers died of it: {_first_line(death)}")
 
-    def _hire(self) -> Any:
+    def _worker(self) -> Any:
+        """One that is free, or a new one, whichever is there first. RayActorError if a new one cannot begin."""
+        from ray.exceptions import RayActorError
+
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise WorkerDied("the pool is closed")
+                if self._idle:
+                    return self._idle.pop()
+                coming = self._coming.pop() if self._coming else self._hire()
+            if not self._ray.wait([coming.there], timeout=LOOK)[0]:
+                with self._lock:
+                    self._coming.insert(0, coming)
+                continue
+            try:
+                self._ray.get(coming.there)
+            except RayActorError:
+                if coming.proven:
+                    continue  # it died while nobody needed it
+                raise
+            return coming.actor
+
+    def _free(self, actor: Any) -> None:
         with self._lock:
-            if self._closed:
-                raise WorkerDied("the pool is closed")
-            kind = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Servant)
-            actor = self._mine.actor = kind.remote(*self._start)
-            self._alive.append(actor)
-        return actor
+            self._idle.append(actor)
+
+    def _doubt_idle(self) -> None:
+        """A machine may have died: who is idle has to say that it is there, so that no job is spent on finding out."""
+        with self._lock:
+            self._coming += [_Coming(actor, actor.is_there.remote(), proven=True) for actor in self._idle]
+            self._idle.clear()
+
+    def _hire(self) -> _Coming:
+        kind = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Servant)
+        actor = kind.remote(*self._start)
+        self._alive.append(actor)
+        return _Coming(actor, actor.is_there.remote(), proven=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Coming:
+    actor: Any
+    there: Any
+    """Says that it is there."""
+    proven: bool
+    """Whether it has begun before."""
 
 
 def _connected(address: str) -> Any:
@@ -83,13 +135,21 @@ def _connected(address: str) -> Any:
     except ImportError:
         raise ConfigError("run.engine is 'ray', and Ray is not installed here: pip install 'cos2p[ray]'") from None
     try:
+        _knock(address)
         ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"no Ray cluster answers at {address or 'this machine'}: {_first_line(error)}; start one with "
             "`ray start --head`, add machines with `ray start --address HOST:PORT`, and name it with --address"
         ) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """OSError if nobody listens at HOST:PORT. Ray itself would try for two minutes; other forms are left to it."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def _first_line(error: Exception | None) -> str:
@@ -102,6 +162,10 @@ def _first_line(error: Exception | None) -> str:
 class _Servant:
     def __init__(self, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         start(*arguments)
+
+    def is_there(self) -> bool:
+        """It has begun."""
+        return True
 
     def do(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return work(*arguments)
