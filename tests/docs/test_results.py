@@ -31,6 +31,8 @@ PAGES = [
     ("semi-async.md", 0, "semi-async/fashion-mini", "results"),
     ("semi-async.md", 1, "semi-async/cifar10-mini", "results"),
     ("sweeps.md", 0, "sweeps/mu", "results"),
+    ("attacks.md", 0, "attacks/quickstart", "results"),
+    ("attacks.md", 1, "attacks/fashion-mini", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -126,7 +128,8 @@ def test_one_block_beside_eight() -> None:
 
 def test_every_table_of_a_study_is_checked() -> None:
     shown = {
-        page: len(tables_of(RESULTS / page)) for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md")
+        page: len(tables_of(RESULTS / page))
+        for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
-    assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1}
-    assert len(RECORDS) == 13
+    assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
+    assert len(RECORDS) == 16
