@@ -36,8 +36,8 @@ CHEAP_MASKS = (
 EIGHT_BITS = ("method.prefix.precision=int8",)
 FORMS: dict[str, Form] = {
     "paper": Form(),
-    "cheap-rolling": Form(CHEAP_MASKS, EIGHT_BITS),
-    "cheap": Form(CHEAP_MASKS, EIGHT_BITS, schedule="priced"),
+    "cheap": Form(CHEAP_MASKS, EIGHT_BITS),
+    "cheap-priced": Form(CHEAP_MASKS, EIGHT_BITS, schedule="priced"),
 }
-"""`cheap`: an epoch for the masks in all, in no more memory than the training takes; the frozen part in 8 bits; low
-windows for devices to which frozen blocks cost most. `cheap-rolling`: with the paper's windows."""
+"""`cheap`: an epoch for the masks in all, in no more memory than the training takes; the frozen part in 8 bits.
+`cheap-priced`: low windows for devices to which frozen blocks cost most, too."""

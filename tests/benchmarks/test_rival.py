@@ -28,7 +28,7 @@ def test_the_paper_s_windows_stand_everywhere_alike(tier: Tier) -> None:
     assert all(share == pytest.approx(1 / 7, abs=0.01) for share in positions(tier, "paper").values())
     assert measured_starts(tier, trains_masks=False) == (0, 4)
     assert measured_starts(tier, trains_masks=True) == (4,)
-    low = sum(start * share for start, share in positions(tier, "cheap").items())
+    low = sum(start * share for start, share in positions(tier, "cheap-priced").items())
     assert low < 1.0
 
 

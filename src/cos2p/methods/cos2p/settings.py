@@ -24,7 +24,6 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "cheap": {
         # Half of the samples twice, once for scores and once for training: an epoch in all.
         "masks": {"epochs": 1, "share": 0.5, "start": "first-order", "memory": "training"},
-        "window": {"schedule": "priced"},
         "prefix": {"precision": "int8"},
     },
     "pretrained": {
