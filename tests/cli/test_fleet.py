@@ -86,6 +86,6 @@ def test_the_profile_recommends_in_words() -> None:
     found = Profile("vit-base", 300_000_000, 10, 100, 2, 60.0, (sample,), 0.25, 5e9)
     assert _table(found).row_count == 1
     words = _advice(found, Path("device.toml"))
-    assert words.startswith("R_n = 0.25: the largest that fits 300 MB and 60 s (a task of 100 samples: 4 s)")
+    assert words.startswith("R_n = 0.25 on cpu: the largest that fits 300 MB and 60 s (a task of 100 samples: 4 s)")
     none = Profile("vit-base", 300_000_000, 10, 100, 2, 1.0, (sample,), 0.0, 5e9)
     assert "no rate fits 300 MB and 1 s" in _advice(none, Path("device.toml"))

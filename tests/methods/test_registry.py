@@ -53,7 +53,7 @@ def test_every_setting_says_what_it_is(name: str) -> None:
 def test_a_misspelt_name_is_told_what_was_meant() -> None:
     with pytest.raises(RecipeError, match=r"unknown method 'cos2'; did you mean 'cos2p'\? known: .*fedavg"):
         method_class("cos2")
-    with pytest.raises(RecipeError, match=r"method\.name is None; known: "):
+    with pytest.raises(RecipeError, match=r"method\.name is None; name one, or choose it with --method: "):
         method_settings({})
 
 

@@ -261,8 +261,10 @@ class Exit(nn.Module):
                 if context.shares is None
                 else torch.bmm(context.shares.to(x_BTD.dtype), x_BTD).squeeze(1)
             )
-        every = torch.arange(len(x_BTD), device=x_BTD.device)
-        x_BD = x_BTD[:, 0] if context.last is None else x_BTD[every, context.last]
+        if context.last is None:
+            x_BD = x_BTD[:, 0]
+        else:  # `shape`, since `len` would make the batch of an exported model a constant
+            x_BD = x_BTD[torch.arange(x_BTD.shape[0], device=x_BTD.device), context.last]
         return x_BD if self.config.family == "bert" else self.norm(x_BD)
 
 
