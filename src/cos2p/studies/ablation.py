@@ -95,7 +95,7 @@ OWN_ROWS = (
     _own("balanced", "windows balance coverage", "method.window.schedule=balanced"),
     _own("priced", "windows know their price", "method.window.schedule=priced"),
     _own("shelf", "devices keep frozen parts", "method.prefix.shelf=true"),
-    _own("shelf-drift", "and old ones serve", "method.prefix.shelf=true", "method.prefix.drift=0.1"),
+    _own("shelf-drift", "frozen parts kept, old ones serve", "method.prefix.shelf=true", "method.prefix.drift=0.1"),
     _own("at-aggregation", "next task at the aggregation", "schedule.redispatch=at-aggregation"),
     _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),
