@@ -33,7 +33,7 @@ def one_round(number: int, seed: int, liar: str, agree: float = 0.2) -> dict[tup
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_liar_is_told_from_cosines_of_a_few_hundredths(seed: int) -> None:
     standing = Standing()
@@ -45,7 +45,7 @@ def test_a_liar_is_told_from_cosines_of_a_few_hundredths(seed: int) -> None:
     assert all(opinion.trust == 1.0 for name, opinion in opinions.items() if name != NAMES[3])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_nobody_is_doubted_where_nobody_agrees(seed: int) -> None:
     """Updates that have nothing to do with each other: chance alone makes no liar."""
