@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from cos2p.accelerator import CPU
 from cos2p.costs.workload import Workload
 from cos2p.data.examples import Examples, Normalize
 from cos2p.devices.measure import _Peak, _warm_up
@@ -40,10 +41,10 @@ def measured() -> dict[str, int]:
     images = torch.zeros(SAMPLES, 3, 64, 64, dtype=torch.uint8)
     part = Examples(images, torch.arange(SAMPLES) % 50, tuple(map(str, range(50))))
     shard = Shard(part, part.subset(torch.arange(0)), Normalize((0.5,), (0.5,)))
-    _warm_up(config, Workload(batch=2))
+    _warm_up(config, Workload(batch=2), CPU)
     sent = trainer.sent(weights)
     del weights
-    peak = _Peak()
+    peak = _Peak(CPU)
     trainer.run(Task(order, sent, prefix), shard, {})
     peak.record("statistics")
     own = sum(tensor.nbytes for tensor in sent.values())

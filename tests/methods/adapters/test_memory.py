@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from cos2p import ModelConfig
 from cos2p.costs.ledger import Ledger
@@ -57,7 +58,7 @@ def main(path: str) -> None:
     data = shard(BIG, SAMPLES, 4)
     task = Task.from_bytes(Path(path).read_bytes())  # the frozen part is in the idle state: on a device it is on disk
     given = sum(tensor.nbytes for tensor in task.weights.values())
-    peak = _Peak()
+    peak = _Peak(torch.device("cpu"))
     make_trainer(BIG, task.order).run(task, data, {})
     peak.record("task")
     print(json.dumps(peak.phases["task"] + given))
