@@ -85,6 +85,7 @@ def test_the_minimum_of_a_quadratic_is_found_as_with_floats(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_transformer_learns_as_with_floats(name: str) -> None:
     config = model("vit-nano", dim=64, mlp=256, depth=2)
     rng = torch_rng(4, "transformer")

@@ -237,6 +237,7 @@ def test_as_numbers_the_latent_weights_go_back() -> None:
     assert sum(t.nbytes for t in update.delta.values()) == make_trainer(VIT, given).upload()
 
 
+@pytest.mark.slow
 def test_it_learns_at_two_bits() -> None:
     losses = []
     for epochs in (1, 40):
