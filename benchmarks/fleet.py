@@ -35,8 +35,9 @@ from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined
+from cos2p.runtime.effects import Send
 from cos2p.runtime.run import run as simulate
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
 
 SLOWDOWNS = (8.0, 12.0, 20.0, 32.0)

@@ -29,7 +29,8 @@ from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model
 from cos2p.models.spec import to_bits
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Effect, Send, Server
+from cos2p.runtime.effects import Effect, Send
+from cos2p.runtime.server import Server
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.tracking.background import BackgroundWriter
 from cos2p.tracking.checkpoint import Checkpoint

@@ -16,7 +16,8 @@ from cos2p.messages import Order
 from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import World
 
 

@@ -16,7 +16,8 @@ from cos2p.devices.rates import LADDER, choose_rate, task_seconds
 from cos2p.errors import BudgetError
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
 from tests.runtime.small import VALUES, small
 

@@ -21,7 +21,8 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import to_bits
 from cos2p.runtime.decisions import ClientJoined, Stop
-from cos2p.runtime.server import Effect, Server
+from cos2p.runtime.effects import Effect
+from cos2p.runtime.server import Server
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import Event, Merged, Refused
 from cos2p.training.statistics import StatisticsTrainer

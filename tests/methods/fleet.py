@@ -16,7 +16,8 @@ from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Done, Effect, Send, Server
+from cos2p.runtime.effects import Done, Effect, Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event

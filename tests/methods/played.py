@@ -7,7 +7,8 @@ from typing import Any
 
 from cos2p.messages import Order, Update
 from cos2p.methods import run_task
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.tracking.event_kinds import Event

@@ -23,8 +23,8 @@ def of_blocks(count: int, **settings: object) -> FedRA:
     house = fitted(
         given,
         context(DEEP),
-        lambda method, client: method.adapter_task(  # type: ignore[attr-defined]
-            method.context.members[client], 8, 0, tuple(range(count)), "disk", method.settings
+        lambda method, client: method.adapters(  # type: ignore[attr-defined]
+            method.context.members[client], tuple(range(count)), "disk"
         ),
     )
     method = build_method(given, house)
@@ -69,8 +69,8 @@ def test_adapters_of_blocks_that_nobody_had_stay_bitwise() -> None:
     house = fitted(
         {"name": "fedra"},
         digits_house(rounds=1),
-        lambda method, client: method.adapter_task(  # type: ignore[attr-defined]
-            method.context.members[client], 8, 0, (0,), "disk", method.settings
+        lambda method, client: method.adapters(  # type: ignore[attr-defined]
+            method.context.members[client], (0,), "disk"
         ),
     )
     fleet = Fleet(house, {"name": "fedra"})

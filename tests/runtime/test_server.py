@@ -13,7 +13,8 @@ from cos2p.errors import BudgetError
 from cos2p.messages import Task, Update
 from cos2p.methods.cos2p import Cos2p
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
-from cos2p.runtime.server import Done, Effect, NewVersion, Server, Timer
+from cos2p.runtime.effects import Done, Effect, NewVersion, Timer
+from cos2p.runtime.server import Server
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.checkpoint import Checkpoint
 from tests.runtime.played import answer, join_all, notes, restored, sent, server, snapshot

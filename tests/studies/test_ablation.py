@@ -9,7 +9,8 @@ from cos2p.errors import ConfigError
 from cos2p.messages import Order
 from cos2p.methods import run_task
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Effect, Send, Server
+from cos2p.runtime.effects import Effect, Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row

@@ -10,7 +10,8 @@ from cos2p.methods import run_task
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.seeding import torch_rng
 from cos2p.training.masks import sampled, top

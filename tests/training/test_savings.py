@@ -14,7 +14,8 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.methods.registry import build_method
 from cos2p.models.layout import init_weights
 from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
 from cos2p.training.trainer import Trainer
 from tests.submodel.strategies import CONFIGS, random_weights

@@ -25,10 +25,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge
-from cos2p.methods.adapters.device import AdapterSettings
+from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
-from cos2p.methods.adapters.tasks import HEAD_STEP
+from cos2p.methods.adapters.tasks import HEAD_STEP, adapter_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
@@ -84,7 +84,8 @@ class FedLora(LateWorkMethod):
         factors: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
         for rank in self.ranks:
             for store in STORES:
-                yield self.adapter_task(member, rank, self.first, blocks, store, self.settings, factors)
+                task = adapter_task(self.context, member, rank, self.first, blocks, store, self.settings, factors)
+                yield self.assignment(*task, LoraTrainer)
         yield self.head_alone(member)
 
     def initial_weights(self, weights: Weights) -> Weights:

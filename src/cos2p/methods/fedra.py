@@ -20,11 +20,12 @@ import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge
-from cos2p.methods.adapters.device import AdapterSettings
+from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import Target, adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge
+from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
-from cos2p.methods.fitting import STORES, first_that_fits
+from cos2p.methods.fitting import STORES, Store, first_that_fits
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
@@ -64,14 +65,19 @@ class FedRA(LateWorkMethod):
         if chosen["rank"] == 0:
             return self.chosen[member.name]
         blocks = self.drawn(member, call.attempt, len(chosen["blocks"]))
-        return self.adapter_task(member, self.settings.rank, 0, blocks, chosen["features"], self.settings)
+        return self.adapters(member, blocks, chosen["features"])
 
     def parts(self, member: Member) -> Iterator[Assignment]:
         """Tasks of so many blocks, the most first; then the head alone."""
         for count in range(self.context.config.depth, 0, -1):
             for store in STORES:
-                yield self.adapter_task(member, self.settings.rank, 0, tuple(range(count)), store, self.settings)
+                yield self.adapters(member, tuple(range(count)), store)
         yield self.head_alone(member)
+
+    def adapters(self, member: Member, blocks: tuple[int, ...], store: Store) -> Assignment:
+        """Adapters of the recipe's rank in these blocks, which alone are sent."""
+        task = adapter_task(self.context, member, self.settings.rank, 0, blocks, store, self.settings)
+        return self.assignment(*task, LoraTrainer)
 
     def drawn(self, member: Member, attempt: int, count: int) -> tuple[int, ...]:
         """`count` blocks without repetition, ascending."""

@@ -13,11 +13,11 @@ from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
-from cos2p.methods.adapters.tasks import adapter_task, head_tasks
+from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.tasks import head_tasks
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.closed_heads import HeadStart, statistics_assignment
-from cos2p.methods.fitting import STORES, Store, first_that_fits
+from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
@@ -101,20 +101,6 @@ class FrozenBaseMethod(Method):
         """What the smallest device can do; BudgetError if it cannot."""
         options = (self.assignment(*task, LoraTrainer) for task in head_tasks(self.context, member))
         return first_that_fits(self, member, options, "the head alone")
-
-    def adapter_task(
-        self,
-        member: Member,
-        rank: int,
-        frozen: int,
-        blocks: tuple[int, ...],
-        features: Store,
-        adapters: AdapterSettings,
-        factors: Literal["both", "up"] = "both",
-    ) -> Assignment:
-        """Adapters of this rank in `blocks`, which run at every step; those below `frozen` run once."""
-        task = adapter_task(self.context, member, rank, frozen, blocks, features, adapters, factors)
-        return self.assignment(*task, LoraTrainer)
 
     def assignment(self, spec: SubmodelSpec, settings: Settings, trainer: type[Trainer]) -> Assignment:
         own = self.settings

@@ -20,7 +20,8 @@ from cos2p.methods import make_trainer, trainers
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined, Dispatch
-from cos2p.runtime.server import Send, Server
+from cos2p.runtime.effects import Send
+from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
 
 MOST = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from cos2p.runtime.decisions import (
     UpdateArrived,
     UpdateRejected,
 )
+from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
 from cos2p.runtime.shelves import Shelves
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import (
@@ -60,7 +61,6 @@ from cos2p.tracking.event_kinds import (
     Dispatched,
     Doubted,
     Dropped,
-    Event,
     Left,
     Merged,
     Refused,
@@ -70,36 +70,6 @@ from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
 from cos2p.units import format_bytes
-
-# ---------------------------------------------------------------- effects: what the driver does
-
-
-@dataclass(frozen=True)
-class Send:
-    """Give the client the task of this order (`Server.task` makes it)."""
-
-    order: Order
-
-
-@dataclass(frozen=True)
-class Timer:
-    timer: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class NewVersion:
-    """A round closed: evaluate it if it is its turn."""
-
-    version: int
-
-
-@dataclass(frozen=True)
-class Done:
-    reason: str
-
-
-Effect = Send | Timer | Event | NewVersion | Done
 
 
 class ClosedTask(UpdateRefused):

@@ -23,8 +23,9 @@ from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
+from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
 from cos2p.runtime.judge import Evaluator, Judge, Verdict
-from cos2p.runtime.server import Done, Effect, NewVersion, Send, Server, Timer
+from cos2p.runtime.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Evaluated, Event, Finished, Joined, Unevaluated
 from cos2p.tracking.events import Listener

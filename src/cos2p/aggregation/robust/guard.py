@@ -110,10 +110,7 @@ class Guard:
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
         opinions = self._opinions(items, absurd, merge, current)
         judged = judge(items, merge, current, self.settings, opinions)
-        doubts = [
-            Doubt(*(entry.item.client, entry.task), opinion.agreement, opinion.trust, self._strike(entry, opinion), far)
-            for entry, opinion, far in zip(held, opinions, absurd, strict=True)
-        ]
+        doubts = [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
             self._bar(doubt)
         return [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
@@ -139,8 +136,10 @@ class Guard:
             Opinion(0.0) if far else known.get(item.client, Opinion()) for item, far in zip(items, absurd, strict=True)
         ]
 
-    def _strike(self, entry: Held, opinion: Opinion) -> int:
-        return self.standing.strike(entry.item.client, opinion.trust)
+    def _doubt(self, entry: Held, opinion: Opinion, excess: float) -> Doubt:
+        client = entry.item.client
+        strikes = self.standing.strike(client, opinion.trust)
+        return Doubt(client, entry.task, opinion.agreement, opinion.trust, strikes, excess)
 
     def _bar(self, doubt: Doubt) -> None:
         if self.settings.suspicion == "bench" and doubt.strikes >= self.settings.patience:
