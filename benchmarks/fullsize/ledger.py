@@ -69,7 +69,7 @@ def predict(name: str, method: str, masks: bool) -> list[Row]:
                     method if masks or method != "cos2p" else "cos2p, masks known",
                     tier_of(client), kinds[tier_of(client)], member.rate, member.batch,
                     trainer.memory(SAMPLES).total, work.prefix + work.masks + work.training,
-                    tensor_bytes(trainer.sent(weights), frozen), trainer.upload(),
+                    tensor_bytes(trainer.sent(weights), frozen), trainer.wire_upload(),
                 )  # fmt: skip
     return list(rows.values())
 

@@ -19,15 +19,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.fullsize.tasks import announce
-from cos2p.messages import Order, Task, Update
+from cos2p.messages import Task, Update
 from cos2p.methods import make_trainer
-from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.recipe import Recipe
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome, Workers
 from cos2p.runtime.world import World, build_world
 from cos2p.studies.ablation import OWN_ROWS
+from cos2p.training.costs import trained_spec
 from cos2p.training.masks import Remembered
+from cos2p.training.wire import as_it_travels
 
 ROWS = ("as-the-recipe", "rolling", "priced", "short-masks", "first-order-masks", "prefix-int8", "shelf")
 STEP = 1e-4
@@ -52,22 +53,14 @@ class Idle(Workers):
         self.flops += work.prefix + work.masks + work.training
         self.mask_flops += work.masks
         self.frozen.setdefault(order.client, []).append(order.spec.frozen)
-        spec = _allowed(order)
+        spec = trained_spec(order)
         moved = {name: torch.full(shape, STEP) for name, shape in trainer.answer(spec).items()}
-        answer = Update(order.client, order.task, order.version, spec, moved, member.samples).to_bytes()
+        update = Update(order.client, order.task, order.version, spec, moved, member.samples)
+        answer = as_it_travels(update, order).to_bytes()
         self.down, self.up = self.down + len(task), self.up + len(answer)
         done: Future[TaskOutcome] = Future()
         done.set_result(TaskOutcome(answer, b""))
         return done
-
-
-def _allowed(order: Order) -> SubmodelSpec:
-    if order.quotas is None:
-        return order.spec
-    kept = zip(order.spec.window, order.quotas, strict=True)
-    return replace(
-        order.spec, window=tuple(BlockKeep(keep.heads[: q.heads], keep.units[: q.units]) for keep, q in kept)
-    )
 
 
 def counted(world: World) -> tuple[Idle, float]:

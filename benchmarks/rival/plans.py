@@ -22,6 +22,7 @@ from cos2p.runtime.effects import Send
 from cos2p.runtime.server import Server
 from cos2p.runtime.world import fleet_devices
 from cos2p.training.prefix import encode
+from cos2p.training.wire import packed_bytes
 
 SAMPLES = 512
 """A device's samples: FLOPs are in proportion to them; peak and bytes do not depend on them."""
@@ -99,10 +100,10 @@ def positions(tier: Tier, form: str) -> dict[int, float]:
 
 
 @cache
-def plan(tier: Tier, form: str, trains_masks: bool, start: int) -> Plan:
-    """By the cost model; `form` is that of Co-S²P or the rival's name."""
+def plan(tier: Tier, form: str, trains_masks: bool, start: int, wire: tuple[str, ...] = ()) -> Plan:
+    """By the cost model; `form` is that of Co-S²P or the rival's name, `wire` changes of how what trains travels."""
     changes, method = _task(form, trains_masks)
-    recipe, around = context(tier.recipe, changes, method)
+    recipe, around = context(tier.recipe, changes + wire, method)
     weights: Weights = {name: torch.empty(entry.shape, device="meta") for name, entry in layout(around.config).items()}
     built: Method = build_method(recipe.method, around)
     server = Server(around, built, weights)
@@ -115,13 +116,14 @@ def plan(tier: Tier, form: str, trains_masks: bool, start: int) -> Plan:
             peaks[batch] = trainer.memory(SAMPLES).total
     work = trainer.flops(SAMPLES, 0)
     frozen = encode(trainer.sent_frozen(weights), order.prefix_precision)
+    sent = {name: tuple(tensor.shape) for name, tensor in trainer.sent(weights).items()}
     return Plan(
         start,
         work.prefix + work.masks + work.training,
         work.masks,
         sum(peaks[batch] for batch in batches) / len(batches),
-        tensor_bytes(trainer.sent(weights), frozen),
-        trainer.upload(),
+        tensor_bytes(frozen) + packed_bytes(sent, order.wire.down),
+        trainer.wire_upload(),
     )
 
 

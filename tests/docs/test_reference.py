@@ -43,6 +43,7 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "fleet.devices.spread",
         "training",
         "training.savings",
+        "training.wire",
         "schedule",
         "privacy",
         "robust",

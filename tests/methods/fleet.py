@@ -23,6 +23,7 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
+from cos2p.training.wire import as_it_travels
 from tests.tiny import same
 
 
@@ -93,7 +94,7 @@ class Fleet:
         task = Task.from_bytes(self.server.task(order).to_bytes())
         memory = self.memories[order.client]
         update, self.memories[order.client] = run_task(self.context.config, task, self.shards[order.client], memory)
-        self._carry_out(self.server.receive(order.client, update.to_bytes()))
+        self._carry_out(self.server.receive(order.client, as_it_travels(update, order).to_bytes()))
 
     def restart(self, folder: Path) -> None:
         """The server stops and goes on from its checkpoint."""
@@ -114,10 +115,13 @@ class Fleet:
                 self.done = effect.reason
 
 
-def check_a_restart_changes_nothing(settings: Mapping[str, Any], folder: Path, updates: int = 6) -> None:
+def check_a_restart_changes_nothing(
+    settings: Mapping[str, Any], folder: Path, updates: int = 6, house: RunContext | None = None
+) -> None:
     """A server that is stopped after four answers and built again goes on as if nothing had been."""
-    straight = Fleet(digits_house(updates=updates), settings).run()
-    broken = Fleet(digits_house(updates=updates), settings).run(answers=4)
+    house = house or digits_house(updates=updates)
+    straight = Fleet(house, settings).run()
+    broken = Fleet(house, settings).run(answers=4)
     broken.restart(folder)
     broken.run()
     assert same(broken.server.weights, straight.server.weights)

@@ -16,6 +16,7 @@ from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choos
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.shelf import Shelf
+from cos2p.training.wire import as_it_travels
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 
@@ -85,7 +86,8 @@ def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -
     for order in orders:
         shelf = Shelf(tmp_path / "shelf")  # some rows keep frozen parts there
         update, _ = run_task(world.config, server.task(order), world.shards[order.client], {}, shelf)
-        notes = [effect for effect in server.receive(order.client, update.to_bytes()) if isinstance(effect, Event)]
+        travelled = as_it_travels(update, order).to_bytes()
+        notes = [effect for effect in server.receive(order.client, travelled) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes
     assert len(orders) == 2
 

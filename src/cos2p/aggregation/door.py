@@ -23,10 +23,11 @@ from cos2p.aggregation.admission import check_identity, check_spec, check_update
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.messages.forms import MOST_UNDECLARED, Forms, TensorForm, check_forms, forms_found
+from cos2p.messages.forms import MOST_UNDECLARED, Forms, check_forms, forms_found
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
 from cos2p.training.trainer import MOST_REPORTED, Trainer
+from cos2p.training.wire import packed_forms, unpacked
 
 REPORT_FIGURES = 64
 NAME_CHARACTERS = 80
@@ -51,8 +52,8 @@ class Door:
 
     def open(self, data: Buffer) -> Envelope:
         """Size and header; UpdateRefused if they cannot be those of an answer."""
-        answer, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
-        size = sum(map(math.prod, answer.values())) * torch.float32.itemsize
+        answer, beside = self._answer(self.order.spec), self.trainer.beside(self.order.spec)
+        size = sum(form.bytes for form in answer.values())
         if beside is None:
             count, size = len(answer) + MOST_UNDECLARED, max(size, self.trainer.upload())
         else:
@@ -98,16 +99,29 @@ class Door:
 
     def check(self, update: Update) -> tuple[Update, float]:
         """The same for an update that is one already: with its report as it may be kept, and its root mean square."""
+        if self.order.wire.up != "float32":
+            update = self._unpacked(update)
         size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
         return replace(update, report=kept_report(update.report, self.trainer)), size
 
     def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
         """As the message names its tensors."""
-        answer = {f"d/{name}": TensorForm(tuple(shape)) for name, shape in self.trainer.answer(spec).items()}
+        answer = {f"d/{name}": form for name, form in self._answer(spec).items()}
         beside = self.trainer.beside(spec)
         if beside is None:
             return {**answer, **forms_found({name: form for name, form in found.items() if name.startswith("x/")})}
         return answer | {f"x/{name}": form for name, form in beside.items()}
+
+    def _answer(self, spec: SubmodelSpec) -> Forms:
+        """The update's own tensors, as they travel."""
+        return packed_forms(self.trainer.answer(spec), self.order.wire.up)
+
+    def _unpacked(self, update: Update) -> Update:
+        """As numbers. What is not finite then is refused like any such update."""
+        check_spec(update.spec, self.order, self.config)
+        found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.delta.items()}
+        check_forms(self._answer(update.spec), found)
+        return replace(update, delta=unpacked(update.delta))
 
     def _spec_bytes(self) -> int:
         """Bits of all heads, units and rows of the model, as hexadecimal digits."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from cos2p.aggregation.weights import Rule, update_weights
+from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -44,6 +45,8 @@ class Contribution:
     """The task's settings, as JSON."""
     extras: Weights = field(default_factory=dict)
     """What the device sent beside its update."""
+    down: Precision = "float32"
+    """How the weights travelled to it: it began from `training.wire.as_received` of them."""
 
 
 Place = tuple[Tensor | slice, ...]

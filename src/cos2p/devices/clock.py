@@ -50,7 +50,7 @@ def task_phases(
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
         training=device.compute_seconds(work.training) * factor,
-        upload=device.upload_seconds(trainer.upload()) * factor,
+        upload=device.upload_seconds(trainer.wire_upload()) * factor,
     )
 
 

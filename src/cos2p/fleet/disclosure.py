@@ -66,8 +66,9 @@ MESSAGES: tuple[Message, ...] = (
         "version": ("a number", "the model it started from", NEEDED),
         "spec": ("a number for each kept head and unit", "which segments were trained; chosen by its data where "
                  "masks are trained", "method.masks.heads = method.masks.units = 'fixed' or 'random'"),
-        "delta": ("4 bytes for each trained scalar", "what it learned: the point of it all. A curious server can infer "
-                  "something of the data from it", "privacy.noise = 'local' covers it with noise"),
+        "delta": ("4 bytes for each trained scalar, 2 or 1 with training.wire.up", "what it learned: the point of it "
+                  "all. A curious server can infer something of the data from it",
+                  "privacy.noise = 'local' covers it with noise"),
         "samples": ("a number", "as told in `ready`", NEEDED),
         "report": ("a few numbers", "losses, and scores of its own submodel on its own test samples",
                    "is off: only with fleet.reports = 'full', never with send.report = 'none' in owner.toml; whether "

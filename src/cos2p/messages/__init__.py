@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,16 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
 Precision = Literal["float32", "float16", "int8"]
-"""How the frozen part travels."""
+"""How tensors travel."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How what trains travels (see `training.wire`): the weights to a device, and its update back."""
+
+    down: Precision = "float32"
+    up: Precision = "float32"
+
 
 LabelSkew = Literal["ignored", "corrected"]
 """What a device does about the unequal shares of its labels (`training.label_skew`)."""
@@ -81,6 +90,8 @@ class Order:
     """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
     shelved: Shelved | None = None
     """Frozen parts that outlive the task; None: all come with it and go with it."""
+    wire: Wire = Wire()
+    """How the trainable tensors travel."""
 
     def to_dict(self) -> dict[str, Any]:
         values = {
@@ -89,8 +100,12 @@ class Order:
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
-        shelved = values.pop("shelved")
-        return values if shelved is None else {**values, "shelved": shelved.to_dict()}
+        shelved, wire = values.pop("shelved"), values.pop("wire")  # left out where they say nothing: bytes count
+        if shelved is not None:
+            values["shelved"] = shelved.to_dict()
+        if wire != Wire():
+            values["wire"] = asdict(wire)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Order:
@@ -101,6 +116,7 @@ class Order:
                 "spec": SubmodelSpec.from_dict(values["spec"]),
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
                 "shelved": None if shelved is None else Shelved.from_dict(shelved),
+                "wire": Wire(**values.get("wire", {})),
             }
         )
 
@@ -111,7 +127,7 @@ class Task:
 
     order: Order
     weights: Weights
-    """The trainable part, compact, float32."""
+    """The trainable part, compact, as packed by `training.wire`."""
     prefix: Weights = field(default_factory=dict)
     """The frozen part, as encoded by `training.prefix.encode`."""
 
@@ -139,7 +155,7 @@ class Update:
     spec: SubmodelSpec
     """What was trained: the task's spec, narrowed to the final mask."""
     delta: Weights
-    """w_start − w_end of every held trainable tensor, compact, float32."""
+    """w_start − w_end of every held trainable tensor, compact; float32, and on its way as `training.wire` packs it."""
     samples: int
     report: Mapping[str, Any] = field(default_factory=dict)
     """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""

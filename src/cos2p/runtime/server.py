@@ -69,6 +69,7 @@ from cos2p.tracking.event_kinds import (
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
 from cos2p.training.settings import with_savings
+from cos2p.training.wire import packed
 from cos2p.units import format_bytes
 
 
@@ -211,6 +212,7 @@ class Server:
             received=self.versions[order.version],
             settings=order.settings,
             extras=update.extras,
+            down=order.wire.down,
         )
         decoded = self.merge.decode(item, self.weights)
         if decoded is not item:
@@ -309,14 +311,15 @@ class Server:
         if order.shelved is not None:
             held = tuple(order.shelved.held)
             frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
-        return Task(order, weights=trainer.sent(weights), prefix=encode(frozen, order.prefix_precision))
+        sent = packed(trainer.sent(weights), order.wire.down)
+        return Task(order, weights=sent, prefix=encode(frozen, order.prefix_precision))
 
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
         weights, trainer = self.versions[order.version], self.trainer(order)
         held = tuple(order.shelved.held) if order.shelved is not None else ()
         frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
-        write_task(path, order, pieces_of(trainer.sent(weights)), frozen)
+        write_task(path, order, pieces_of(packed(trainer.sent(weights), order.wire.down)), frozen)
 
     # ------------------------------------------------------------ carrying out what the coordinator says
 
@@ -394,6 +397,7 @@ class Server:
             quotas=assignment.quotas,
             prefix_precision=assignment.prefix_precision,
             label_skew=training.label_skew,
+            wire=training.wire.of_orders,
         )
         order = self._as_needed(order)
         if assignment.drift is not None:

@@ -37,6 +37,7 @@ from cos2p.seeding import torch_rng
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.training.shelf import Lacking, Shelf
+from cos2p.training.wire import as_it_travels
 from cos2p.units import format_bytes
 
 
@@ -130,7 +131,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     if task.order.client in _world.liars:
         update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
-    return TaskOutcome(update.to_bytes(), pack_memory(remembered), own_model=kept)
+    return TaskOutcome(as_it_travels(update, task.order).to_bytes(), pack_memory(remembered), own_model=kept)
 
 
 def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: Place) -> tuple[Update, Remembered]:

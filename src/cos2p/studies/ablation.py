@@ -55,6 +55,13 @@ def _own(key: str, title: str, *changes: str) -> Row:
     return Row(key, title, changes, "cos2p", {"changed": short or "nothing"})
 
 
+_SCORES_AND_EIGHT_BITS = (
+    "method.masks.heads=first-order",
+    "method.masks.units=first-order",
+    "method.masks.share=0.25",
+    "method.masks.memory=training",
+    "method.prefix.precision=int8",
+)
 OWN_FULL = "as-the-recipe"
 OWN_ROWS = (
     _own(OWN_FULL, "Co-S²P as the recipe has it"),
@@ -83,6 +90,26 @@ OWN_ROWS = (
         "method.masks.units=first-order",
         "method.masks.share=0.25",
     ),
+    _own(
+        "cheap",
+        "masks in an epoch, prefix in 8 bits",
+        "method.masks.epochs=1",
+        "method.masks.share=0.5",
+        "method.masks.start=first-order",
+        "method.masks.memory=training",
+        "method.prefix.precision=int8",
+    ),
+    _own("cheap-scores", "masks by first-order scores, prefix in 8 bits", *_SCORES_AND_EIGHT_BITS),
+    _own(
+        "cheap-drift",
+        "the same, and old frozen parts serve",
+        *_SCORES_AND_EIGHT_BITS,
+        "method.prefix.shelf=true",
+        "method.prefix.drift=0.1",
+    ),
+    _own("wire-16", "what trains in 16 bits", "training.wire.down=float16", "training.wire.up=float16"),
+    _own("wire-16-8", "16 bits down, 8 up", "training.wire.down=float16", "training.wire.up=int8"),
+    _own("wire-8", "what trains in 8 bits", "training.wire.down=int8", "training.wire.up=int8"),
     _own("prefix-cut", "prefix cut by the masks", "method.prefix.width=cut"),
     _own("prefix-float32", "prefix in 32 bits", "method.prefix.precision=float32"),
     _own("prefix-int8", "prefix in 8 bits", "method.prefix.precision=int8"),

@@ -14,7 +14,7 @@ from cos2p.costs.shape import Shape, trainable_scalars
 from cos2p.costs.workload import Workload
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
-from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.submodel.rates import segment_costs
 from cos2p.training.settings import LocalSettings
 
@@ -35,6 +35,15 @@ def trained_shape(config: ModelConfig, order: Order) -> Shape:
         return shape
     window = tuple(BlockSize(q.heads, q.units) for q in order.quotas)
     return replace(shape, window=window)
+
+
+def trained_spec(order: Order) -> SubmodelSpec:
+    """A submodel of the size of what the device will train: of candidates the first ones that its quotas allow."""
+    if order.quotas is None:
+        return order.spec
+    kept = zip(order.spec.window, order.quotas, strict=True)
+    window = tuple(BlockKeep(keep.heads[: q.heads], keep.units[: q.units]) for keep, q in kept)
+    return replace(order.spec, window=window)
 
 
 def update_bytes(config: ModelConfig, order: Order) -> int:

@@ -35,7 +35,8 @@ FeaturePrecision = Literal["float32", "float16"]
 Store = Literal["memory", "disk"]
 M = TypeVar("M", bound=torch.nn.Module)
 
-_SCALE = "::scale"  # name of the companion tensor of an 8-bit tensor
+SCALE = "::scale"
+"""Behind a name: that of the companion tensor which its codes are multiplied with."""
 
 
 def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
@@ -50,7 +51,7 @@ def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
         rows = tensor.flatten(1)
         scale = rows.abs().amax(1).clamp_min(1e-12) / 127 if rows.numel() else tensor.new_ones(len(tensor))
         encoded[name] = (rows / scale[:, None]).round().to(torch.int8).view(tensor.shape)
-        encoded[name + _SCALE] = scale
+        encoded[name + SCALE] = scale
     return encoded
 
 
@@ -76,13 +77,11 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
     """Back to float32."""
     weights: Weights = {}
     for name, tensor in encoded.items():
-        if name.endswith(_SCALE):
+        if name.endswith(SCALE):
             continue
-        if tensor.dtype == torch.int8:
-            scale = encoded[name + _SCALE]
-            weights[name] = tensor.float() * scale.view(-1, *(1,) * (tensor.ndim - 1))
-        else:
-            weights[name] = tensor.float()
+        weights[name], scale = tensor.float(), encoded.get(name + SCALE)
+        if scale is not None:  # one for each row, or one in all
+            weights[name] = weights[name] * scale.view(-1, *(1,) * (tensor.ndim - 1))
     return weights
 
 
@@ -284,7 +283,7 @@ def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> C
         embedding = loaded(Embedding(config), prefix.part("embed."))
         return lambda images: embedding(place(images, prefix.device))
     encoded = dict(prefix.encoded("embed."))
-    table = {name: encoded.pop(name) for name in ("embed.tokens", "embed.tokens" + _SCALE) if name in encoded}
+    table = {name: encoded.pop(name) for name in ("embed.tokens", "embed.tokens" + SCALE) if name in encoded}
     rest = {name.removeprefix("embed."): tensor for name, tensor in decode(place_all(encoded, prefix.device)).items()}
     around = loaded(Embedding(config, ()), rest | {"tokens": torch.empty(0, config.dim, device=prefix.device)})
     held = None if spec.rows is None else torch.tensor(spec.rows, dtype=torch.int64)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cos2p.errors import ConfigError
-from cos2p.messages import LabelSkew
+from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
 from cos2p.training.distillation import Direction
@@ -108,6 +108,23 @@ class MaskTraining(Settings):
     )
 
 
+class WireSettings(Settings):
+    """How what trains travels, the same for every method: matrices in fewer bits, vectors in 32."""
+
+    down: Precision = Field(
+        default="float32",
+        description="The weights to a device: float32, float16 or int8 (a scale for each row). It trains, and tells "
+        "its update, from what it received.",
+    )
+    up: Precision = Field(
+        default="float32", description="The updates back: float32, float16, or int8, rounded at random without bias."
+    )
+
+    @property
+    def of_orders(self) -> Wire:
+        return Wire(self.down, self.up)
+
+
 Scores = Literal["none", "new", "all"]
 
 
@@ -180,3 +197,4 @@ class TrainingSettings(LocalTraining):
         default="ignored",
         description="`corrected`: devices add log(share of each class in their data) to the logits while they train.",
     )
+    wire: WireSettings = WireSettings()

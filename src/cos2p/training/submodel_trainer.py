@@ -34,12 +34,12 @@ class SubmodelTrainer(Trainer):
             return super().prepare(report)
         report["mask_loss"] = self._train_masks(quotas)
         spec = choose(self.remembered, self.config, wide, quotas, self.rng, self.settings.mask.final)
-        return spec, narrow(self.task.weights, self.config, wide, spec)
+        return spec, narrow(self.given(), self.config, wide, spec)
 
     def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
         met = frozenset(self.remembered)
         deepest = replace(self.order.spec, exits=self.order.spec.exits[-1:])  # masks learn from it alone
-        candidates = {name: tensor.clone() for name, tensor in self.task.weights.items()}  # theirs may lie in a file
+        candidates = self.given(own=True)
         model = self.load(deepest, candidates, rescale=False)
         phase = self.settings.mask
         kinds = Trained(phase.heads, phase.units)

@@ -42,7 +42,7 @@ from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix
-from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, update_bytes
+from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
@@ -65,6 +65,7 @@ from cos2p.training.settings import ExtendedSettings, LocalSettings, without_sav
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
+from cos2p.training.wire import packed_bytes, unpacked
 
 MOST_REPORTED = 1e9
 """No figure of a report is larger, up or down."""
@@ -169,8 +170,13 @@ class Trainer:
         return compact_shapes(self.config, spec)
 
     def upload(self) -> int:
-        """Bytes of what comes back, for the clock."""
+        """Bytes of what comes back, if its numbers take 32 bits."""
         return update_bytes(self.config, self.order)
+
+    def wire_upload(self) -> int:
+        """The same as `training.wire` has it, for the clock."""
+        answer = self.answer(trained_spec(self.order))
+        return self.upload() - packed_bytes(answer, "float32") + packed_bytes(answer, self.order.wire.up)
 
     def beside(self, spec: SubmodelSpec) -> Forms | None:
         """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read.
@@ -236,6 +242,14 @@ class Trainer:
         update = self.train()
         told = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
         return told, place_all(self.remembered, CPU)
+
+    def given(self, own: bool = False) -> Weights:
+        """The task's weights as numbers. Where they travelled in fewer bits they are made anew with every call, and
+        what came stays as it is: of candidates for masks a part is wanted, and all of them would take more memory than
+        the training has. `own`: what is done to them does not reach those that came, nor their file."""
+        if self.order.wire.down != "float32":
+            return unpacked(self.task.weights)
+        return {name: tensor.clone() for name, tensor in self.task.weights.items()} if own else self.task.weights
 
     def _shelve(self) -> None:
         """Put aside what came with the task and is wanted again."""
@@ -412,7 +426,7 @@ class Trainer:
 
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """What of the submodel that was sent is trained. Figures for the log go into `report`."""
-        return self.order.spec, self.task.weights
+        return self.order.spec, self.given()
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""

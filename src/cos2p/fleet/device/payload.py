@@ -34,7 +34,7 @@ def read_task(path: Path) -> Task:
     """The task in a safetensors file: trainable tensors in memory, those of the prefix mapped.
 
     Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them beside that part
-    would be more than the budget has.
+    would be more than the budget has. So are weights that came in fewer bits, from which others are made.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         size = int.from_bytes(mapped[:8], "little")
@@ -48,7 +48,8 @@ def read_task(path: Path) -> Task:
     for key, entry in header.items():
         label, _, name = key.partition("/")
         tensor = _tensor(view, 8 + size, entry)
-        parts[label][name] = tensor if label == "p" or order.quotas is not None else tensor.clone()
+        stays = label == "p" or order.quotas is not None or order.wire.down != "float32"
+        parts[label][name] = tensor if stays else tensor.clone()
     return Task(order, weights=parts["w"], prefix=parts["p"])
 
 

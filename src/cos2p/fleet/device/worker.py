@@ -64,6 +64,7 @@ from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
 from cos2p.training.shelf import Lacking, Shelf
+from cos2p.training.wire import as_it_travels
 
 SHELF_BYTES = 2**30
 """For frozen parts and features that a device keeps from task to task."""
@@ -176,7 +177,7 @@ class _Device:
         self.mapped = mapped_bytes()  # now, while the task is still there
         self._keep_own(trainer, remembered.parent.parent / "own-models" / remembered.name)
         del trainer
-        update.write(Path(job.update))
+        as_it_travels(update, task.order).write(Path(job.update))
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))
 

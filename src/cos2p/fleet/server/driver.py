@@ -354,7 +354,7 @@ class Driver(Session):
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
-        limit = make_trainer(self.config, order).upload() + ALLOWANCE
+        limit = make_trainer(self.config, order).wire_upload() + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, partial(self.server.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)

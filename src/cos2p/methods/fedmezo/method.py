@@ -36,6 +36,7 @@ from cos2p.submodel.slicing import compact_shapes, extract
 from cos2p.training.embeddings import Embeddings
 from cos2p.training.shard import steps
 from cos2p.training.trainer import Trainer
+from cos2p.training.wire import as_received
 
 
 class FedMeZOSettings(FedRolexSettings, StepSettings):
@@ -115,6 +116,6 @@ class ReplayMerge(SegmentMerge):
         if "seeds" not in item.extras:
             return item
         decay = float(item.extras["decay"])
-        start = extract(item.received, self.config, item.spec) if decay else {}
+        start = as_received(extract(item.received, self.config, item.spec), item.down) if decay else {}
         shapes = compact_shapes(self.config, item.spec)
         return replace(item, delta=replay(shapes, item.extras["seeds"], item.extras["scales"], decay, start))

@@ -11,6 +11,7 @@ from cos2p.methods.qvit.wire import code_bits, code_shapes, step_name
 from cos2p.methods.side_tensors import SideMerge
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import take, window_slices
+from cos2p.training.wire import as_received
 
 LARGEST_STEP = 16.0
 """Of the logarithm of a step, up or down; sensible ones are between −12 and 6."""
@@ -40,7 +41,7 @@ class CodesMerge(SideMerge):
         width, shapes = int(item.settings["bits"]), code_shapes(self.config, item.spec)
         bits = code_bits(shapes, width)
         slices = window_slices(self.config, item.spec)
-        received = take(item.received, {name: slices[name] for name in shapes})
+        received = as_received(take(item.received, {name: slices[name] for name in shapes}), item.down)
         delta: Weights = {}
         for name, codes in unpack_codes(item.extras["codes"], shapes, bits).items():
             step = step_name(name, width)
