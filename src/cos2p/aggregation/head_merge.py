@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from cos2p.accelerator import CPU, place
 from cos2p.aggregation.closed_form import HeadForm, closed_form
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.weights import even_weight
@@ -18,6 +19,7 @@ from cos2p.models.layout import Weights, exit_key
 
 class HeadMerge(SegmentMerge):
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "arrived", "told", "heads", "final")
+    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     arrived: Weights
     """Sums of this round."""
     told: Weights
@@ -50,7 +52,8 @@ class HeadMerge(SegmentMerge):
         if self.arrived and self.start is not None:
             self.told, self.arrived = _added(self.told, self.arrived), {}
             for name, head in self._closed_heads(self.told, self.start).items():
-                updated[name] = head + (updated[name] - self.heads.get(name, current[name]))
+                moved = place(updated[name], CPU) - self.heads.get(name, place(current[name], CPU))
+                updated[name] = head + moved
                 self.heads[name] = head
         if self.final and self.finish is not None:
             updated |= self._closed_heads(self.final, self.finish)

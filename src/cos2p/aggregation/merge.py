@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from cos2p.accelerator import place
 from cos2p.aggregation.weights import Rule, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -97,6 +98,15 @@ class Merge:
         """What `add` would return, if that is known without adding."""
         return None
 
+    accelerated: ClassVar[tuple[str, ...]]
+    """Groups that may be on an accelerator, with the deltas that are added and the model's tensors. A merge says so of
+    itself, not of those derived from it: one that does not is done on the host (see `aggregation.placed`). Holders are
+    counted on the host in any case, and extras are there."""
+
+    def stays(self, name: str) -> bool:
+        """Whether a tensor is on the host wherever the sums are: what is small, or needs double precision."""
+        return False
+
     def count_holders(self, item: Contribution) -> None:
         """Note the segments that the update's tensors hold."""
         add_at_segments(self.holders, held_segments(self.config, item.spec, item.delta), self.config, item.spec)
@@ -131,6 +141,7 @@ class SegmentMerge(Merge):
     """
 
     groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity", "holders")
+    accelerated: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity")
     sum: Weights
     weight: SegmentValues
     velocity: Weights
@@ -183,10 +194,10 @@ class SegmentMerge(Merge):
         )  # fmt: skip
 
     def apply(self, current: Weights) -> Weights:
-        updated = dict(current)
+        updated, moves = dict(current), self._moving()
         for name, total in self.sum.items():
             key = segment_key(self.config, name)
-            if not self.weight[key].any():
+            if key not in moves:
                 continue
             inverse = expand({key: _inverse(self.weight[key]) * self._trust(key)}, name, self.config)
             if self.momentum:
@@ -197,12 +208,19 @@ class SegmentMerge(Merge):
         self._scratch.forget()
         return updated
 
+    def _moving(self) -> set[str]:
+        """Vectors of segments of which some update counts: asked for once, where they are on a GPU."""
+        if not self.weight:
+            return set()
+        found = torch.stack([weight.any() for weight in self.weight.values()]).tolist()
+        return {key for key, any_of_it in zip(self.weight, found, strict=True) if any_of_it}
+
     def _trust(self, key: str) -> Tensor | float:
         """(holders / updates of the round)^b of each segment: the mean of few devices is nearer to their own data."""
         if not self.holder_exponent:
             return 1.0
         most = max(float(value.max()) for value in self.holders.values())
-        return (self.holders[key] / max(1.0, most)) ** self.holder_exponent
+        return place((self.holders[key] / max(1.0, most)) ** self.holder_exponent, self.weight[key].device)
 
     def _with_momentum(self, name: str, step: Tensor) -> Tensor:
         """Heavy ball on what moved in this round; what nobody trained keeps both its value and its velocity."""
@@ -228,7 +246,6 @@ def _gamma_means(gamma: SegmentValues) -> dict[str, float]:
     for key, value in gamma.items():
         kind = key.partition(".")[0]
         groups[kind if kind in ("heads", "units") else "shared"].append(value.flatten())
-    return {
-        kind: float(torch.cat(values).mean()) if values and sum(v.numel() for v in values) else 0.0
-        for kind, values in groups.items()
-    }
+    found = {kind: torch.cat(values).mean() for kind, values in groups.items() if any(v.numel() for v in values)}
+    means = torch.stack(list(found.values())).tolist() if found else []
+    return dict.fromkeys(groups, 0.0) | dict(zip(found, means, strict=True))

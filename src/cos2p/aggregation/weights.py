@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from cos2p.accelerator import CPU
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -41,7 +42,8 @@ def update_weights(
     sizes = segment_sizes(delta, config)
     if rule in ("uniform", "samples"):
         factor = 1.0 if rule == "uniform" else float(samples)
-        gamma = {key: torch.full(_shape(config, spec, key), factor) for key in sizes}
+        device = next(iter(delta.values())).device if delta else CPU
+        gamma = {key: torch.full(_shape(config, spec, key), factor, device=device) for key in sizes}
     else:
         norms = segment_norms(delta, config, scratch)
         drift = _drift(config, spec, delta, current, received, scratch)

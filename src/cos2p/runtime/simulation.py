@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from cos2p.accelerator import resolve
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
@@ -62,7 +63,8 @@ class Simulation(Session):
     def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
-        self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+        weights, device = first_weights(world.recipe, world.config), resolve(world.recipe.run.merge)
+        self.server = Server(world.context, world.method(), weights, device=device)
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0

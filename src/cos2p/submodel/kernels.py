@@ -13,6 +13,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import CPU, place
 from cos2p.submodel.slicing import Slice
 
 SCRATCH = 128 * 1024
@@ -32,10 +33,11 @@ class Scratch:
         self._differences: dict[tuple[int, int, int, int], tuple[ref[Tensor], ref[Tensor], Tensor]] = {}
         self._index: Tensor | None = None
         self._runs: list[Run] = []
+        self._placed: tuple[Tensor, Tensor] | None = None
 
     def like(self, tensor: Tensor) -> Tensor:
         """Room in the tensor's shape, overwritten by the next call."""
-        if tensor.dtype != self._memory.dtype:
+        if tensor.dtype != self._memory.dtype or tensor.device != CPU:  # a GPU's allocator keeps what is freed
             return torch.empty_like(tensor)
         if tensor.numel() > self._memory.numel():
             self._memory = torch.empty(tensor.numel())
@@ -46,6 +48,14 @@ class Scratch:
         if index is not self._index:
             self._index, self._runs = index, _long_runs(index)
         return self._runs
+
+    def on(self, index: Tensor, device: torch.device) -> Tensor:
+        """The index where the tensors are; the host's own is not changed."""
+        if device == CPU:
+            return index
+        if self._placed is None or self._placed[0] is not index or self._placed[1].device != device:
+            self._placed = index, place(index, device)
+        return self._placed[1]
 
     def differences(self, now: Tensor, then: Tensor, dim: int | None) -> Tensor:
         """`absolute_differences`, remembered: the stale updates of a round were trained from a few versions."""
@@ -59,6 +69,7 @@ class Scratch:
     def forget(self) -> None:
         """The model has moved on."""
         self._differences.clear()
+        self._placed = None
 
 
 _WORTH_A_RUN = 16
@@ -67,14 +78,14 @@ _WORTH_A_RUN = 16
 
 def absolute_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|x| for each entry along `dim` of a vector or matrix; of everything if `dim` is None."""
-    if tensor.numel() <= SCRATCH:
+    if _in_one_go(tensor):
         return _sum(tensor.abs(), dim)
     return _sum_pieces((torch.abs(x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
 
 
 def absolute_differences(a: Tensor, b: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|a − b|, likewise."""
-    if a.numel() <= SCRATCH:
+    if _in_one_go(a):
         return _sum((a - b).abs_(), dim)
     pairs = zip(_pieces(a, dim), _pieces(b, dim), strict=True)
     return _sum_pieces((torch.sub(x, y, out=scratch.like(x)).abs_() for x, y in pairs), dim)
@@ -82,9 +93,14 @@ def absolute_differences(a: Tensor, b: Tensor, dim: int | None, scratch: Scratch
 
 def square_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σx², likewise."""
-    if tensor.numel() <= SCRATCH:
+    if _in_one_go(tensor):
         return _sum(tensor.square(), dim)
     return _sum_pieces((torch.mul(x, x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
+
+
+def _in_one_go(tensor: Tensor) -> bool:
+    """What a cache holds; and on a GPU anything, since every piece is a launch there."""
+    return tensor.numel() <= SCRATCH or tensor.device != CPU
 
 
 def _sum(values: Tensor, dim: int | None) -> Tensor:
@@ -101,7 +117,7 @@ def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, s
     dim, index = cut
     runs = scratch.runs(index)
     if not runs:
-        total.index_add_(dim, index, torch.mul(part, factor, out=scratch.like(part)))
+        total.index_add_(dim, scratch.on(index, total.device), torch.mul(part, factor, out=scratch.like(part)))
     for start, here, length in runs:
         own = part.narrow(dim, here, length)
         own_factor = factor.narrow(dim, here, length) if factor.ndim else factor

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from cos2p.accelerator import place
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.models.spec import SubmodelSpec
@@ -96,7 +97,7 @@ def segment_drift(
     room, entries, table = scratch or Scratch(), {}, segmented(config)
     for name, cut in slices.items():
         whole = room.differences(now[name], then[name], table[name].dim)
-        entries[name] = whole if cut is None else whole[cut[1]]
+        entries[name] = whole if cut is None else whole[room.on(cut[1], whole.device)]
     return _by_segment(entries, config)
 
 
@@ -172,6 +173,7 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
         if positions is None or length is None:
             into[key] = into[key] + value if key in into else value.clone()
         elif len(positions) == length:  # all of them, in their order
-            into.setdefault(key, torch.zeros(length)).add_(value)
+            into.setdefault(key, torch.zeros(length, device=value.device)).add_(value)
         else:
-            into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)
+            total = into.setdefault(key, torch.zeros(length, device=value.device))
+            total.index_add_(0, place(positions, value.device), value)

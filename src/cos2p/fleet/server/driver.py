@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from cos2p.accelerator import resolve
 from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
@@ -119,7 +120,8 @@ class Driver(Session):
             recipe.robust,
         )
         method = build_method(recipe.method, context)
-        self.server = Server(context, method, first_weights(recipe, self.config), draw=fresh_draw, bench_unfit=True)
+        weights, device = first_weights(recipe, self.config), resolve(recipe.run.merge)
+        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True, device=device)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 

@@ -33,6 +33,10 @@ class AdapterMerge(HeadMerge):
     ) -> None:
         super().__init__(config, start, None, ridge, rule=rule, step_exponent=STALE)
 
+    def stays(self, name: str) -> bool:
+        """Factors are small, and are factored in double precision."""
+        return is_adapter(name)
+
     def places(self, item: Contribution) -> Mapping[str, Place]:
         """Of an adapter a device has the first rows, as many as its rank."""
         rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
@@ -61,6 +65,7 @@ class FactorMerge(AdapterMerge):
     """
 
     groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "rows", "row_weights")
+    accelerated: ClassVar[tuple[str, ...]] = HeadMerge.accelerated
     rows: Weights
     row_weights: Weights
 
@@ -89,6 +94,7 @@ class ProductMerge(AdapterMerge):
     """
 
     groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "left", "right", "product_weights")
+    accelerated: ClassVar[tuple[str, ...]] = HeadMerge.accelerated
     left: Weights
     right: Weights
     product_weights: Weights
