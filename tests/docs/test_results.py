@@ -33,7 +33,7 @@ PAGES = [
     ("sweeps.md", 0, "sweeps/mu", "results"),
     ("attacks.md", 0, "attacks/quickstart", "results"),
     ("attacks.md", 1, "attacks/fashion-mini", "results"),
-    ("rival.md", 4, "rival/fashion-mini", "own"),
+    ("rival.md", 5, "rival/fashion-mini", "own"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
