@@ -8,7 +8,7 @@ import torch
 
 from cos2p.aggregation.closed_form import closed_form
 from cos2p.aggregation.head_merge import HeadMerge
-from cos2p.aggregation.merge import Contribution
+from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import SubmodelSpec
 from tests.aggregation.brute import random_delta
@@ -34,7 +34,7 @@ def contribution(extras: Weights, delta: Weights, weights: Weights) -> Contribut
 
 
 def merge() -> HeadMerge:
-    return HeadMerge(VIT, "means", "means", 0.3, rule="uniform")
+    return HeadMerge(SegmentMerge(VIT, "uniform"), "means", "means", 0.3)
 
 
 def expected(*devices: Weights) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Updates merged segment by segment, and exits that start from what devices told of their features.
+"""Any merge, and exits that start from what devices told of their features.
 
 The sums of all devices that told are kept. When more arrive, the closed form is computed anew and its *change* is added
 to the exits: what training has added to them meanwhile stays, and a device that tells late is heard all the same. What
@@ -7,19 +7,22 @@ is told at the end of a run replaces the exit.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from cos2p.accelerator import CPU, place
+from typing_extensions import Self
+
 from cos2p.aggregation.closed_form import HeadForm, closed_form
-from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.weights import even_weight
-from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key
+from cos2p.submodel.segments import SegmentValues
 
 
-class HeadMerge(SegmentMerge):
-    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "arrived", "told", "heads", "final")
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
+class HeadMerge(Merge):
+    """What is told goes here, every other update to the method's own merge."""
+
+    groups: ClassVar[tuple[str, ...]] = ("arrived", "told", "heads", "final")
     arrived: Weights
     """Sums of this round."""
     told: Weights
@@ -29,18 +32,30 @@ class HeadMerge(SegmentMerge):
     final: Weights
     """Sums of this round that were told at the end."""
 
-    def __init__(
-        self, config: ModelConfig, start: HeadForm | None, finish: HeadForm | None, ridge: float, **options: Any
-    ) -> None:
-        super().__init__(config, **options)
-        self.start, self.finish, self.ridge = start, finish, ridge
+    def __init__(self, own: Merge, start: HeadForm | None, finish: HeadForm | None, ridge: float) -> None:
+        super().__init__(own.config)
+        self.own, self.start, self.finish, self.ridge = own, start, finish, ridge
+
+    @property
+    def holders(self) -> SegmentValues:
+        return self.own.holders
+
+    @holders.setter
+    def holders(self, values: SegmentValues) -> None:
+        """The method's own merge has them."""
+
+    def decode(self, item: Contribution, current: Weights) -> Contribution:
+        return item if "counts" in item.extras else self.own.decode(item, current)
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        return self.own.places(item)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return even_weight(1.0) if "counts" in item.extras else super().weigh(item, current)
+        return even_weight(1.0) if "counts" in item.extras else self.own.weigh(item, current)
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         if "counts" not in item.extras:
-            return super().add(item, current)
+            return self.own.add(item, current)
         if item.settings.get("final"):
             self.final = _added(self.final, item.extras)
         else:
@@ -48,12 +63,11 @@ class HeadMerge(SegmentMerge):
         return even_weight(1.0)
 
     def apply(self, current: Weights) -> Weights:
-        updated = super().apply(current)
+        updated = self.own.apply(current)
         if self.arrived and self.start is not None:
             self.told, self.arrived = _added(self.told, self.arrived), {}
             for name, head in self._closed_heads(self.told, self.start).items():
-                moved = place(updated[name], CPU) - self.heads.get(name, place(current[name], CPU))
-                updated[name] = head + moved
+                updated[name] = head + (updated[name] - self.heads.get(name, current[name]))
                 self.heads[name] = head
         if self.final and self.finish is not None:
             updated |= self._closed_heads(self.final, self.finish)
@@ -69,6 +83,17 @@ class HeadMerge(SegmentMerge):
             if self.config.biased:
                 found[f"{key}.linear.bias"] = bias
         return found
+
+    def take_over(self, other: Self) -> None:
+        super().take_over(other)
+        self.own.take_over(other.own)
+
+    def state(self) -> dict[str, Weights]:
+        return {**self.own.state(), **super().state()}
+
+    def load_state(self, state: Mapping[str, Weights]) -> None:
+        super().load_state(state)
+        self.own.load_state({group: tensors for group, tensors in state.items() if group not in self.groups})
 
 
 def _added(sums: Weights, more: Weights) -> Weights:

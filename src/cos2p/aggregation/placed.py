@@ -20,6 +20,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from cos2p.accelerator import CPU, place
+from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.models.layout import Weights
 from cos2p.submodel.segments import SegmentValues
@@ -27,6 +28,9 @@ from cos2p.submodel.segments import SegmentValues
 
 def placed(merge: Merge, device: torch.device) -> Merge:
     """The merge with its sums on `device`; itself, if that is the processor or its sums can be nowhere else."""
+    if isinstance(merge, HeadMerge):  # what devices told of their features is small, and stays on the host
+        merge.own = placed(merge.own, device)
+        return merge
     return PlacedMerge(merge, device) if device != CPU and "accelerated" in vars(type(merge)) else merge
 
 

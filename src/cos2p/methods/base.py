@@ -165,8 +165,12 @@ class Method:
 
     @classmethod
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
-        """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes."""
-        return {}
+        """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes.
+
+        A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it.
+        """
+        starts = "start" in cls.settings_type.model_fields and not language
+        return {"start": "discriminant"} if starts else {}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context
@@ -180,6 +184,10 @@ class Method:
     def next_blocks(self, member: Member, cycle: int) -> range:
         """Which blocks the client's next task would train; by default all of them."""
         return range(self.context.config.depth)
+
+    def head_depths(self) -> Sequence[int]:
+        """Where heads are trained, by the number of blocks below them."""
+        return (self.context.config.depth,)
 
     def merge(self) -> Merge:
         raise NotImplementedError

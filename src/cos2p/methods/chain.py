@@ -56,7 +56,7 @@ class Chain(FrozenBaseMethod):
         if self.settings.first >= context.config.depth:
             raise ConfigError(f"first is {self.settings.first}; the model has blocks 0 to {context.config.depth - 1}")
         self.merged = self.version = 0
-        """Updates merged so far, and the version that the newest task was cut from."""
+        """Updates that trained and were merged so far, and the version that the newest task was cut from."""
         self.sizes = {name: self._size(member) for name, member in context.members.items()}
         """Most blocks that each member can train at any place, and where it keeps its features."""
         smallest = min((blocks for blocks, _ in self.sizes.values() if blocks), default=context.config.depth)
@@ -67,10 +67,12 @@ class Chain(FrozenBaseMethod):
         """Which part of the run this is, by rounds or by updates, whichever is further."""
         schedule = self.context.schedule
         shares = [version / schedule.rounds] if schedule.rounds else []
-        shares += [self.merged / schedule.updates] if schedule.updates else []
+        if schedule.updates:
+            telling = 0 if self.settings.start_form is None else len(self.context.members)
+            shares.append(self.merged / max(1, schedule.updates - telling))
         return min(len(self.starts) - 1, int(max(shares) * len(self.starts)))
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         self.version = call.version
         blocks, store = self.sizes[call.member.name]
         if blocks == 0:
@@ -110,13 +112,10 @@ class Chain(FrozenBaseMethod):
         return self.assignment(spec, local, SubmodelTrainer)
 
     def accepted(self, order: Order, update: Update) -> None:
-        super().accepted(order, update)
         self.merged += 1
 
     def state(self) -> tuple[dict[str, Any], Weights]:
-        values, tensors = super().state()
-        return {**values, "merged": self.merged, "version": self.version}, tensors
+        return {"merged": self.merged, "version": self.version}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
-        super().load_state(values, tensors)
         self.merged, self.version = int(values["merged"]), int(values["version"])

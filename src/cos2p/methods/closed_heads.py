@@ -5,17 +5,22 @@ What several methods share: the settings, the task, and who has told already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
 
 from pydantic import Field
 
 from cos2p.aggregation.closed_form import HeadForm
+from cos2p.aggregation.head_merge import HeadMerge
+from cos2p.aggregation.merge import Merge
 from cos2p.costs.ledger import last_holding
 from cos2p.errors import ConfigError
-from cos2p.messages import Precision
-from cos2p.methods.base import Assignment, Member, RunContext
+from cos2p.messages import Order, Precision, Update
+from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
+from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
 from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_memory, statistics_spec
 
@@ -88,3 +93,54 @@ def statistics_assignment(
 
     chosen = settings(last_holding(1, member.batch, fits))
     return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)
+
+
+def told_task(method: Method, member: Member, form: HeadForm) -> Assignment:
+    """Sums of features where the method trains heads, with as little memory as they can be found in."""
+    precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
+    options = (
+        statistics_assignment(method.context, member, method.head_depths(), form, precision, features=store)
+        for store in STORES
+    )
+    return first_that_fits(method, member, options, "one pass over the data")
+
+
+class HeadFirst(Method):
+    """Stands before a method (`head_first`): at first every device tells, then it has the method's own tasks."""
+
+    settings: HeadStart
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        self.gathers_first = True
+        self.told: set[str] = set()
+        """Clients that have told sums of their features."""
+
+    def assign(self, call: Call) -> Assignment:
+        if call.member.name in self.told:
+            return super().assign(call)
+        assert self.settings.start_form is not None
+        return told_task(self, call.member, self.settings.start_form)
+
+    def merge(self) -> Merge:
+        return HeadMerge(super().merge(), self.settings.start_form, None, self.settings.ridge)
+
+    def accepted(self, order: Order, update: Update) -> None:
+        if order.trainer == StatisticsTrainer.name:
+            self.told.add(order.client)
+        else:
+            super().accepted(order, update)
+
+    def state(self) -> tuple[dict[str, Any], Weights]:
+        values, tensors = super().state()
+        return {**values, "told": sorted(self.told)}, tensors
+
+    def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
+        super().load_state(values, tensors)
+        self.told = set(values["told"])
+
+
+@cache
+def head_first(method: type[Method]) -> type[Method]:
+    """The method with a head that starts in closed form; any method, whatever its tasks and its merge."""
+    return type(method.__name__, (HeadFirst, method), {"__doc__": method.__doc__, "__module__": method.__module__})

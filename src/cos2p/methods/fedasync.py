@@ -31,6 +31,7 @@ from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Assignment, Call, Method
+from cos2p.methods.closed_heads import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -99,7 +100,7 @@ class ProximalTask(ExtendedSettings, ProximalSettings):
     """Plain training with the term."""
 
 
-class FedAsyncSettings(MixingSettings, ProximalSettings):
+class FedAsyncSettings(MixingSettings, ProximalSettings, HeadStart):
     """Mixing on the server, a proximal term on the devices."""
 
 

@@ -23,6 +23,7 @@ from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Method
+from cos2p.methods.closed_heads import HeadStart
 from cos2p.methods.fedasync import Damping
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -32,7 +33,7 @@ from cos2p.submodel.segments import expand, segment_key
 from cos2p.submodel.slicing import window_slices
 
 
-class FedBuffSettings(Settings):
+class FedBuffSettings(HeadStart):
     buffer: int | None = Field(
         default=None, ge=1, description="K: updates per aggregation. Empty: ⌈μN⌉, with μ of the schedule."
     )

@@ -57,7 +57,7 @@ class FeDepth(LateWorkMethod):
         super().__init__(settings, context)
         self._groups: dict[str, list[Assignment]] = {}
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         groups = self.groups(call.member)
         if not groups:
             return self.head_alone(call.member)

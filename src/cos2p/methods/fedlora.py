@@ -72,7 +72,7 @@ class FedLora(LateWorkMethod):
         self.chosen: dict[str, Assignment] = {}
         """Each member's task: always the same one."""
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         name = call.member.name
         if name not in self.chosen:
             self.chosen[name] = first_that_fits(self, call.member, self.options(call.member), "the head alone")
@@ -98,7 +98,7 @@ class FedLora(LateWorkMethod):
 
     def merge(self) -> Merge:
         kind = ProductMerge if self.settings.form == "hlora" else FactorMerge
-        return kind(self.context.config, self.settings.weights, self.settings.start_form, self.settings.ridge)
+        return kind(self.context.config, self.settings.weights)
 
 
 class ProbeSettings(LateWorkSettings):
@@ -117,9 +117,8 @@ class LinearProbe(LateWorkMethod):
     settings_type: ClassVar[type[Settings]] = ProbeSettings
     settings: ProbeSettings
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         return self.head_alone(call.member)
 
     def merge(self) -> Merge:
-        settings = self.settings
-        return FactorMerge(self.context.config, settings.weights, settings.start_form, settings.ridge)
+        return FactorMerge(self.context.config, self.settings.weights)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.methods.base import Assignment, Call, Forms, RunContext
-from cos2p.methods.closed_heads import check_has_classes
+from cos2p.methods.closed_heads import check_has_classes, told_task
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.settings import Settings
 
@@ -42,6 +42,6 @@ class FedNcm(FrozenBaseMethod):
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
         return {}  # means are what it is about, of any model
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         form: HeadForm = self.settings.start
-        return self.statistics_task(call.member, form)
+        return told_task(self, call.member, form)

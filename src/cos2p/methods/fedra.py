@@ -57,7 +57,7 @@ class FedRA(LateWorkMethod):
         self.chosen: dict[str, Assignment] = {}
         """Each member's task with the lowest blocks; as many are drawn every time."""
 
-    def train_task(self, call: Call) -> Assignment:
+    def assign(self, call: Call) -> Assignment:
         member = call.member
         if member.name not in self.chosen:
             self.chosen[member.name] = first_that_fits(self, member, self.parts(member), "the head alone")
@@ -97,5 +97,4 @@ class FedRA(LateWorkMethod):
         return merged(weights, self.settings.scale)
 
     def merge(self) -> Merge:
-        settings = self.settings
-        return FactorMerge(self.context.config, settings.weights, settings.start_form, settings.ridge)
+        return FactorMerge(self.context.config, self.settings.weights)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Forms, Member, Method, RunContext
+from cos2p.methods.closed_heads import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings
@@ -29,7 +30,7 @@ WITHOUT_SCALER: Forms = {"no scaler": ("method.rescale=false",)}
 """A form (`Method.forms`) of methods that rescale in training by default."""
 
 
-class WidthSettings(Settings):
+class WidthSettings(HeadStart):
     rescale: bool = Field(
         default=True, description="Training-time 1/(kept share) on attention and MLP outputs (FedRolex's Scaler)."
     )

@@ -279,6 +279,8 @@ class Server:
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
         if version == 0 and self.method.gathers_first:
             redispatch = "at-aggregation"
+            if trigger == Trigger.asynchronous():  # what one device tells is no beginning
+                trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
         if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
             trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(

@@ -9,9 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.closed_form import HeadForm
-from cos2p.aggregation.head_merge import HeadMerge
-from cos2p.aggregation.merge import Contribution, Place
+from cos2p.aggregation.merge import Contribution, Place, SegmentMerge
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.models.config import ModelConfig
@@ -21,17 +19,11 @@ STALE = 0.5
 """A late step is shortened by (1+τ)^−½."""
 
 
-class AdapterMerge(HeadMerge):
+class AdapterMerge(SegmentMerge):
     """The head is averaged as any tensor is; what becomes of the adapters is left to its kinds."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        rule: Literal["uniform", "samples"],
-        start: HeadForm | None = None,
-        ridge: float = 1.0,
-    ) -> None:
-        super().__init__(config, start, None, ridge, rule=rule, step_exponent=STALE)
+    def __init__(self, config: ModelConfig, rule: Literal["uniform", "samples"]) -> None:
+        super().__init__(config, rule, step_exponent=STALE)
 
     def stays(self, name: str) -> bool:
         """Factors are small, and are factored in double precision."""
@@ -64,8 +56,8 @@ class FactorMerge(AdapterMerge):
     of means (FedIT).
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "rows", "row_weights")
-    accelerated: ClassVar[tuple[str, ...]] = HeadMerge.accelerated
+    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "rows", "row_weights")
+    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     rows: Weights
     row_weights: Weights
 
@@ -93,8 +85,8 @@ class ProductMerge(AdapterMerge):
     smaller side of the matrix, they are folded to so many: that changes nothing, and memory does not grow with clients.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*HeadMerge.groups, "left", "right", "product_weights")
-    accelerated: ClassVar[tuple[str, ...]] = HeadMerge.accelerated
+    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "left", "right", "product_weights")
+    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     left: Weights
     right: Weights
     product_weights: Weights

@@ -105,10 +105,10 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        options = self.settings.weighting.model_dump()
+        own = SegmentMerge(config, **self.settings.weighting.model_dump())
         if self.gathers_first or self.gathers_last:
-            return HeadMerge(config, exits.start_form, exits.finish_form, exits.ridge, **options)
-        return SegmentMerge(config, **options)
+            return HeadMerge(own, exits.start_form, exits.finish_form, exits.ridge)
+        return own
 
     # ------------------------------------------------------------ which submodel
 
