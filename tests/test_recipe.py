@@ -243,7 +243,7 @@ def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
     named = Recipe.parse({**base, "method": {"name": "fedlora", "start": "fresh", "form": "ffa"}}).method
     assert (named["start"], named["form"]) == ("fresh", "ffa")
     assert Recipe.parse({**base, "method": {"name": "cos2p"}}).method["form"] == "pretrained"
-    assert "start" not in Recipe.parse({**base, "method": {"name": "fedavg"}}).method
+    assert Recipe.parse({**base, "method": {"name": "fedavg"}}).method["start"] == "discriminant"
     texts = {**base, "data": {"source": "text", "train": "a.txt", "test": "b.txt", "task": "language-modeling"}}
     assert Recipe.parse({**texts, "method": {"name": "fedlora"}}).method["start"] == "fresh"
     assert Recipe.parse({**texts, "method": {"name": "cos2p"}}).method["exits"]["start"] == "fresh"

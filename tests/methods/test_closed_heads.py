@@ -1,4 +1,4 @@
-"""Co-S²P whose exits start in closed form: who tells when, what it is worth, and that a restart changes nothing."""
+"""Exits that start in closed form: who tells when, what it is worth, and that a restart changes nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cos2p.errors import ConfigError
+from cos2p.methods import methods
 from cos2p.methods.base import RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
 from cos2p.models.sizes import model
@@ -67,3 +69,30 @@ def test_a_small_device_passes_fewer_samples_at_a_time() -> None:
 def test_a_language_model_has_no_classes_to_tell_of() -> None:
     with pytest.raises(ConfigError, match=r"exits.start = 'fresh'"):
         check_has_classes(model("llama-nano", vocab=100, task="language-modeling"))
+
+
+OTHERS = ("fedavg", "fedasync", "fedbuff", "fedrolex", "ramfed", "fedavg-platon", "prunefl", "heterofl", "fedmezo")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_method_can_begin_so(name: str) -> None:
+    fleet = Fleet(digits_house(updates=6, mu=1.0, t_clk=0.0), {"name": name, "start": "means"}).run()
+    head = f"exits.{fleet.context.config.depth}.linear.weight"
+    kinds = [order.trainer for order in fleet.orders]
+    told = kinds.count("statistics")
+    assert told == len(fleet.context.members)
+    assert "statistics" not in kinds[told:]
+    assert all(order.version > 0 for order in fleet.orders if order.trainer != "statistics"), "the head comes first"
+    assert not torch.equal(fleet.server.weights[head], fleet.start[head])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ramfed", "fedavg-platon"])
+def test_a_restart_of_any_changes_nothing(name: str, tmp_path: Path) -> None:
+    check_a_restart_changes_nothing({"name": name, "start": "discriminant"}, tmp_path, updates=8)
+
+
+def test_with_a_checkpoint_every_method_begins_so_unless_told_otherwise() -> None:
+    for name, kind in methods().items():
+        if "start" in kind.settings_type.model_fields and name != "fedncm":
+            assert kind.pretrained(language=False) == {"start": "discriminant"}, name
+            assert kind.pretrained(language=True) == {}, name

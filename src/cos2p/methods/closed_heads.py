@@ -6,7 +6,6 @@ What several methods share: the settings, the task, and who has told already.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Literal
 
 from pydantic import Field
@@ -140,7 +139,6 @@ class HeadFirst(Method):
         self.told = set(values["told"])
 
 
-@cache
 def head_first(method: type[Method]) -> type[Method]:
     """The method with a head that starts in closed form; any method, whatever its tasks and its merge."""
     return type(method.__name__, (HeadFirst, method), {"__doc__": method.__doc__, "__module__": method.__module__})
