@@ -119,12 +119,13 @@ def around(config: ModelConfig, frozen: int, blocks: int, share: int) -> Submode
     return SubmodelSpec(frozen, (keep,) * blocks, (config.depth,), rest=True, suffix=True)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(("frozen", "blocks", "share"), [(0, 1, 1), (1, 1, 4), (1, 2, 2), (2, 2, 4)])
 @pytest.mark.parametrize("name", NANO)
 def test_what_stays_around_the_window_is_predicted_and_hardly_too_much(
-    name: str, frozen: int, blocks: int, share: int
+    name: str, frozen: int, blocks: int, share: int, recompute: bool
 ) -> None:
-    config, workload = NANO[name], Workload(batch=8, threads=1)
+    config, workload = NANO[name], Workload(batch=8, threads=1, recompute=recompute)
     spec = around(config, frozen, blocks, share)
     predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
     real = real_peak(config, spec, workload, train=True)

@@ -72,7 +72,8 @@ def streamed_block(config: ModelConfig, tokens: int) -> float:
 
 
 def _weight_step(config: ModelConfig, shape: Shape, tokens: int, recompute: bool) -> float:
-    total = sum(block_forward(config, size, tokens) for size in shape.window) if recompute else 0.0
+    again = (*shape.window, *shape.others(config)) if recompute else ()
+    total = sum(block_forward(config, size, tokens) for size in again)
     total += shape.above * streamed_block(config, tokens)
     if not shape.has_prefix:
         total += 2 * embedding_forward(config)  # an image needs no gradient

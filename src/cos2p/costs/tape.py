@@ -191,15 +191,20 @@ class BlockTape:
         # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
         return [replace(op, forward=op.forward + self.D) for op in ops]
 
-    def recomputed(self, first: bool = False) -> Recomputed:
-        """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it."""
+    def recomputed(self, first: bool = False, other: BlockTape | None = None) -> Recomputed:
+        """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it.
+
+        `other`: the frozen segments beside those that train.
+        """
         shares = self.size.heads > 0 and (self.config.biased or self.each == FLOAT)
         if first and self.each < FLOAT:
             shares = False
         below, *above = self.ops()
         below = replace(below, kept=below.kept - (self.D if shares else 0))
         kept = self.D * FLOAT // self.each if first else self.D
-        return Recomputed((below, *above), kept, self.inference(), arriving=self.D)
+        beside = [] if other is None else [op for ops in other.beside() for op in ops]
+        passing = self.inference() + (0 if other is None else other.inference())
+        return Recomputed((below, *above, *beside), kept, passing, arriving=self.D)
 
     def _pre_norm(self, first: bool) -> list[Op]:
         passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
@@ -326,8 +331,8 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     table_trains = train and language and (not config.tied or not shape.has_prefix)
     # Masks are trained as they always are: only the weight phase has less to keep.
     each, recompute = (workload.activation_bytes, workload.recompute) if train else (FLOAT, False)
-    if (each < FLOAT or recompute) and (shape.rest or shape.above):
-        raise ConfigError("recomputation and bf16 are for submodels whose surroundings are removed, not kept")
+    if each < FLOAT and (shape.rest or shape.above):
+        raise ConfigError("bf16 is for submodels whose surroundings are removed, not kept")
     tape: list[Step] = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
     if not shape.has_prefix:
         ops = embedding_ops(config, samples, tokens, workload.threads, shape.rows)
@@ -340,9 +345,13 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     for i, (size, other) in enumerate(zip(shape.window, shape.others(config), strict=True)):
         block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale, each=each)
         first, depth = i == 0, shape.frozen + i + 1
-        tape += [block.recomputed(first)] if recompute else block.ops(first, held=shape.has_prefix)
-        for ops in BlockTape(config, other, samples * tokens, train=False).beside():
-            tape += ops
+        rest = BlockTape(config, other, samples * tokens, train=False)
+        if recompute:
+            tape.append(block.recomputed(first, rest if shape.rest else None))
+        else:
+            tape += block.ops(first, held=shape.has_prefix)
+            for ops in rest.beside():
+                tape += ops
         if depth in shape.exits:
             deepest = depth == shape.exits[-1]
             alone = deepest or depth == shape.top or (shape.window[i + 1].heads == 0 and not recompute)
