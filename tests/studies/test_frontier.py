@@ -40,6 +40,18 @@ def made_up(recipes: Sequence[Any], memory: int) -> Fit | Absent:
     return Fit(memory / 2.4e8, f"R {memory / 2.4e8:g}", memory)
 
 
+def test_a_last_resort_is_taken_where_nothing_else_fits(tmp_path: Path) -> None:
+    def only_at_the_top(recipes: Sequence[Any], memory: int) -> Fit | Absent:
+        top = recipes[0].method["window"]["schedule"] == "top"
+        small = memory < BUDGETS[1]
+        return Absent("its smallest task needs 41 MB") if small and not top else Fit(0.5 if top else 0.1, "R", memory)
+
+    places = find_places(plan(tmp_path, methods=("cos2p",)), find=only_at_the_top)
+    resorts = ["method.window.schedule=top" in row.changes for row in places.rows]
+    assert resorts == [True, False]  # more would fit at the top of the larger budget too
+    assert not places.absent
+
+
 def accuracy(cell: Cell) -> dict[str, Any]:
     """Co-S²P 60 % and 70 %, in 60 and 120 s; FedLoRA 65 % in 100 s. The second seed has 2 points more."""
     memory, more = cell.recipe.fleet.devices[0].memory, 0.02 * cell.seed

@@ -160,6 +160,8 @@ class Method:
     """Its devices take what their memory allows, whatever their rate."""
     frugal: ClassVar[tuple[str, ...]] = ()
     """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
+    last_resort: ClassVar[tuple[str, ...]] = ()
+    """Changes with which tasks still fit where none did: a frontier makes them only there."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
 

@@ -77,12 +77,16 @@ def find_places(
     rows, absent = [], {}
     for number, name in enumerate(plan.methods):
         row = Row(name, method_class(name).title, method=name)
-        ways = [(way, [plan.base.load(way, f"seed={seed}") for seed in plan.seeds]) for way in _ways(row)]
-        groups = len(ways[0][1][0].fleet.devices)
+        first, last = (
+            [(way, [plan.base.load(way, f"seed={seed}") for seed in plan.seeds]) for way in ways] for ways in _ways(row)
+        )
+        groups = len(first[0][1][0].fleet.devices)
         known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
             tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
-            way, found = _larger([(way, find(recipes, memory)) for way, recipes in ways])
+            way, found = _larger([(way, find(recipes, memory)) for way, recipes in first])
+            if isinstance(found, Absent) and last:
+                way, found = _larger([(way, find(recipes, memory)) for way, recipes in last])
             if isinstance(found, Absent):
                 absent[name, memory] = found.reason
             else:
@@ -98,10 +102,13 @@ def find_places(
     return Places(tuple(rows), absent)
 
 
-def _ways(row: Row) -> list[Row]:
-    """The method as the recipe has it, and with fewer bytes at the price of time, if it can do that."""
-    frugal = method_class(row.key).frugal
-    return [row, replace(row, changes=frugal)] if frugal else [row]
+def _ways(row: Row) -> tuple[list[Row], list[Row]]:
+    """The method as the recipe has it, and with fewer bytes at the price of time, if it can do that; and these ways
+    once more as a last resort."""
+    kind = method_class(row.key)
+    first = [row, replace(row, changes=kind.frugal)] if kind.frugal else [row]
+    last = [replace(way, changes=(*way.changes, *kind.last_resort)) for way in first] if kind.last_resort else []
+    return first, last
 
 
 def _larger(found: Sequence[tuple[Row, Fit | Absent]]) -> tuple[Row, Fit | Absent]:

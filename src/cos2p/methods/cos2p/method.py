@@ -49,6 +49,7 @@ class Cos2p(Method):
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
     frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
+    last_resort: ClassVar[tuple[str, ...]] = ("method.window.schedule=top",)  # nothing has to stand above it
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
