@@ -27,11 +27,12 @@ from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
-from cos2p.fleet.server.members import lowered, member_of
+from cos2p.fleet.server.members import member_of
 from cos2p.methods.base import Member
 from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
+from cos2p.runtime.lowering import lowered
 from cos2p.runtime.world import build_world, fleet_devices
 from tests.fleet.lab import small_recipe
 from tests.runtime.texts import text_recipe

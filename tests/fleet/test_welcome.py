@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cos2p.fleet.server.members import lowered
 from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.runtime.decisions import ClientJoined, TaskFailed
 from cos2p.runtime.effects import Send
+from cos2p.runtime.lowering import lowered
 from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
 from tests.fleet.lab import small_recipe

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cos2p.errors import BudgetError
+from cos2p.messages import Task
 from cos2p.recipe import Recipe
 from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.workers import TaskOutcome
 from cos2p.runtime.world import build_world
+from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.training.masks import Remembered
 from tests.runtime.small import VALUES, InlineWorkers, small
 
 Events = list[tuple[str, Mapping[str, Any]]]
@@ -182,3 +187,41 @@ def test_the_recipe_says_how_often_a_device_may_fail() -> None:
     world = build_world(small(schedule={"rounds": 1, "max_failures": 2}))
     simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
     assert simulation.server.coordinator.rules.max_failures == 2
+
+
+BIG = "jetson-agx-orin-64gb-1"
+
+
+class Short(InlineWorkers):
+    """The first task of one device has no room on its accelerator."""
+
+    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
+        order = Task.from_bytes(task).order
+        if (order.client, order.attempt) != (BIG, 0):
+            return super().train(task, memory)
+        done: Future[TaskOutcome] = Future()
+        done.set_result(TaskOutcome(None, b"", "out of memory on cuda:0", out_of_memory=True))
+        return done
+
+
+def test_a_device_whose_gpu_had_no_room_gets_smaller_tasks_also_after_a_restart(tmp_path: Path) -> None:
+    world = build_world(small(schedule={"rounds": 2}))
+    events: list[Any] = []
+
+    def fresh() -> Simulation:
+        return Simulation(world, Short(world), events.append)  # type: ignore[arg-type]
+
+    simulation = fresh()
+    simulation.begin()
+    while simulation.finished is None and "lowered" not in {event.kind for event in events}:
+        simulation.step()
+    (told,) = [event for event in events if event.kind == "lowered"]
+    assert told.client == BIG
+    assert told.rate < told.was == world.context.members[BIG].rate
+    simulation.save().write(tmp_path / "checkpoint")
+    again = fresh()
+    stored = Checkpoint.read(tmp_path / "checkpoint")
+    again.restore(stored.values, stored)
+    for one in (simulation, again):
+        assert one.server.context.members[BIG].rate == told.rate
+        assert one.server.context.members[BIG].largest > 0

@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.accelerator import resolve
@@ -19,8 +19,10 @@ from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
 from cos2p.messages import Order
+from cos2p.methods.base import Member
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.lowering import lower
 from cos2p.runtime.own_models import take_own_model
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
@@ -157,6 +159,8 @@ class Simulation(Session):
         outcome: TaskOutcome = wait(self._training.pop(client)[1])
         if outcome.update is None:
             self.log(Failed(client=client, task=task, reason=outcome.failure))
+            if outcome.out_of_memory:
+                self.log(lower(self.server, self.world.recipe, client, task))
             if outcome.lacking:
                 self.server.shelves.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
@@ -226,13 +230,20 @@ class Simulation(Session):
                 "judging": self.judge.at_work,
                 "training": sorted(task for task, _ in self._training.values() if task in self.server.orders),
                 "finished": self.finished,
+                "lowered": {member.name: [member.rate, member.largest] for member in self._lowered()},
             },
             groups=groups,
             blobs={f"memory.{client}": pack_memory(memory) for client, memory in self.memories.items() if memory},
         )
 
+    def _lowered(self) -> list[Member]:
+        """Those who get smaller tasks than the recipe says, since one had no room."""
+        return [m for name, m in self.server.context.members.items() if m is not self.world.context.members[name]]
+
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
+        for client, (rate, largest) in values.get("lowered", {}).items():
+            self.server.welcome(replace(self.server.context.members[client], rate=rate, largest=largest))
         self.server.load_state(values["server"], checkpoint.groups)
         self._in_use = self.server.shelves.in_use()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]

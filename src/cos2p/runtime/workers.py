@@ -50,8 +50,14 @@ class TaskOutcome:
     failure: str = ""
     lacking: bool = False
     """The device does not have the frozen parts that the task counts on."""
+    out_of_memory: bool = False
+    """Its accelerator had no room: the next task is to be smaller."""
     own_model: str = ""
     """File with the device's own submodel, for the caller to take; empty: none is kept."""
+
+
+class NoRoom(TrainingError):
+    """A task took more than its device has of an accelerator."""
 
 
 class Workers:
@@ -127,7 +133,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
         update, remembered = _run(trainer, task, shard, unpack_memory(memory), _world.places[task.order.client])
         update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
     except TrainingError as error:
-        return TaskOutcome(None, memory, str(error), isinstance(error, Lacking))
+        return TaskOutcome(None, memory, str(error), isinstance(error, Lacking), isinstance(error, NoRoom))
     if task.order.client in _world.liars:
         update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
@@ -143,7 +149,7 @@ def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: 
         if not is_out_of_memory(error):
             raise
         peak, cap = format_bytes(peak_bytes(place.device)), format_bytes(place.memory)
-        raise TrainingError(f"out of memory on {place.device}: the cap is {cap} and {peak} were in use") from None
+        raise NoRoom(f"out of memory on {place.device}: the cap is {cap} and {peak} were in use") from None
 
 
 def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:

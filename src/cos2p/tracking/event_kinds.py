@@ -258,7 +258,7 @@ class Doubted(DeviceEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered(DeviceEvent):
-    """A device ran out of memory; its next task is smaller (real fleets)."""
+    """A device ran out of memory; its next task is smaller (real fleets, simulated GPUs)."""
 
     was: Annotated[float, "its rate until now"]
     rate: Annotated[float, "its rate from now on"]

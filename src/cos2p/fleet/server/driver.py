@@ -26,7 +26,7 @@ from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
-from cos2p.fleet.server.members import lowered, member_of
+from cos2p.fleet.server.members import member_of
 from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
 from cos2p.fleet.server.transfers import Transfers
@@ -38,6 +38,7 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.lowering import lower
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
@@ -49,7 +50,6 @@ from cos2p.tracking.event_kinds import (
     Failed,
     Joined,
     Left,
-    Lowered,
     Refused,
     Started,
     Traffic,
@@ -340,18 +340,10 @@ class Driver(Session):
         numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
-            self._lower(answer.client, answer.task)
+            self.log(lower(self.server, self.recipe, answer.client, answer.task))
         if answer.lacking:
             self.server.shelves.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
-
-    def _lower(self, client: str, task: str) -> None:
-        """The task did not fit: the next one is smaller, as the ledger says."""
-        member, order = self.server.context.members[client], self.server.orders.get(task)
-        needed = 0 if order is None else self.server.needed_memory(order)  # it may have been given up meanwhile
-        smaller = lowered(self.config, member, self.recipe, needed)
-        self.log(Lowered(client=client, was=member.rate, rate=smaller.rate, memory=member.device.memory))
-        self.server.welcome(smaller)
 
     # ------------------------------------------------------------ what the server wants done
 

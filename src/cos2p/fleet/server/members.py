@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cos2p.devices.rates import LADDER, cautious_workload, rate_limit
+from cos2p.devices.rates import LADDER
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
@@ -12,8 +12,8 @@ from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
+from cos2p.runtime.lowering import ledger_limit
 from cos2p.runtime.world import fleet_devices
-from cos2p.training.embeddings import held_tables
 from cos2p.units import format_bytes
 
 
@@ -59,7 +59,7 @@ def _group(recipe: Recipe, name: str) -> DeviceGroup:
 
 def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     """The member's rate, or the largest of the ladder below it that the ledger says fits its memory."""
-    limit = _limit(config, member, recipe)
+    limit = ledger_limit(config, member, recipe)
     rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
     if rate is None:
         raise BudgetError(
@@ -67,32 +67,3 @@ def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
             f"trains with a batch of {member.batch}; give it more memory or a smaller batch"
         )
     return rate
-
-
-SMALLER = 0.75
-"""What a task may take of what the one before it, which ran out of memory, was thought to take."""
-
-
-def lowered(config: ModelConfig, member: Member, recipe: Recipe, needed: int) -> Member:
-    """After a task that was to take `needed` bytes ran out of memory: what the next one is cut to.
-
-    A lower rate; and for methods that go by memory whatever the rate is, fewer bytes.
-    """
-    return replace(member, rate=_lowered_rate(config, member, recipe), largest=int(SMALLER * needed))
-
-
-def _lowered_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """The next rate of the ladder that the ledger says fits.
-
-    Where the ledger thought that even the present one would, or that none does, the next step down.
-    """
-    limit = _limit(config, member, recipe)
-    below = [rate for rate in LADDER if rate < member.rate]
-    return next((rate for rate in below if rate <= limit), below[0] if below and limit > 0 else LADDER[-1])
-
-
-def _limit(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """The largest rate by the ledger."""
-    load = cautious_workload(recipe.training, member.batch, member.samples)
-    tables = held_tables(config, recipe.training.embeddings, member.rows)
-    return rate_limit(config, member.device.memory, load, tables)
