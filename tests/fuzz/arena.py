@@ -26,6 +26,7 @@ from cos2p.runtime.server import Server
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import Event, Merged, Refused
 from cos2p.training.statistics import StatisticsTrainer
+from cos2p.training.wire import as_it_travels
 from tests.fuzz.mutations import mutate
 from tests.runtime.played import trained_spec
 from tests.submodel.strategies import CONFIGS
@@ -75,6 +76,9 @@ OTHERS: dict[str, Kind] = {
     "median and bench of FedAvg": Kind("fedavg", robust=ROBUST, company=True),
     "median of LoRA": Kind("fedlora", robust=ROBUST, company=True),
     "geometric median": Kind("heterofl", robust={"bound": 2.0, "combine": "geometric"}, company=True),
+    "16 bits": Kind("cos2p", training={"wire": {"down": "float16", "up": "float16"}}),
+    "8 bits": Kind("cos2p", training={"wire": {"down": "int8", "up": "int8"}}),
+    "8 bits in company": Kind("fedavg", training={"wire": {"up": "int8"}}, company=True),
     "private": Kind("fedavg", privacy={"noise": "central", "clip": 0.5, "multiplier": 0.01}, company=True),
 }
 """Besides every method with its own defaults."""
@@ -135,7 +139,7 @@ def arena(title: str) -> Arena:
 
 def honest_answer(server: Server, order: Order) -> bytes:
     if order.trainer != StatisticsTrainer.name:
-        return answer(server.context.config, order).to_bytes()
+        return as_it_travels(answer(server.context.config, order), order).to_bytes()
     config, samples = server.context.config, server.context.members[order.client].samples
     update, _ = run_task(config, server.task(order), shard(config, samples), {})  # what it tells has to add up
     return update.to_bytes()

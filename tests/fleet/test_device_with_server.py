@@ -1,4 +1,4 @@
-"""Frozen parts that a device of a fleet keeps: across restarts of its process, and fetched again if damaged."""
+"""A device's training, as its process does it, and the fleet's server: what each says the other understands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.worker import _Device
@@ -79,4 +81,22 @@ def test_parts_outlive_the_process_and_a_damaged_one_is_fetched_again(tmp_path: 
     assert not kept.exists()
     kit.answer(again)
     bench.wait(lambda: bench.events("merged", "dev-1")[-1]["task"] == again.order.task)
+    bench.stop()
+
+
+@pytest.mark.slow  # 2 s
+def test_what_trains_travels_in_fewer_bits(tmp_path: Path) -> None:
+    recipe = small_recipe(1, rounds=2, training__wire={"down": "float16", "up": "int8"}, schedule__t_clk=0.0)
+    bench = Bench(tmp_path, recipe)
+    bench.start()
+    bench.join("dev-1")
+    kit = Kit(tmp_path, bench)
+    for _ in range(2):  # with masks to train and without: of candidates a part is unpacked
+        task = bench.fetch("dev-1")
+        assert {tensor.dtype for tensor in task.weights.values()} == {torch.float16, torch.float32}
+        kit.answer(task)
+        sent = safetensors.torch.load_file(tmp_path / "update")
+        assert torch.int8 in {tensor.dtype for tensor in sent.values()}
+        bench.wait(lambda task=task: task.order.task in {event["task"] for event in bench.events("merged")})
+    bench.wait(lambda: bench.events("finished"))
     bench.stop()
