@@ -8,10 +8,12 @@ Devices answer after a random time, one in twenty events is one that leaves and 
 from __future__ import annotations
 
 import argparse
+import gc
 import heapq
 import json
 import random
 import time
+import tracemalloc
 
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
@@ -64,13 +66,30 @@ class Play:
         self.carry_out(self.coordinator.handle(news))
 
 
+def memory(devices: int, clients_per_round: float | None = None) -> int:
+    """Bytes that the coordinator holds, without names, when all have joined and those who take part are at work."""
+    names = [f"device-{number}" for number in range(devices)]
+    rules = Rules(Trigger.semi_asynchronous(0.5, 1.0), "at-once", rounds=10**9, clients_per_round=clients_per_round)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        coordinator = Coordinator(rules, names)
+        for name in names:
+            coordinator.handle(ClientJoined(name))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--devices", type=int, nargs="+", default=[100, 1_000, 10_000, 100_000])
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--per-round", type=float, nargs="*", default=[1000])
     chosen = parser.parse_args()
-    print("| devices | take part | events a second | checkpoint, bytes a device |\n|---|---|---|---|")
+    print("| devices | take part | events a second | memory, bytes a device | checkpoint, bytes a device |")
+    print("|---|---|---|---|---|")
     largest = max(chosen.devices)
     for devices, some in [*((n, None) for n in chosen.devices), *((largest, share) for share in chosen.per_round)]:
         play = Play(devices, some)
@@ -80,7 +99,8 @@ def main() -> None:
             play.event()
         rate = chosen.events / (time.process_time() - began)
         size = len(json.dumps(play.coordinator.to_dict())) / devices
-        print(f"| {devices:,} | {'all' if some is None else f'{some:g}'} | {rate:,.0f} | {size:.1f} |", flush=True)
+        held, who = memory(devices, some) / devices, "all" if some is None else f"{some:g}"
+        print(f"| {devices:,} | {who} | {rate:,.0f} | {held:.0f} | {size:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

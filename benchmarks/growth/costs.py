@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.coordinator import Play
+from benchmarks.coordinator import Play, memory
 from benchmarks.growth.laws import Law
 from benchmarks.merge import random_delta
 from cos2p.aggregation.merge import Contribution, SegmentMerge
@@ -62,6 +62,11 @@ def event_time(devices: float) -> float:
     for _ in range(5_000):
         play.event()
     return (time.process_time() - began) / 5_000 * 1e6
+
+
+def devices_memory(devices: float) -> float:
+    """Megabytes that the coordinator holds, all of the devices at work."""
+    return memory(int(devices)) / 1e6
 
 
 def _small(devices: int, rounds: int) -> Recipe:
@@ -119,6 +124,7 @@ LAWS = (
         lambda size: merge_time(min(WIDTHS, key=lambda width: abs(millions(width) - size))),
     ),
     Law("server and devices", "µs an event", "devices", (100, 1_000, 10_000, 100_000), 0.0, event_time),
+    Law("server's memory", "MB of the coordinator", "devices", (100, 1_000, 10_000, 100_000), 1.0, devices_memory),
     Law("simulation", "seconds for two rounds", "devices", (25, 50, 100, 200), 1.0, simulation_time),
     Law("log", "kB", "rounds", (4, 8, 16, 32), 1.0, log_bytes),
     Law("checkpoint", "kB", "rounds", (4, 8, 16, 32), 0.0, checkpoint_bytes),

@@ -3,23 +3,28 @@
     python -m benchmarks.simulator.stages [--rounds 3]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; what is missing is the pipe between them. The first round warms up and is not counted.
+sides; what is missing are the pipes between them. The first round warms up and is not counted. After each round the
+plain loop does one too: what others do to the machine meanwhile, they do to both.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.peers.work import load
+from benchmarks.simulator.floor import play
 from benchmarks.simulator.workload import Workload
 from cos2p.runtime import workers
 from cos2p.runtime.run import run
@@ -57,10 +62,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.stopped = False
         self._inside = [0.0]
 
     def watch(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:
+            if self.stopped:
+                return function(*arguments, **options)
             self._inside.append(0.0)
             start = time.process_time()
             try:
@@ -99,34 +107,63 @@ class Inline:
         """Nothing to stop."""
 
 
-def stages(work: Workload, rounds: int) -> tuple[dict[str, float], float]:
-    """(seconds of each stage, seconds in all) per update, over all rounds but the first."""
+@dataclass(frozen=True)
+class Found:
+    """Seconds per update, over all rounds but the first."""
+
+    stages: dict[str, float]
+    ours: list[float]
+    """In all, round by round."""
+    loop: list[float]
+    """The plain loop after each of them."""
+
+
+def stages(work: Workload, rounds: int) -> Found:
     clock = Clock()
     clock.attach()
     workers.ProcessPool = Inline  # type: ignore[misc, assignment]
-    marks: list[tuple[float, dict[str, float]]] = []
-
-    def listener(event: Event) -> None:
-        if isinstance(event, Aggregated):
-            marks.append((time.process_time(), dict(clock.seconds)))
-
+    ours: list[float] = []
+    loop: list[float] = []
+    began = 0.0
     with tempfile.TemporaryDirectory() as folder:
+        file = work.export(Path(folder))
+        names = torch.load(file, weights_only=True)["names"]
+        floor = load(argparse.Namespace(file=file, rounds=1, per_round=work.per_round, workers=1))
+
+        def listener(event: Event) -> None:
+            nonlocal began
+            if not isinstance(event, Aggregated):
+                return
+            ended = time.process_time()
+            clock.stopped = True
+            play(floor, names)
+            clock.stopped = False
+            if not began:
+                clock.seconds.clear()
+            else:
+                ours.append((ended - began) / work.per_round)
+                loop.append((time.process_time() - ended) / work.per_round)
+            began = time.process_time()
+
         run(work.recipe(rounds, 1, Path(folder)), Path(folder) / "run", listener=listener)
-    (first, before), (last, after) = marks[0], marks[-1]
     updates = (rounds - 1) * work.per_round
-    return {stage: (after[stage] - before.get(stage, 0.0)) / updates for stage in STAGES}, (last - first) / updates
+    return Found({stage: clock.seconds[stage] / updates for stage in STAGES}, ours, loop)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found, total = stages(Workload(100, 100), options.rounds)
-    for stage, seconds in found.items():
+    found = stages(Workload(100, 100), options.rounds)
+    total = statistics.mean(found.ours)
+    for stage, seconds in found.stages.items():
         print(f"{stage:<48}{1e3 * seconds:>8.2f} ms{seconds / total:>7.0%}")
-    print(f"{'not in any of these':<48}{1e3 * (total - sum(found.values())):>8.2f} ms")
+    print(f"{'not in any of these':<48}{1e3 * (total - sum(found.stages.values())):>8.2f} ms")
     print(f"{'in all':<48}{1e3 * total:>8.2f} ms")
+    print(f"{'the plain loop between the rounds':<48}{1e3 * statistics.mean(found.loop):>8.2f} ms")
+    ratios = sorted(own / base for own, base in zip(found.ours, found.loop, strict=True))
+    print(f"ratio {statistics.median(ratios):.2f}, round by round {ratios[0]:.2f} to {ratios[-1]:.2f}")
 
 
 if __name__ == "__main__":

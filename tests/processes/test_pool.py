@@ -35,7 +35,7 @@ def divide(numerator: int, denominator: int) -> float:
 
 def say_half_a_sentence(spoken: Path) -> None:
     """As if killed while the answer is on its way: a header that promises more than comes."""
-    channel = sys._getframe(1).f_locals["channel"]
+    channel = sys._getframe(1).f_locals["answers"]
     os.write(channel.fileno(), struct.pack("!i", 1000) + b"half")
     spoken.touch()
     time.sleep(SECONDS)

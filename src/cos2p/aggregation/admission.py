@@ -13,6 +13,7 @@ from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import check_forms, check_values, forms_found
 from cos2p.models.config import ModelConfig
+from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
 from cos2p.training.trainer import Trainer
@@ -33,17 +34,7 @@ def check_update(
     """
     check_identity(update.client, update.task, update.version, order)
     check_spec(update.spec, order, config)
-    expected = trainer.answer(update.spec)
-    missing = sorted(set(expected) - set(update.delta))
-    if missing:
-        raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
-    try:
-        check_expected(update.delta, expected)
-    except SpecError as error:
-        raise UpdateRefused(str(error)) from None
-    for name, tensor in update.delta.items():
-        if tensor.dtype != torch.float32:
-            raise UpdateRefused(f"{name} is {tensor.dtype}, an update is float32")
+    check_delta(update.delta, trainer.answer(update.spec))
     if not 1 <= update.samples <= max_samples:
         raise UpdateRefused(f"it says it was trained on {update.samples} samples; 1 to {max_samples} are possible")
     size = root_mean_square(update.delta)
@@ -60,6 +51,22 @@ def check_update(
     return size
 
 
+def check_delta(delta: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """UpdateRefused unless these tensors came, in these shapes and in single precision."""
+    if isinstance(delta, OnePiece) and delta.arranged.shapes == expected:
+        return  # of another type it would not be in one piece
+    missing = sorted(set(expected) - set(delta))
+    if missing:
+        raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
+    try:
+        check_expected(delta, expected)
+    except SpecError as error:
+        raise UpdateRefused(str(error)) from None
+    for name, tensor in delta.items():
+        if tensor.dtype != torch.float32:
+            raise UpdateRefused(f"{name} is {tensor.dtype}, an update is float32")
+
+
 def check_size(delta: Mapping[str, Tensor], rms: float, most: float) -> None:
     """UpdateRefused if the root mean square of an update, or the change of any one scalar, is more than `most`.
 
@@ -67,7 +74,7 @@ def check_size(delta: Mapping[str, Tensor], rms: float, most: float) -> None:
     """
     if rms > most:
         raise UpdateRefused(f"its root mean square is {rms:.3g}; at most {most:.3g} is let in")
-    scalars = sum(tensor.numel() for tensor in delta.values())
+    scalars = _count(delta)
     if rms * math.sqrt(scalars) <= most:
         return  # not even if all of it were in one scalar
     for name, tensor in delta.items():
@@ -138,8 +145,21 @@ def check_spec(spec: SubmodelSpec, order: Order, config: ModelConfig) -> None:
 
 def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
     """Over all scalars; not finite exactly if one of them is not. One pass, without a copy in double precision."""
-    count = sum(tensor.numel() for tensor in tensors.values())
-    return math.sqrt(math.fsum(_square_sums(list(tensors.values()))) / max(1, count))
+    return math.sqrt(math.fsum(_all_square_sums(tensors)) / max(1, _count(tensors)))
+
+
+def _count(tensors: Mapping[str, Tensor]) -> int:
+    return tensors.arranged.values if isinstance(tensors, OnePiece) else sum(t.numel() for t in tensors.values())
+
+
+def _all_square_sums(tensors: Mapping[str, Tensor]) -> list[float]:
+    """Of each tensor; those of a family at once."""
+    if isinstance(tensors, OnePiece):
+        families = (family.rows(tensors.memory) for family in tensors.arranged.families)
+        norms = torch.cat([torch.linalg.vector_norm(rows, dim=1) for rows in families]).tolist()
+        if all(map(math.isfinite, norms)):
+            return [norm * norm for norm in norms]
+    return _square_sums(list(tensors.values()))
 
 
 def _square_sums(tensors: list[Tensor]) -> list[float]:

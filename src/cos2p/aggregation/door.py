@@ -27,7 +27,7 @@ from cos2p.messages.forms import MOST_UNDECLARED, Forms, check_forms, forms_foun
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
 from cos2p.training.trainer import MOST_REPORTED, Trainer
-from cos2p.training.wire import packed_forms, unpacked
+from cos2p.training.wire import packed_bytes, packed_forms, unpacked
 
 REPORT_FIGURES = 64
 NAME_CHARACTERS = 80
@@ -52,12 +52,13 @@ class Door:
 
     def open(self, data: Buffer) -> Envelope:
         """Size and header; UpdateRefused if they cannot be those of an answer."""
-        answer, beside = self._answer(self.order.spec), self.trainer.beside(self.order.spec)
-        size = sum(form.bytes for form in answer.values())
+        shapes, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
+        plain = self.order.wire.up == "float32"
+        count, size = len(shapes if plain else self._answer(self.order.spec)), packed_bytes(shapes, self.order.wire.up)
         if beside is None:
-            count, size = len(answer) + MOST_UNDECLARED, max(size, self.trainer.upload())
+            count, size = count + MOST_UNDECLARED, max(size, self.trainer.upload())
         else:
-            count, size = len(answer) + len(beside), size + sum(form.bytes for form in beside.values())
+            count, size = count + len(beside), size + sum(form.bytes for form in beside.values())
         spec = self._spec_bytes()
         header = 2**12 + _PER_TENSOR * count + 2 * spec + _REPORT_BYTES
         if len(data) > size + header:
@@ -65,7 +66,7 @@ class Door:
         values = 2**8 + _VALUES_PER_TENSOR * count + 8 * self.config.depth + 2 * REPORT_FIGURES
         try:
             envelope = Envelope.open(data, header, values)
-            envelope.parts("d", "x")
+            envelope.check_parts("d", "x")
         except ValueError as error:
             raise UpdateRefused(f"not an update: {error}") from None
         return envelope
@@ -82,18 +83,18 @@ class Door:
             raise UpdateRefused(f"not an update: {error}") from None
         check_identity(meta["client"], meta["task"], meta["version"], self.order)
         check_spec(spec, self.order, self.config)
-        found = {name: (entry.dtype, entry.shape) for name, entry in envelope.entries.items()}
-        check_forms(self._forms(spec, found), found)
-        tensors = envelope.tensors()
+        found = envelope.table.found
+        if not self._is_plain_answer(spec, found):
+            check_forms(self._forms(spec, found), found)
         update = Update(
             client=self.order.client,
             task=self.order.task,
             version=self.order.version,
             spec=spec,
-            delta={name.removeprefix("d/"): tensor for name, tensor in tensors.items() if name[0] == "d"},
+            delta=envelope.part("d"),
             samples=meta["samples"],
             report=meta["report"],
-            extras={name.removeprefix("x/"): tensor for name, tensor in tensors.items() if name[0] == "x"},
+            extras=envelope.part("x"),
         )
         return self.check(update)
 
@@ -103,6 +104,13 @@ class Door:
             update = self._unpacked(update)
         size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
         return replace(update, report=kept_report(update.report, self.trainer)), size
+
+    def _is_plain_answer(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bool:
+        """Whether just what must come back came, and nothing is to come beside it."""
+        if self.trainer.beside(spec):
+            return False
+        answer = self.trainer.answer(spec)
+        return found == {f"d/{name}": (torch.float32, tuple(shape)) for name, shape in answer.items()}
 
     def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
         """As the message names its tensors."""

@@ -9,8 +9,10 @@ not change with the old one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -18,14 +20,22 @@ from torch import Tensor
 from typing_extensions import Self
 
 from cos2p.accelerator import place
-from cos2p.aggregation.weights import Rule, update_weights
+from cos2p.aggregation.weights import EVEN, Rule, even_factor, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.one_piece import Arrangement, OnePiece, same_kind
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled
-from cos2p.submodel.segments import SegmentValues, add_at_segments, expand, held_segments, segment_key
-from cos2p.submodel.slicing import Slice, compact_shapes, window_slices
+from cos2p.submodel.segments import (
+    SegmentValues,
+    add_at_segments,
+    expand,
+    held_segments,
+    segment_key,
+    whole_segments,
+)
+from cos2p.submodel.slicing import Slice, compact_shapes, is_uncut, window_slices
 
 LARGE_BYTES = 2**29
 """From here on a copy of the model more or less matters."""
@@ -162,25 +172,47 @@ class SegmentMerge(Merge):
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
+        shorten = (1.0 + item.staleness) ** -self.step_exponent
+        even = self._even(item)
+        if even is not None and self._takes_whole(item):
+            return self._add_whole(item, even, shorten)
         gamma = self._gamma(item, current)
         slices = window_slices(self.config, item.spec)
-        shorten = (1.0 + item.staleness) ** -self.step_exponent
-        even = self._even(gamma)
+        if isinstance(self.sum, OnePiece):  # what comes now lies otherwise
+            self.sum, self.weight, self.holders = dict(self.sum), dict(self.weight), dict(self.holders)
         for name, delta in item.delta.items():
             if name not in self.sum:
                 self.sum[name] = torch.zeros_like(current[name])
-            factor = expand(gamma, name, self.config) if even is None else even
+            factor = expand(gamma, name, self.config) if even is None else torch.tensor(even, device=delta.device)
             factor = factor if shorten == 1.0 else factor * shorten
             add_scaled(self.sum[name], delta, factor, slices[name], self._scratch)
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
 
-    def _even(self, gamma: SegmentValues) -> Tensor | None:
+    def _even(self, item: Contribution) -> float | None:
         """The weight of all segments, where the rule knows but one; None if each has its own."""
-        if self.rule not in ("uniform", "samples") or type(self)._gamma is not SegmentMerge._gamma:
+        if self.rule not in EVEN or type(self)._gamma is not SegmentMerge._gamma:
             return None
-        return next((value if value.ndim == 0 else value[0] for value in gamma.values() if value.numel()), None)
+        return even_factor(self.rule, item.samples, item.staleness, self.exponent)
+
+    def _takes_whole(self, item: Contribution) -> bool:
+        """Whether the update can be added in one pass: it lies in one piece, as do the sums, and is not cut."""
+        if not isinstance(item.delta, OnePiece) or not is_uncut(self.config, item.spec):
+            return False
+        return same_kind(self.sum, item.delta) or not (self.sum or self.weight or self.holders)
+
+    def _add_whole(self, item: Contribution, weight: float, shorten: float) -> dict[str, float]:
+        assert isinstance(item.delta, OnePiece)
+        segments = whole_segments(self.config, item.delta.arranged)
+        if not self.sum:
+            self.sum = OnePiece.zeros(item.delta.arranged)
+            self.weight, self.holders = OnePiece.zeros(segments), OnePiece.zeros(segments)
+        factor = torch.tensor(weight) if shorten == 1.0 else torch.tensor(weight) * shorten
+        _memory(self.sum).addcmul_(item.delta.memory, factor)
+        _memory(self.weight).add_(weight)
+        _memory(self.holders).add_(1.0)
+        return _even_means(weight, segments)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
         shapes = compact_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
@@ -244,8 +276,37 @@ def _inverse(weight: Tensor) -> Tensor:
 def _gamma_means(gamma: SegmentValues) -> dict[str, float]:
     groups: dict[str, list[Tensor]] = {"heads": [], "units": [], "shared": []}
     for key, value in gamma.items():
-        kind = key.partition(".")[0]
-        groups[kind if kind in ("heads", "units") else "shared"].append(value.flatten())
+        groups[_kind(key)].append(value.flatten())
     found = {kind: torch.cat(values).mean() for kind, values in groups.items() if any(v.numel() for v in values)}
     means = torch.stack(list(found.values())).tolist() if found else []
     return dict.fromkeys(groups, 0.0) | dict(zip(found, means, strict=True))
+
+
+def _kind(key: str) -> str:
+    kind = key.partition(".")[0]
+    return kind if kind in ("heads", "units") else "shared"
+
+
+@lru_cache(maxsize=64)
+def _kind_counts(segments: Arrangement) -> Mapping[str, int]:
+    """How many heads, units and shared tensors these are."""
+    counts = {"heads": 0, "units": 0, "shared": 0}
+    for key, shape in segments.shapes.items():
+        counts[_kind(key)] += math.prod(shape)
+    return counts
+
+
+@lru_cache(maxsize=1024)
+def _even_mean(weight: float, count: int) -> float:
+    """As it is rounded: the mean of many equal numbers may be another one."""
+    return float(torch.full((count,), weight).mean()) if count else 0.0
+
+
+def _even_means(weight: float, segments: Arrangement) -> dict[str, float]:
+    """What `_gamma_means` gives where all segments weigh the same."""
+    return {kind: _even_mean(weight, count) for kind, count in _kind_counts(segments).items()}
+
+
+def _memory(tensors: Weights) -> Tensor:
+    assert isinstance(tensors, OnePiece)
+    return tensors.memory

@@ -25,6 +25,9 @@ from cos2p.submodel.slicing import window_slices
 
 Rule = Literal["paper", "relative", "uniform", "samples"]
 
+EVEN = ("uniform", "samples")
+"""Rules by which all segments of an update weigh the same."""
+
 
 def update_weights(
     rule: Rule,
@@ -40,10 +43,9 @@ def update_weights(
 ) -> SegmentValues:
     """γ of every segment the update holds. `current` and `received` are full models (equal objects if τ = 0)."""
     sizes = segment_sizes(delta, config)
-    if rule in ("uniform", "samples"):
-        factor = 1.0 if rule == "uniform" else float(samples)
-        device = next(iter(delta.values())).device if delta else CPU
-        gamma = {key: torch.full(_shape(config, spec, key), factor, device=device) for key in sizes}
+    if rule in EVEN:
+        even, device = even_factor(rule, samples), next(iter(delta.values())).device if delta else CPU
+        gamma = {key: torch.full(_shape(config, spec, key), even, device=device) for key in sizes}
     else:
         norms = segment_norms(delta, config, scratch)
         drift = _drift(config, spec, delta, current, received, scratch)
@@ -55,9 +57,20 @@ def update_weights(
                 for key, value in norms.items()
             }
     if staleness_exponent:
-        damping = (1.0 + staleness) ** -staleness_exponent
-        gamma = {key: value * damping for key, value in gamma.items()}
+        gamma = {key: value * _damping(staleness, staleness_exponent) for key, value in gamma.items()}
     return gamma
+
+
+def even_factor(rule: Rule, samples: int, staleness: int = 0, staleness_exponent: float = 0.0) -> float:
+    """γ of every segment, by a rule that knows but one for all of an update."""
+    factor = 1.0 if rule == "uniform" else float(samples)
+    if not staleness_exponent:
+        return factor
+    return float(torch.tensor(factor) * _damping(staleness, staleness_exponent))
+
+
+def _damping(staleness: int, exponent: float) -> float:
+    return float((1.0 + staleness) ** -exponent)
 
 
 def even_weight(weight: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,9 +42,12 @@ class Normalize:
         images = images_NCHW.float()
         if images_NCHW.dtype == torch.uint8:
             images = images / 255
-        mean = torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, dtype=torch.float32).view(1, -1, 1, 1)
-        return (images - mean) / std
+        return (images - _by_channel(self.mean)) / _by_channel(self.std)
+
+
+@lru_cache(maxsize=64)
+def _by_channel(values: tuple[float, ...]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)

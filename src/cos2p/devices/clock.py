@@ -67,5 +67,7 @@ def _work(trainer: Trainer, samples: int, test_samples: int, widths: Tensor | No
 
 def lost_after(device: Device, order: Order, seconds: float) -> float | None:
     """When, after the dispatch, the task is lost because the device restarts; None if it is not."""
+    if device.drop_rate == 0.0:
+        return None
     rng = numpy_rng(order.seed, "drop", order.client, order.attempt)
     return float(rng.uniform()) * seconds if rng.uniform() < device.drop_rate else None

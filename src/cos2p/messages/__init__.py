@@ -132,7 +132,7 @@ class Task:
     """The frozen part, as encoded by `training.prefix.encode`."""
 
     def to_bytes(self) -> bytes:
-        return pack(self.order.to_dict(), _named(w=self.weights, p=self.prefix))
+        return pack(self.order.to_dict(), w=self.weights, p=self.prefix)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
@@ -166,7 +166,7 @@ class Update:
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
-        return pack(self._meta(), _named(d=self.delta, x=self.extras))
+        return pack(self._meta(), d=self.delta, x=self.extras)
 
     def write(self, path: Path) -> None:
         """The same into a file, straight from the tensors' memory: bytes would be the update once or twice more."""
@@ -251,8 +251,8 @@ def _described(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
-    parts, tensors = envelope.parts(*labels), envelope.tensors()
-    return {label: {name: tensors[f"{label}/{name}"] for name in names} for label, names in parts.items()}
+    envelope.check_parts(*labels)
+    return {label: envelope.part(label) for label in labels}
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,8 @@ import torch
 from torch import Tensor
 
 from cos2p import strict_json
+from cos2p.models.layout import Weights
+from cos2p.models.one_piece import MOST_BYTES, Arrangement, OnePiece, arrangement
 
 Buffer = bytes | mmap.mmap
 """A message's bytes: in memory, or in a file that is mapped."""
@@ -46,13 +49,6 @@ BYTES_PER_VALUE = 3
 """No value of a header takes less, so a header of n bytes holds at most n / 3 of them."""
 
 AXES = 8
-
-TOGETHER = 2**24
-"""Bytes of a message whose tensors are made together: a hundred small ones take longer to make than to copy. In a
-larger one each has memory of its own, which is given back with it."""
-
-ALIGNED = 64
-"""Where torch lets a tensor begin."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -77,11 +73,6 @@ class Entry:
     begin: int
     end: int
 
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Of a tensor that lies in one piece."""
-        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
-
     @classmethod
     def parse(cls, name: str, values: Any) -> Entry:
         if not isinstance(values, dict) or values.keys() != {"dtype", "shape", "data_offsets"}:
@@ -99,17 +90,50 @@ class Entry:
         return entry
 
 
+class Table:
+    """The tensors that a header tells of, and what follows from that for every message with the same ones."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = MappingProxyType(entries)
+        """By name, sorted: sums over tensors must not depend on the order in which they came."""
+        self.found = MappingProxyType({name: (entry.dtype, entry.shape) for name, entry in entries.items()})
+        """Type and shape of each."""
+        self.stray = next((name for name in entries if not all(name.partition("/"))), None)
+        """A tensor of no part."""
+        self.labels = {name.partition("/")[0] for name in entries}
+        self._arranged: dict[str, tuple[Arrangement, int] | None] = {}
+
+    def arranged(self, label: str) -> tuple[Arrangement, int] | None:
+        """How a part's tensors lie in one piece, and where they begin; None if they are not to be made together."""
+        if label not in self._arranged:
+            self._arranged[label] = self._arrange(label)
+        return self._arranged[label]
+
+    def _arrange(self, label: str) -> tuple[Arrangement, int] | None:
+        own = {name.partition("/")[2]: entry for name, entry in self.entries.items() if name.startswith(f"{label}/")}
+        entries = list(own.values())
+        one_behind_the_other = all(a.end == b.begin for a, b in pairwise(entries))
+        if not entries or not one_behind_the_other or any(entry.dtype != torch.float32 for entry in entries):
+            return None
+        if entries[-1].end - entries[0].begin > MOST_BYTES:
+            return None
+        return arrangement(tuple((name, entry.shape) for name, entry in own.items())), entries[0].begin
+
+
 @dataclass(frozen=True, eq=False)
 class Envelope:
     """An opened message: what it says, and where its tensors lie."""
 
     meta: dict[str, Any]
     """The message's own header."""
-    entries: Mapping[str, Entry]
-    """By name, sorted: sums over tensors must not depend on the order in which they came."""
+    table: Table
     _data: Buffer
     _start: int
     """Where the tensors' bytes begin."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        return self.table.entries
 
     @classmethod
     def open(cls, data: Buffer, header_bytes: int = HEADER_BYTES, values: int | None = None) -> Envelope:
@@ -120,9 +144,9 @@ class Envelope:
         if size > header_bytes:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
-        told, entries = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
+        told, table = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
         own = _object(strict_json.loads(told, most), "metadata")
-        return cls(own, entries, data, 8 + size)
+        return cls(own, table, data, 8 + size)
 
     def tensor(self, name: str) -> Tensor:
         """In memory of its own: at any address of a message, kernels on it might round differently every time.
@@ -140,33 +164,22 @@ class Envelope:
         room.numpy()[:] = np.frombuffer(self._data, dtype=np.uint8, count=size, offset=start)
         return room.view(entry.dtype).view(entry.shape)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of them. Those of a short message share a piece of memory, each where a tensor of its own would begin."""
-        if isinstance(self._data, mmap.mmap) or len(self._data) > TOGETHER:
-            return {name: self.tensor(name) for name in self.entries}
-        begins, end = [], 0
-        for entry in self.entries.values():
-            begins.append(end)
-            end += -(-(entry.end - entry.begin) // ALIGNED) * ALIGNED
-        room = torch.empty(end, dtype=torch.uint8)
-        target, source = room.numpy(), np.frombuffer(self._data, dtype=np.uint8, offset=self._start)
-        flat = {dtype: room.view(dtype) for dtype in {entry.dtype for entry in self.entries.values()}}
-        made: dict[str, Tensor] = {}
-        for (name, entry), begin in zip(self.entries.items(), begins, strict=True):
-            target[begin : begin + entry.end - entry.begin] = source[entry.begin : entry.end]
-            place = begin // entry.dtype.itemsize
-            made[name] = flat[entry.dtype].as_strided(entry.shape, entry.strides, place)
-        return made
+    def part(self, label: str) -> Weights:
+        """The tensors of one part, without its label. Those of a short message are made together."""
+        together = None if isinstance(self._data, mmap.mmap) else self.table.arranged(label)
+        if together is None:
+            start = f"{label}/"
+            return {name.removeprefix(start): self.tensor(name) for name in self.entries if name.startswith(start)}
+        arranged, begin = together
+        values = np.frombuffer(self._data, np.float32, arranged.values, self._start + begin)
+        return OnePiece(arranged, arranged.spread(values))
 
-    def parts(self, *labels: str) -> dict[str, list[str]]:
-        """Names without their part's label, by part; ValueError for a tensor of another part."""
-        found: dict[str, list[str]] = {label: [] for label in labels}
-        for key in self.entries:
-            label, _, name = key.partition("/")
-            if label not in found or not name:
-                raise ValueError(f"tensor {_short(key)} belongs to no part of the message")
-            found[label].append(name)
-        return found
+    def check_parts(self, *labels: str) -> None:
+        """ValueError for a tensor of another part."""
+        if self.table.stray is None and self.table.labels <= set(labels):
+            return
+        stray = self.table.stray or next(name for name in self.entries if name.partition("/")[0] not in labels)
+        raise ValueError(f"tensor {_short(stray)} belongs to no part of the message")
 
 
 _PLAIN_HEADER = re.compile(rb'\{"__metadata__":\{"cos2p":("(?:[^"\\]|\\.)*")\}')
@@ -176,7 +189,7 @@ _KNOWN_BYTES = 2**18
 """Longest table of tensors that is remembered."""
 
 
-def _read_header(header: bytes, values: int, size: int) -> tuple[str, Mapping[str, Entry]]:
+def _read_header(header: bytes, values: int, size: int) -> tuple[str, Table]:
     """The message's own text, and its tensors, which take `size` bytes; ValueError if something is wrong.
 
     Messages of a run differ in their text, and hardly in their tables: a table that was read before is not read again.
@@ -193,16 +206,16 @@ def _read_header(header: bytes, values: int, size: int) -> tuple[str, Mapping[st
 
 
 @lru_cache(maxsize=16)
-def _read_table(table: bytes, values: int, size: int) -> Mapping[str, Entry]:
-    return MappingProxyType(_entries(_object(strict_json.loads(table, values), "header"), size))
+def _read_table(table: bytes, values: int, size: int) -> Table:
+    return Table(_entries(_object(strict_json.loads(table, values), "header"), size))
 
 
-def _read_any_header(text: bytes, values: int, size: int) -> tuple[str, Mapping[str, Entry]]:
+def _read_any_header(text: bytes, values: int, size: int) -> tuple[str, Table]:
     header = _object(strict_json.loads(text, values), "header")
     meta = _object(header.pop("__metadata__", None), "metadata")
     if not isinstance(meta.get("cos2p"), str):
         raise ValueError("metadata of something else")
-    return meta["cos2p"], _entries(header, size)
+    return meta["cos2p"], Table(_entries(header, size))
 
 
 def _entries(header: Mapping[str, Any], size: int) -> dict[str, Entry]:

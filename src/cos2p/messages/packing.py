@@ -7,7 +7,8 @@ messages of each.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import DTYPES
+from cos2p.models.one_piece import MOST_BYTES, Arrangement, OnePiece
 
 CODES: Mapping[torch.dtype, str] = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -24,13 +26,57 @@ _ORDER = tuple(DTYPES[code] for code in ("I64", "F64", "F32", "I32", "BF16", "F1
 _Form = tuple[str, torch.dtype, torch.Size]
 
 
-def pack(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """A safetensors file with `meta` as JSON in its metadata."""
-    forms = tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
-    order, table = _table(forms)
+def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
+    """A safetensors file with `meta` as JSON in its metadata, and the tensors of each part as `LABEL/NAME`."""
+    filled = {label: part for label, part in parts.items() if part}
+    alone = next(iter(filled), "") if len(filled) == 1 else ""
+    bodies: Sequence[memoryview]
+    if alone and isinstance(piece := filled[alone], OnePiece):
+        table, bodies = _piece_table(alone, piece.arranged), piece.arranged.dense(piece.memory)
+    else:
+        table, bodies = _packed(
+            {f"{label}/{n}": tensor for label, part in filled.items() for n, tensor in part.items()}
+        )
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, *_bodies([tensors[name] for name in order])))
+    return b"".join((len(text).to_bytes(8, "little"), text, *bodies))
+
+
+@lru_cache(maxsize=64)
+def _piece_table(label: str, arranged: Arrangement) -> bytes:
+    forms = ((f"{label}/{name}", torch.float32, torch.Size(shape)) for name, shape in arranged.shapes.items())
+    return _table(tuple(forms))[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """What was packed last."""
+
+    tensors: tuple[tuple[str, Tensor, int], ...] = ()
+    """With the number of changes each had seen."""
+    table: bytes = b"}"
+    bodies: tuple[memoryview, ...] = ()
+
+    def is_of(self, tensors: Mapping[str, Tensor]) -> bool:
+        return len(tensors) == len(self.tensors) and all(
+            tensors.get(name) is known and known._version == changes for name, known, changes in self.tensors
+        )
+
+
+_last = _Packed()
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, Sequence[memoryview]]:
+    """The table and the bytes. Tasks of one version often carry the very same tensors, those of small models are kept
+    until others come."""
+    global _last
+    if _last.is_of(tensors):
+        return _last.table, _last.bodies
+    order, table = _table(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
+    bodies = _bodies([tensors[name] for name in order])
+    if sum(body.nbytes for body in bodies) <= MOST_BYTES:
+        _last = _Packed(tuple((name, t, t._version) for name, t in tensors.items()), table, tuple(bodies))
+    return table, bodies
 
 
 @lru_cache(maxsize=64)

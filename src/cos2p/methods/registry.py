@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -93,8 +93,13 @@ def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
 
 def trainers() -> dict[str, type[Trainer]]:
     """What the devices of all methods can do, by the name that stands in orders."""
+    return _trainers_of(tuple(methods().values()))
+
+
+@lru_cache(maxsize=8)
+def _trainers_of(known: tuple[type[Method], ...]) -> dict[str, type[Trainer]]:
     found: dict[str, type[Trainer]] = {}
-    for method in methods().values():
+    for method in known:
         for trainer in method.trainers:
             other = found.setdefault(trainer.name, trainer)
             if other is not trainer:

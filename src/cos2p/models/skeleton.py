@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from torch import Tensor, nn
@@ -55,14 +54,20 @@ def _copied(module: M, copies: dict[int, nn.Module]) -> M:
     return copy
 
 
-def slots(module: nn.Module, prefix: str = "") -> Iterator[Slot]:
+def slots(module: nn.Module, prefix: str = "") -> list[Slot]:
     """Every parameter, in the order of `named_parameters`; one that two modules share comes twice."""
+    found: list[Slot] = []
+    _collect(module, prefix, found)
+    return found
+
+
+def _collect(module: nn.Module, prefix: str, found: list[Slot]) -> None:
     for name, parameter in module._parameters.items():
         if parameter is not None:
-            yield prefix + name, module, name
+            found.append((prefix + name, module, name))
     for name, child in module._modules.items():
         if child is not None:
-            yield from slots(child, f"{prefix}{name}.")
+            _collect(child, f"{prefix}{name}.", found)
 
 
 def trainable(module: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -100,7 +101,7 @@ def make_optimizer(
     if name not in _CLASSES:
         raise ConfigError(f"optimizer {name!r} is unknown; known are {', '.join(sorted(_CLASSES))}")
     require_not_negative(lr=lr, weight_decay=weight_decay)
-    known = [p for p in inspect.signature(_CLASSES[name]).parameters if p not in ("params", "lr", "weight_decay")]
+    known = _options(name)
     for option in options:
         if option not in known:
             raise ConfigError(f"optimizer {name!r} has no option {option!r}; it has {', '.join(sorted(known))}")
@@ -111,6 +112,13 @@ def make_optimizer(
     if "fused" in known and "foreach" not in options:
         options.setdefault("fused", all(map(_has_fused_kernels, tensors)))
     return _CLASSES[name](groups, lr=lr, weight_decay=weight_decay, **options)
+
+
+@cache
+def _options(name: str) -> tuple[str, ...]:
+    """What the optimiser takes beside parameters, rate and decay."""
+    given = inspect.signature(_CLASSES[name]).parameters
+    return tuple(option for option in given if option not in ("params", "lr", "weight_decay"))
 
 
 def leave_compiler_out() -> None:

@@ -34,6 +34,7 @@ from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.scoring import score_model
 from cos2p.runtime.world import Place, World, build_world
 from cos2p.seeding import torch_rng
+from cos2p.training.idle_models import IdleModels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.training.shelf import Lacking, Shelf
@@ -112,6 +113,7 @@ def wait(future: Future[Any]) -> Any:
 _world: World | None = None
 _shelf: Shelf | None = None
 _own_models: OwnModels | None = None
+_idle = IdleModels()
 
 
 def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Path | None = None) -> None:
@@ -128,6 +130,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     assert _world is not None
     task = Task.from_bytes(data)
     trainer = make_trainer(_world.config, task.order)
+    trainer.idle = _idle
     try:
         shard = _world.shards[task.order.client]
         update, remembered = _run(trainer, task, shard, unpack_memory(memory), _world.places[task.order.client])
@@ -137,6 +140,7 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
     if task.order.client in _world.liars:
         update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
+    trainer.leave()
     return TaskOutcome(as_it_travels(update, task.order).to_bytes(), pack_memory(remembered), own_model=kept)
 
 

@@ -19,6 +19,9 @@ from cos2p.submodel.slicing import Slice
 SCRATCH = 128 * 1024
 """Scalars of a piece: half a MiB, which a second-level cache holds beside the data."""
 
+ROWS = 4
+"""Where rows are summed, each by itself, so many pieces at a time: fewer calls, and the sums are the same."""
+
 
 Run = tuple[int, int, int]
 """Consecutive entries of an index: the first value, its place in the index, how many."""
@@ -139,7 +142,7 @@ def _pieces(tensor: Tensor, dim: int | None) -> Iterator[Tensor]:
         yield from tensor.flatten().split(SCRATCH)
     else:
         matrix = tensor if tensor.ndim == 2 else tensor[:, None]
-        yield from matrix.split(max(1, SCRATCH // max(1, matrix.shape[1])))
+        yield from matrix.split(max(1, SCRATCH * (ROWS if dim == 0 else 1) // max(1, matrix.shape[1])))
 
 
 def _sum_pieces(pieces: Iterator[Tensor], dim: int | None) -> Tensor:

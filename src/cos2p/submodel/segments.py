@@ -18,8 +18,9 @@ from torch import Tensor
 from cos2p.accelerator import place
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
+from cos2p.models.one_piece import Arrangement, arrangement
 from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.kernels import Scratch, absolute_sums, square_sums
+from cos2p.submodel.kernels import Scratch, absolute_sums
 from cos2p.submodel.slicing import Slice
 
 SegmentValues = dict[str, Tensor]
@@ -74,16 +75,7 @@ def segment_norms(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: S
     """‖·‖₁ of every segment of a compact submodel."""
     room, table = scratch or Scratch(), segmented(config)
     entries = {name: absolute_sums(tensor, table[name].dim, room) for name, tensor in tensors.items()}
-    return _by_segment(entries, config)
-
-
-def segment_squares(
-    tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch | None = None
-) -> SegmentValues:
-    """Σx² of every segment of a compact submodel."""
-    room, table = scratch or Scratch(), segmented(config)
-    entries = {name: square_sums(tensor, table[name].dim, room) for name, tensor in tensors.items()}
-    return _by_segment(entries, config)
+    return by_segment(entries, config)
 
 
 def segment_drift(
@@ -98,10 +90,10 @@ def segment_drift(
     for name, cut in slices.items():
         whole = room.differences(now[name], then[name], table[name].dim)
         entries[name] = whole if cut is None else whole[room.on(cut[1], whole.device)]
-    return _by_segment(entries, config)
+    return by_segment(entries, config)
 
 
-def _by_segment(entries: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
+def by_segment(entries: Mapping[str, Tensor], config: ModelConfig) -> SegmentValues:
     """Add up what belongs to one segment: the entries of a head's rows, and the tensors of a block."""
     sums: SegmentValues = {}
     table = segmented(config)
@@ -177,3 +169,11 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
         else:
             total = into.setdefault(key, torch.zeros(length, device=value.device))
             total.index_add_(0, place(positions, value.device), value)
+
+
+@lru_cache(maxsize=64)
+def whole_segments(config: ModelConfig, arranged: Arrangement) -> Arrangement:
+    """Room for a number for every segment of these tensors, none of which is cut."""
+    table = segmented(config)
+    lengths = {table[name].key: full_length(config, table[name].key) for name in arranged.shapes}
+    return arrangement(tuple((key, () if length is None else (length,)) for key, length in sorted(lengths.items())))

@@ -65,6 +65,12 @@ def window_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice
     return MappingProxyType(slices)
 
 
+@lru_cache(maxsize=256)
+def is_uncut(config: ModelConfig, spec: SubmodelSpec) -> bool:
+    """Whether every tensor that a device trains is whole."""
+    return all(cut is None for cut in window_slices(config, spec).values())
+
+
 def _embedding_slices(config: ModelConfig, spec: SubmodelSpec) -> dict[str, Slice | None]:
     slices: dict[str, Slice | None] = {name: None for name in layout(config) if name.startswith("embed.")}
     if "embed.tokens" in slices:
@@ -119,6 +125,12 @@ def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> W
     return {
         name: weights[name].clone() if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()
     }
+
+
+def cut_out(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
+    """What `extract` gives, for who only reads it: tensors that are not cut are the model's own."""
+    slices = window_slices(config, spec)
+    return {name: weights[name] if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()}
 
 
 def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:

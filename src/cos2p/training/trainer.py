@@ -33,6 +33,7 @@ from cos2p.messages import Order, Piece, Task, Update, pieces_of
 from cos2p.messages.forms import Forms
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.models.one_piece import OnePiece, copied
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -41,11 +42,12 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix
+from cos2p.submodel.slicing import compact_shapes, cut_out, extract_prefix
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
+from cos2p.training.idle_models import IdleModels, Ready
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.losses import Losses
 from cos2p.training.masks import Remembered
@@ -61,7 +63,7 @@ from cos2p.training.prefix import (
     prefix_features,
     prefix_pieces,
 )
-from cos2p.training.settings import ExtendedSettings, LocalSettings, without_savings
+from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
@@ -72,6 +74,12 @@ MOST_REPORTED = 1e9
 
 _HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
 """What decides which savings a trainer can make."""
+
+_PLAIN = (
+    "train", "build", "load", "begin", "fit", "optimizers", "batch", "forward", "loss", "objective", "before_step",
+    "after_step", "end", "scores",
+)  # fmt: skip
+"""What has to be as it is here for a model to be after a task what it was before, but for its weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +131,10 @@ class Trainer:
     """In fp16: what the loss is multiplied with."""
     shelf: Shelf | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
+    idle: IdleModels | None = None
+    """Models of earlier tasks, if the process keeps any."""
+    _ready: Ready | None = None
+    """The model with its weights in one piece, if it is one that can be kept."""
 
     def __init__(self, config: ModelConfig, order: Order) -> None:
         self.config, self.order = config, order
@@ -151,8 +163,8 @@ class Trainer:
     # ------------------------------------------------------------ what travels
 
     def sent(self, weights: Weights) -> Weights:
-        """The trainable tensors the device is given, cut from the full model."""
-        return extract(weights, self.config, self.order.spec)
+        """The trainable tensors the device is given, cut from the full model; not to be changed."""
+        return cut_out(weights, self.config, self.order.spec)
 
     def sent_frozen(self, weights: Weights) -> Weights:
         """The tensors the device is given to run but not to train, before they are encoded for the wire."""
@@ -234,14 +246,22 @@ class Trainer:
         check_rows(self.order.spec, shard)
         if self.order.label_skew == "corrected":
             task = with_own_shares(self.config, task, shard.train.labels)
-        self.task = replace(task, weights=place_all(task.weights, device))
+        here = isinstance(task.weights, OnePiece) and device.type == "cpu"
+        self.task = task if here else replace(task, weights=place_all(task.weights, device))
         self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
         self._shelve()
         update = self.train()
-        told = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
-        return told, place_all(self.remembered, CPU)
+        if device.type != "cpu":
+            update = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
+        return update, place_all(self.remembered, CPU)
+
+    def leave(self) -> None:
+        """Nobody asks for this task's model any more."""
+        if self._ready is not None and self.idle is not None:
+            self.idle.put(self._ready)
+            self._ready = None
 
     def given(self, own: bool = False) -> Weights:
         """The task's weights as numbers. Where they travelled in fewer bits they are made anew with every call, and
@@ -270,14 +290,36 @@ class Trainer:
         self.features = self.shard_features(self.shard.train)
         report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(self.features, FreshFeatures) else {}
         spec, self.start = self.prepare(report)
-        self.model = self.build(spec)
-        self.model.train()
+        self._ready = self._take_ready(spec)
+        if self._ready is not None:
+            self.model = self._ready.model
+        else:
+            self.model = self.build(spec)
+            self.model.train()
         self.begin()
         report["loss"] = self.fit()
         learned = self.end()
         report |= {**learned.report, **self.scores()}
         order, samples = self.order, len(self.shard.train)
         return Update(order.client, order.task, order.version, spec, learned.delta, samples, report, learned.extras)
+
+    def _take_ready(self, spec: SubmodelSpec) -> Ready | None:
+        """A model that can be kept for another task; None if this one's has to be made for it alone."""
+        start = self.start
+        if self.idle is None or not isinstance(start, OnePiece) or not self._is_plain(spec):
+            return None
+        known = self.idle.take(self.config, spec, start)
+        if known is not None:
+            return known
+        weights = start.copy()
+        return Ready.of(self.load(spec, weights, rescale=False), weights)
+
+    def _is_plain(self, spec: SubmodelSpec) -> bool:
+        """Whether nothing but the weights is left of a task in its model, told by what this trainer overrides."""
+        if any(getattr(type(self), part) is not getattr(Trainer, part) for part in _PLAIN):
+            return False
+        whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
+        return whole and not self.local.rescale and self.local.savings == Savings()
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
@@ -430,7 +472,7 @@ class Trainer:
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
-        model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
+        model = self.load(spec, copied(self.start), self.local.rescale)
         savings = self.local.savings
         lighten(
             model.blocks.values(),
@@ -446,7 +488,7 @@ class Trainer:
 
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
-        trained = list(trainable(self.model).values())
+        trained = list(trainable(self.model).values()) if self._ready is None else self._ready.parameters
         return [make_optimizer(self.local.stepper, trained, self.order.lr, self.local.weight_decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
@@ -472,6 +514,8 @@ class Trainer:
 
     def end(self) -> Learned:
         """The epochs are over, the personal submodel has not been tested yet."""
+        if self._ready is not None and isinstance(self.start, OnePiece):
+            return Learned(self.start.minus(self._ready.weights))
         end = self.model.weights()
         changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])
         return Learned(dict(zip(self.start, changes, strict=True)))

@@ -78,6 +78,8 @@ def packed_forms(shapes: Shapes, precision: Precision) -> Forms:
 
 
 def packed_bytes(shapes: Shapes, precision: Precision) -> int:
+    if precision == "float32":
+        return sum(map(math.prod, shapes.values())) * torch.float32.itemsize
     return sum(form.bytes for form in packed_forms(shapes, precision).values())
 
 

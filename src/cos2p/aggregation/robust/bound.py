@@ -9,6 +9,7 @@ voices there is no measure, and only the door's own limit holds.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -20,9 +21,11 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.config import ModelConfig
+from cos2p.models.one_piece import OnePiece
 from cos2p.submodel.kernels import Scratch
-from cos2p.submodel.segments import SegmentValues, expand, segment_key, segment_sizes, segment_squares
+from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
 from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.square_sums import Squares, flat, segment_squares
 
 VOICES = 3
 """Fewest devices whose median says something of the fleet."""
@@ -51,6 +54,8 @@ class NormBound:
         self._scratch = Scratch()
         self._sizes: dict[str, dict[str, list[float]]] = {}
         """By device, those heard last at the end: by kind of segment its last root mean squares."""
+        self._voices: dict[str, list[float]] = {}
+        """By kind of segment the median of each device, ascending."""
 
     @property
     def voices(self) -> int:
@@ -59,17 +64,17 @@ class NormBound:
 
     def apply(self, item: Contribution) -> Contribution:
         """The update, shortened where it is too long, and remembered. Where nothing is, the same tensors."""
-        measured = self._squares(item)
-        shortened = self._shortened(item, *measured)
-        self._note(item.client, *(measured if shortened is item else self._squares(shortened)))
+        squares = self._squares(item)
+        shortened = self._shortened(item, squares)
+        self._note(item.client, squares if shortened is item else self._squares(shortened))
         return shortened
 
     def shortened(self, item: Contribution) -> Contribution:
         """No segment longer than `factor` times what is usual for its kind."""
-        return self._shortened(item, *self._squares(item))
+        return self._shortened(item, self._squares(item))
 
-    def _shortened(self, item: Contribution, squares: SegmentValues, sizes: Mapping[str, int]) -> Contribution:
-        factors = self._factors(squares, sizes)
+    def _shortened(self, item: Contribution, squares: list[Squares]) -> Contribution:
+        factors = self._factors(squares)
         if not factors:
             return item
         plain = self._plain(item)
@@ -78,50 +83,56 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
-    def _factors(self, squares: SegmentValues, sizes: Mapping[str, int]) -> SegmentValues:
+    def _factors(self, squares: list[Squares]) -> SegmentValues:
         """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
         a model has a hundred short ones."""
-        usual = {kind: self.usual(kind) for kind in dict.fromkeys(map(kind_of, squares))}
-        keys = [key for key, values in squares.items() if values.numel() and usual[kind_of(key)] is not None]
-        if not keys:
+        usual = {kind: self.usual(kind) for kind in dict.fromkeys(kind_of(own.keys[0]) for own in squares)}
+        known = [own for own in squares if own.values.numel() and usual[kind_of(own.keys[0])] is not None]
+        if not known:
             return {}
-        lengths = torch.tensor([squares[key].numel() for key in keys])
-        size = torch.tensor([sizes[key] for key in keys], dtype=torch.float32).repeat_interleave(lengths)
-        limit = torch.tensor([self.factor * float(usual[kind_of(key)] or 0.0) for key in keys])
-        rms = (torch.cat([squares[key].flatten() for key in keys]) / size).sqrt_()
+        lengths = torch.tensor([own.values.numel() for own in known])
+        size = torch.tensor([own.size for own in known], dtype=torch.float32).repeat_interleave(lengths)
+        limit = torch.tensor([self.factor * float(usual[kind_of(own.keys[0])] or 0.0) for own in known])
+        rms = (flat(known) / size).sqrt_()
         factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
         if not bool((factor < 1).any()):
             return {}
-        parts = zip(keys, factor.split(lengths.tolist()), strict=True)
-        return {key: part.view_as(squares[key]) for key, part in parts if bool((part < 1).any())}
+        found: SegmentValues = {}
+        for own, part in zip(known, factor.split(lengths.tolist()), strict=True):
+            for key, values in zip(own.keys, part.view_as(own.values), strict=True):
+                if bool((values < 1).any()):
+                    found[key] = values.view(()) if full_length(self.config, key) is None else values
+        return found
 
     def excess(self, item: Contribution) -> float:
         """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known."""
-        ratios = [rms / usual for kind, rms in self._kinds(*self._squares(item)).items() if (usual := self.usual(kind))]
+        ratios = [rms / usual for kind, rms in self._kinds(self._squares(item)).items() if (usual := self.usual(kind))]
         return median_low(ratios) if ratios else 0.0
 
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
-            self._note(item.client, *self._squares(item))
+            self._note(item.client, self._squares(item))
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have told."""
-        voices = [own[0] if len(own) == 1 else median_low(own) for d in self._sizes.values() if (own := d.get(kind))]
-        return median_low(voices) if len(voices) >= VOICES else None
+        voices = self._voices.get(kind, [])
+        return voices[(len(voices) - 1) // 2] if len(voices) >= VOICES else None
 
     # ------------------------------------------------------------ segments
 
-    def _squares(self, item: Contribution) -> tuple[SegmentValues, dict[str, int]]:
-        """Σx² and the scalars of every segment. A tensor that is not cut as the model's are is one segment."""
+    def _squares(self, item: Contribution) -> list[Squares]:
+        """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
+        shapes = compact_shapes(self.config, item.spec)
+        if isinstance(item.delta, OnePiece) and item.delta.arranged.shapes == shapes:
+            return segment_squares(item.delta, self.config, self._scratch)
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
-        squares = segment_squares(known, self.config, self._scratch)
-        sizes = segment_sizes(known, self.config)
-        for name, tensor in item.delta.items():
-            if name not in plain:
-                squares[name], sizes[name] = tensor.square().sum(), max(1, tensor.numel())
-        return squares, sizes
+        others = {name: tensor for name, tensor in item.delta.items() if name not in plain}
+        return segment_squares(known, self.config, self._scratch) + [
+            Squares((name,), tensor.square().sum().view(1, 1), max(1, tensor.numel()))
+            for name, tensor in others.items()
+        ]
 
     def _plain(self, item: Contribution) -> set[str]:
         """Names of tensors that are whole segments of the model."""
@@ -134,26 +145,43 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _kinds(self, squares: SegmentValues, sizes: Mapping[str, int]) -> dict[str, float]:
+    def _kinds(self, squares: list[Squares]) -> dict[str, float]:
         """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
         if not squares:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = torch.stack([values.sum() if values.ndim else values for values in squares.values()]).tolist()
-        for (key, values), own_total in zip(squares.items(), totals, strict=True):
-            total, count = sums.get(kind_of(key), (0.0, 0))
-            sums[kind_of(key)] = total + own_total, count + sizes[key] * values.numel()
+        totals = iter(torch.cat([own.values.sum(1) for own in squares]).tolist())
+        for own in squares:
+            total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
+            for _ in own.keys:
+                total += next(totals)
+            sums[kind_of(own.keys[0])] = total, count + own.size * own.values.numel()
         return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
 
-    def _note(self, client: str, squares: SegmentValues, sizes: Mapping[str, int]) -> None:
+    # ------------------------------------------------------------ memory
+
+    def _note(self, client: str, squares: list[Squares]) -> None:
         if not squares:
             return  # an update may come without a step of the model
-        own = self._sizes.pop(client, {})
-        for kind, rms in self._kinds(squares, sizes).items():
+        own = self._forget(client)
+        for kind, rms in self._kinds(squares).items():
             own[kind] = [*own.get(kind, []), rms][-RECENT:]
-        self._sizes[client] = own
+        self._remember(client, own)
         while len(self._sizes) > DEVICES:
-            del self._sizes[next(iter(self._sizes))]
+            self._forget(next(iter(self._sizes)))
+
+    def _remember(self, client: str, own: dict[str, list[float]]) -> None:
+        self._sizes[client] = own
+        for kind, sizes in own.items():
+            insort(self._voices.setdefault(kind, []), median_low(sizes))
+
+    def _forget(self, client: str) -> dict[str, list[float]]:
+        """What was known of a device."""
+        own = self._sizes.pop(client, {})
+        for kind, sizes in own.items():
+            voices = self._voices[kind]
+            del voices[bisect_left(voices, median_low(sizes))]
+        return own
 
     # ------------------------------------------------------------ checkpoint
 
@@ -161,4 +189,6 @@ class NormBound:
         return {client: {kind: list(sizes) for kind, sizes in own.items()} for client, own in self._sizes.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._sizes = {client: {kind: list(sizes) for kind, sizes in own.items()} for client, own in state.items()}
+        self._sizes, self._voices = {}, {}
+        for client, own in state.items():
+            self._remember(client, {kind: list(sizes) for kind, sizes in own.items()})
