@@ -1,6 +1,6 @@
 """Where an update's processor time goes in cos2p: the stages of a task, timed in one process.
 
-    python -m benchmarks.simulator.stages [--rounds 3]
+    python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
 sides; what is missing are the pipes between them. The first round warms up and is not counted. After each round the
@@ -153,9 +153,10 @@ def stages(work: Workload, rounds: int) -> Found:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--devices", type=int, default=100, help="of which 100 take part in a round")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = stages(Workload(100, 100), options.rounds)
+    found = stages(Workload(options.devices, min(options.devices, 100)), options.rounds)
     total = statistics.mean(found.ours)
     for stage, seconds in found.stages.items():
         print(f"{stage:<48}{1e3 * seconds:>8.2f} ms{seconds / total:>7.0%}")

@@ -110,6 +110,26 @@ def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(cluster: Any, tmp_path
     assert weights[0] == weights[1]
 
 
+def _gpus() -> list[Any]:
+    import ray
+
+    return list(ray.get_gpu_ids())
+
+
+def test_a_worker_gets_a_gpu_where_one_is_wanted(cluster: Any) -> None:
+    """A node may say that it has one; whether it does is not Ray's business."""
+    with pytest.raises(ConfigError, match="no machine of the cluster has told of a GPU"):
+        RayPool(cluster.address, 1, _start, "never", gpus="needed")
+    cluster.add_node(num_cpus=1, num_gpus=1)
+    cluster.wait_for_nodes()
+    for wish, found in (("needed", 1), ("none", 0)):
+        pool = RayPool(cluster.address, 1, _start, "ready", gpus=wish)  # type: ignore[arg-type]
+        try:
+            assert len(pool.submit(_gpus).result()) == found
+        finally:
+            pool.close()
+
+
 def test_no_cluster_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
         RayPool("127.0.0.1:1", 1, _start, "never")

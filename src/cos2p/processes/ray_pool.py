@@ -13,12 +13,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from cos2p.errors import ConfigError
 from cos2p.processes.pool import WorkerDied
 
 T = TypeVar("T")
+
+GpuWish = Literal["none", "any", "needed"]
+"""No GPU; one if there is any; one, or it is an error."""
 
 ATTEMPTS = 4
 """How often a job is begun: one that kills whoever does it must not go round the cluster."""
@@ -30,11 +33,16 @@ LOOK = 0.25
 class RayPool:
     """Up to `count` actors, 0 for one on each processor of the cluster. Each calls `start` before its first job."""
 
-    def __init__(self, address: str, count: int, start: Callable[..., None], *arguments: Any) -> None:
+    def __init__(
+        self, address: str, count: int, start: Callable[..., None], *arguments: Any, gpus: GpuWish = "none"
+    ) -> None:
+        """`gpus`: whether each actor is to have a GPU of the cluster, or a part of one; without, it sees none."""
         self._ray = _connected(address)
-        processors = int(self._ray.cluster_resources().get("CPU", 1))
+        there = self._ray.cluster_resources()
+        processors = int(there.get("CPU", 1))
         # An actor beyond the processors would wait for ever, and the jobs of its thread with it.
         self.count = max(1, min(count or processors, processors))
+        self._gpus = gpu_share(gpus, int(there.get("GPU", 0)), self.count)
         self._start = (start, arguments)
         self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="ray")
         self._lock = threading.Lock()
@@ -113,10 +121,24 @@ class RayPool:
             self._idle.clear()
 
     def _hire(self) -> _Coming:
-        kind = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Servant)
+        kind = self._ray.remote(num_cpus=1, num_gpus=self._gpus, scheduling_strategy="SPREAD")(_Servant)
         actor = kind.remote(*self._start)
         self._alive.append(actor)
         return _Coming(actor, actor.is_there.remote(), proven=False)
+
+
+def gpu_share(wish: GpuWish, gpus: int, workers: int) -> float:
+    """What of a GPU each worker asks for: a whole one, or equal parts where there are fewer than workers.
+
+    >>> gpu_share("needed", gpus=4, workers=2), gpu_share("needed", gpus=2, workers=6), gpu_share("any", 0, 6)
+    (1.0, 0.3333333333333333, 0.0)
+    """
+    if wish == "needed" and not gpus:
+        raise ConfigError(
+            "an accelerator 'cuda' is wanted with run.engine 'ray', and no machine of the cluster has told of a GPU; "
+            "start Ray there with --num-gpus, or set the accelerator to 'cpu' or 'auto'"
+        )
+    return 0.0 if wish == "none" or not gpus else 1 / -(-workers // gpus)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import UNGUARDED, how_it_ended
 from cos2p.processes.pages import keep_freed_pages
 from cos2p.processes.pool import ProcessPool, WorkerDied
-from cos2p.processes.ray_pool import RayPool
+from cos2p.processes.ray_pool import GpuWish, RayPool
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.scoring import score_model
@@ -76,7 +76,7 @@ class Workers:
                     "method.prefix.shelf keeps files of the devices on this machine, where the workers of "
                     "run.engine 'ray' are not; leave one of the two out"
                 )
-            self._pool = RayPool(run.address, run.workers, _start, values)
+            self._pool = RayPool(run.address, run.workers, _start, values, gpus=gpu_wish(recipe))
         else:
             self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf, own_models)
 
@@ -89,6 +89,14 @@ class Workers:
     def close(self) -> None:
         """Stop at once: a task in progress is worth nothing any more, or is done again on resume."""
         self._pool.close()
+
+
+def gpu_wish(recipe: Recipe) -> GpuWish:
+    """Whether a worker has to have a GPU: for its devices' tasks, or to judge the model."""
+    named = {group.accelerator for group in recipe.fleet.devices} | {recipe.run.accelerator}
+    if any(name.startswith("cuda") for name in named):
+        return "needed"
+    return "any" if "auto" in named else "none"
 
 
 def wait(future: Future[Any]) -> Any:
