@@ -4,7 +4,9 @@
 
 Four devices of R = .25; every round one of them is a version late. Tasks go into files, updates come as files, older
 versions are mapped, a checkpoint is written beside the run after every round. Memory is what the process itself has
-(RssAnon): pages of files are the system's to take back. With less memory than three copies, take fewer blocks.
+(RssAnon): pages of files are the system's to take back. The updates are made up in this process too; what is held
+while one is made is told apart, since on a fleet that is the devices' memory. With less memory than three copies, take
+fewer blocks.
 """
 
 from __future__ import annotations
@@ -37,25 +39,36 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.training.settings import TrainingSettings
 
 GB = 1e9
+SERVER, DEVICE = "the server at work", "beside it an update is made up"
 
 
 class Memory:
-    """The most that this process had at any time, looked at fifty times a second."""
+    """The most that this process had in each kind of moment, looked at fifty times a second."""
 
     def __init__(self) -> None:
-        self.peak = self.idle = _anonymous()
+        self.idle = _anonymous()
+        self.peaks: dict[str, int] = {}
+        self._moment = SERVER
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
-            self.peak = max(self.peak, _anonymous())
+            self.look()
 
-    def over_idle(self) -> int:
+    def look(self) -> None:
+        self.peaks[self._moment] = max(self.peaks.get(self._moment, 0), _anonymous() - self.idle)
+
+    def begin(self, moment: str) -> None:
+        """From now on it is this moment."""
+        self.look()
+        self._moment = moment
+        self.look()
+
+    def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        return self.peak - self.idle
 
 
 def _anonymous() -> int:
@@ -66,7 +79,7 @@ def _anonymous() -> int:
 class Play:
     """The devices' side: each trains nothing, and says that every scalar moved by a thousandth."""
 
-    def __init__(self, config: ModelConfig, devices: int, rate: float, folder: Path) -> None:
+    def __init__(self, config: ModelConfig, devices: int, rate: float, folder: Path, memory: Memory) -> None:
         members = {}
         for number in range(devices):
             name = f"board-{number}"
@@ -79,7 +92,7 @@ class Play:
         self.server = Server(context, build_method(settings, context), weights)
         self.server.versions.spool = folder
         self.folder, self.orders = folder, dict[str, Order]()
-        self.sent, self.saved, self.writer = 0, 0, BackgroundWriter()
+        self.sent, self.saved, self.writer, self.memory = 0, 0, BackgroundWriter(), memory
 
     def send(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -96,10 +109,12 @@ class Play:
     def answer(self, client: str) -> None:
         order, config = self.orders.pop(client), self.server.context.config
         shapes = compact_shapes(config, order.spec)
+        self.memory.begin(DEVICE)
         delta = {name: torch.full(shape, 1e-3) for name, shape in shapes.items()}
         path = self.folder / "update"
-        path.write_bytes(Update(client, order.task, order.version, order.spec, delta, 4).to_bytes())
+        Update(client, order.task, order.version, order.spec, delta, 4).write(path)  # as a device does
         del delta
+        self.memory.begin(SERVER)
         self.send(self.server.receive(client, read_update(path)))
 
     def checkpoint(self) -> None:
@@ -134,7 +149,7 @@ def main() -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
         memory = Memory()
-        play = Play(config, chosen.devices, chosen.rate, Path(name))
+        play = Play(config, chosen.devices, chosen.rate, Path(name), memory)
         size = sum(tensor.nbytes for tensor in play.server.weights.values())
         print(f"{size / GB:.2f} GB a copy of the model, {chosen.devices} devices of R = {chosen.rate:g}", flush=True)
         play.join()
@@ -145,8 +160,10 @@ def main() -> None:
                 play.checkpoint()
         play.writer.wait()
         print(f"the last checkpoint took {play.writer.seconds:.1f} s to write, beside the run")
-        peak = memory.over_idle()
-        print(f"peak {peak / GB:.2f} GB: {peak / size:.2f} copies; {play.sent / GB:.2f} GB of tasks were written")
+        memory.stop()
+        for moment, peak in memory.peaks.items():
+            print(f"{moment}: peak {peak / GB:.2f} GB, {peak / size:.2f} copies")
+        print(f"{play.sent / GB:.2f} GB of tasks were written")
 
 
 if __name__ == "__main__":
