@@ -1,9 +1,10 @@
 """What a pretrained model knows before anything trains: exits in closed form at every depth.
 
-    COS2P_DATA=... python -m benchmarks.closed_form minilm-banking77
+    COS2P_DATA=... python -m benchmarks.closed_form minilm-banking77 [--set PATH=VALUE] [--test]
 
 Features of the recipe's training samples, all devices together (sums add up, so this is what devices tell), accuracy
-on its validation samples. Ridge regression, from the same sums, is there to compare with.
+on its validation samples; with --test on its test samples too, which is for the end, when the depth is chosen. Ridge
+regression, from the same sums, is there to compare with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from cos2p import ElasticTransformer, Recipe, SubmodelSpec
 from cos2p.aggregation.closed_form import closed_form
 from cos2p.data.examples import Examples, Normalize
+from cos2p.models.config import ModelConfig
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import Exit
@@ -24,6 +26,7 @@ from cos2p.runtime.world import build_world, first_weights
 from cos2p.training.statistics import packed
 
 RIDGE = 0.3
+FORMS = ("class means", "ridge regression", "discriminant")
 
 
 @torch.no_grad()
@@ -65,13 +68,13 @@ def ridge_regression(x_ND: Tensor, labels: Tensor, classes: int) -> tuple[Tensor
     return weight / length, shares - weight @ mean
 
 
-def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], classes: int) -> list[float]:
-    """Percent right of class means, ridge regression and the discriminant."""
-    told = sums(*train, classes)
+def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], config: ModelConfig) -> list[float]:
+    """Percent right of the three `FORMS`; a model without biases has heads without them, but for the regression."""
+    told = sums(*train, config.classes)
     heads = (
-        closed_form(told, 1, "means", RIDGE),
-        ridge_regression(*train, classes),
-        closed_form(told, 1, "discriminant", RIDGE),
+        closed_form(told, 1, "means", RIDGE, config.biased),
+        ridge_regression(*train, config.classes),
+        closed_form(told, 1, "discriminant", RIDGE, config.biased),
     )
     x_ND, labels = unseen
     return [100 * float(((x_ND @ w.T + b).argmax(1) == labels).float().mean()) for w, b in heads]
@@ -80,17 +83,26 @@ def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], classes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    recipe = Recipe.load(parser.parse_args().recipe)
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change a field of the recipe")
+    parser.add_argument("--test", action="store_true", help="judge on the test samples too")
+    chosen = parser.parse_args()
+    recipe = Recipe.load(chosen.recipe, chosen.set)
     world = build_world(recipe)
     config, bundle = world.config, world.bundle
     model = ElasticTransformer(config, SubmodelSpec.full(config, range(1, config.depth + 1)))
     model.load(first_weights(recipe, config)).eval()
     train, labels = features(model, bundle.train, recipe.data.normalize)
-    unseen, answers = features(model, bundle.validation, recipe.data.normalize)
-    print("| depth | class means | ridge regression | discriminant |\n|---|---|---|---|")
+    judges = {"validation": bundle.validation} | ({"test": bundle.test} if chosen.test else {})
+    unseen = {name: features(model, examples, recipe.data.normalize) for name, examples in judges.items()}
+    for name, (_, answers) in unseen.items():
+        print(
+            f"{name}: {len(answers)} samples, {100 * float(answers.bincount().max()) / len(answers):.1f} % of one class"
+        )
+    columns = [f"{form}, {name}" for name in unseen for form in FORMS] if chosen.test else list(FORMS)
+    print(f"| depth | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}")
     for depth in range(config.depth):
-        row = scores((train[depth], labels), (unseen[depth], answers), config.classes)
-        print(f"| {depth + 1} | " + " | ".join(f"{value:.1f}" for value in row) + " |")
+        rows = (scores((train[depth], labels), (f[depth], answers), config) for f, answers in unseen.values())
+        print(f"| {depth + 1} | " + " | ".join(f"{value:.1f}" for row in rows for value in row) + " |")
 
 
 if __name__ == "__main__":
