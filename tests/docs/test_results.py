@@ -21,7 +21,7 @@ RECORDS = sorted(path.parent for path in RESULTS.rglob("runs.jsonl"))
 
 BY_HEADING = {column.title: column for column in COLUMNS}
 TOP1 = BY_HEADING["server top-1"]
-FIGURE = re.compile(r"(?P<mean>[+−]?[\d.]+)(?: ± (?P<half>[\d.]+))?(?: (?:min|MB))?")
+FIGURE = re.compile(r"(?P<mean>[+−]?[\d.,]+)(?: ± (?P<half>[\d.]+))?(?: (?:min|MB))?")
 
 PAGES = [
     ("comparison.md", 0, "comparison/fashion-mini", "results"),
@@ -34,6 +34,7 @@ PAGES = [
     ("attacks.md", 0, "attacks/quickstart", "results"),
     ("attacks.md", 1, "attacks/fashion-mini", "results"),
     ("rival.md", 5, "rival/fashion-mini", "own"),
+    ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -127,10 +128,23 @@ def test_one_block_beside_eight() -> None:
             assert_shows(text, line.figures[column.key], column)
 
 
+def test_the_frontier_shows_the_figures_of_its_record() -> None:
+    headings, _, *rows = tables_of(RESULTS / "pretrained.md")[1]
+    (table,) = [
+        one for one in read_record(RESULTS / "pretrained/minilm-trec-frontier").tables if one.name == "by_budget"
+    ]
+    columns = {column.title: column for column in table.columns}
+    for title, *cells in rows:
+        (line,) = [one for one in table.lines if one.title == title.removesuffix(", discriminant")]
+        for heading, text in zip(headings[1:4], cells, strict=False):
+            assert_shows(text, line.figures[columns[heading].key], columns[heading])
+    assert len(rows) == 6
+
+
 def test_every_table_of_a_study_is_checked() -> None:
     shown = {
         page: len(tables_of(RESULTS / page))
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 17
+    assert len(RECORDS) == 19
