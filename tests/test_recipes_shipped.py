@@ -16,7 +16,7 @@ from tests.methods.played import first_orders
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
     "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
-    "minilm-banking77", "omniglot-drawers", "quickstart", "shakespeare-roles",
+    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
@@ -154,7 +154,7 @@ def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_
 
 
 def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
-    for name in ("minilm-banking77", "dino-caltech101"):
+    for name in ("minilm-banking77", "minilm-trec", "dino-caltech101"):
         method = Recipe.load(name).method
         assert method["form"] == "pretrained"
         assert method["exits"]["start"] == "discriminant"
