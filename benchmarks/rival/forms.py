@@ -28,6 +28,12 @@ class Form:
 
 
 CHEAP_MASKS = (
+    "method.masks.heads=first-order",
+    "method.masks.units=first-order",
+    "method.masks.share=0.25",
+    "method.masks.memory=training",
+)
+TRAINED_MASKS = (
     "method.masks.epochs=1",
     "method.masks.share=0.5",
     "method.masks.start=first-order",
@@ -37,7 +43,9 @@ EIGHT_BITS = ("method.prefix.precision=int8",)
 FORMS: dict[str, Form] = {
     "paper": Form(),
     "cheap": Form(CHEAP_MASKS, EIGHT_BITS),
-    "cheap-priced": Form(CHEAP_MASKS, EIGHT_BITS, schedule="priced"),
+    "cheap-trained": Form(TRAINED_MASKS, EIGHT_BITS),
+    "cheap-priced": Form(TRAINED_MASKS, EIGHT_BITS, schedule="priced"),
 }
-"""`cheap`: an epoch for the masks in all, in no more memory than the training takes; the frozen part in 8 bits.
-`cheap-priced`: low windows for devices to which frozen blocks cost most, too."""
+"""`cheap`: masks by the scores of one pass, in no more memory than the training takes; the frozen part in 8 bits.
+`cheap-trained`: masks trained for an epoch, from such scores. `cheap-priced`: that, with low windows for devices to
+which frozen blocks cost most."""

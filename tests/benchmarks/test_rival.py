@@ -10,6 +10,7 @@ from benchmarks.rival.fits import largest, peak
 from benchmarks.rival.forms import FORMS, RIVAL
 from benchmarks.rival.plans import Tier, plan, positions, tiers
 from benchmarks.rival.ratios import of_kind, of_run, rival
+from benchmarks.rival.wire import WIRES, bytes_of_a_task
 from cos2p import model
 from cos2p.methods.cos2p.settings import FORMS as METHOD_FORMS
 from cos2p.recipe import Recipe, recipe_values
@@ -44,8 +45,8 @@ def test_the_cheap_form_is_the_methods_own() -> None:
 
 def test_tasks_that_two_forms_share_are_measured_once() -> None:
     keys = [item.key for item in wanted("e1", list(FORMS))]
-    assert len(keys) == 2 * (1 + 3 + 3 + 3)
-    assert len(set(keys)) == 2 * (1 + 3 + 1)
+    assert len(keys) == 2 * (1 + 4 * 3)
+    assert len(set(keys)) == 2 * (1 + 3 + 2)
 
 
 def test_a_run_by_hand(tier: Tier, tmp_path: Path) -> None:
@@ -71,11 +72,19 @@ def test_a_run_by_hand(tier: Tier, tmp_path: Path) -> None:
     assert Cells(cells.path, samples=4)[Wanted(tier, RIVAL, False, 0)] is None
 
 
-def test_masks_in_an_epoch_take_a_fifth_of_the_flops_and_eight_bits_half_of_the_prefix(tier: Tier) -> None:
+def test_scores_of_a_quarter_take_a_twentieth_of_five_epochs_and_eight_bits_half_of_the_prefix(tier: Tier) -> None:
     paper, cheap = (plan(tier, form, True, 4) for form in ("paper", "cheap"))
-    assert cheap.mask_flops == pytest.approx(0.2 * paper.mask_flops)
+    assert cheap.mask_flops == pytest.approx(0.05 * paper.mask_flops)
     frozen = paper.down - plan(tier, "paper", True, 0).down
     assert cheap.down < paper.down - 0.4 * frozen
+
+
+def test_sixteen_bits_halve_what_trains_and_leave_the_prefix(tier: Tier) -> None:
+    rivals = [bytes_of_a_task(tier, RIVAL, wire) for wire in ("32", "16", "8")]
+    assert [part / rivals[0] for part in rivals[1:]] == pytest.approx([0.5, 0.26], abs=0.01)
+    paper, halved = (plan(tier, "paper", False, 4, WIRES[wire]) for wire in ("32", "16"))
+    assert halved.up == pytest.approx(paper.up / 2, rel=0.01)
+    assert paper.down - halved.down == pytest.approx(paper.up - halved.up, rel=0.01)
 
 
 def test_a_run_is_counted_without_training() -> None:
