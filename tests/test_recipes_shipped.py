@@ -16,7 +16,7 @@ from tests.methods.played import first_orders
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
     "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
-    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles",
+    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "trec-depth",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
@@ -113,7 +113,12 @@ def test_comments_about_depth_are_true(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rates"), [("fashion-mini", [1 / 16] * 4 + [1 / 4] * 4), ("cifar10-mini", [1 / 16] + [9 / 16] * 7)]
+    ("name", "rates"),
+    [
+        ("fashion-mini", [1 / 16] * 4 + [1 / 4] * 4),
+        ("cifar10-mini", [1 / 16] + [9 / 16] * 7),
+        ("trec-depth", [1 / 16] * 4 + [1 / 4] * 4),
+    ],
 )
 def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float]) -> None:
     recipe = Recipe.load(name)
@@ -121,7 +126,7 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.schedule.rounds is None
     assert recipe.schedule.updates is not None
     assert recipe.schedule.updates % len(rates) == 0  # whole synchronous rounds
-    assert recipe.data.test_samples == 0  # the whole official test set at the end
+    assert recipe.data.test_samples == 0  # the whole test set at the end
     assert recipe.data.validation_fraction > 0
     assert recipe.training.lr_schedule == "cosine"
 
