@@ -35,6 +35,7 @@ PAGES = [
     ("attacks.md", 1, "attacks/fashion-mini", "results"),
     ("rival.md", 5, "rival/fashion-mini", "own"),
     ("rival.md", 6, "rival/wire", "own"),
+    ("text.md", 0, "text/agnews-mini", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
     ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
 ]
@@ -149,4 +150,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 21
+    assert len(RECORDS) == 22
