@@ -38,6 +38,7 @@ PAGES = [
     ("text.md", 0, "text/agnews-mini", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
     ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
+    ("pretrained.md", 7, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -114,7 +115,7 @@ def test_a_page_shows_the_figures_of_its_record(page: str, number: int, record: 
             elif text:
                 assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
             checked += bool(text)
-    assert checked >= 28
+    assert checked >= 25
 
 
 def test_one_block_beside_eight() -> None:
@@ -150,4 +151,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 22
+    assert len(RECORDS) == 23

@@ -63,6 +63,7 @@ def test_after_a_start_that_failed_the_next_one_needs_no_option(tmp_path: Path) 
         run(small(schedule={"rounds": 1}, training=FLAT), tmp_path / "r")
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

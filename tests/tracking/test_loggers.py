@@ -162,6 +162,7 @@ def test_tensorboard_has_no_point_twice_after_a_resume(folder: Path) -> None:
 # ---------------------------------------------------------------- MLflow
 
 
+@pytest.mark.slow
 def test_mlflow_has_curves_settings_and_an_end(folder: Path, uri: str) -> None:
     feed = Feed([MlflowLog(folder, uri)], folder)
     play(feed, folder, story(2))
