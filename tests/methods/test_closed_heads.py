@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from cos2p.errors import ConfigError
-from cos2p.methods import methods
+from cos2p.methods import Method, Settings, methods
 from cos2p.methods.base import RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.sizes import model
 from cos2p.training.statistics import StatisticsSettings, statistics_memory, statistics_spec
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
@@ -93,6 +94,16 @@ def test_a_restart_of_any_changes_nothing(name: str, tmp_path: Path) -> None:
 
 def test_with_a_checkpoint_every_method_begins_so_unless_told_otherwise() -> None:
     for name, kind in methods().items():
-        if "start" in kind.settings_type.model_fields and name != "fedncm":
+        if issubclass(kind.settings_type, HeadStart) and name != "fedncm":
             assert kind.pretrained(language=False) == {"start": "discriminant"}, name
             assert kind.pretrained(language=True) == {}, name
+
+
+def test_a_field_of_that_name_may_mean_something_else_in_a_method_of_ones_own() -> None:
+    class Begins(Settings):
+        start: int = 3
+
+    class Own(Method):
+        settings_type = Begins
+
+    assert Own.pretrained(language=False) == {}

@@ -28,6 +28,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.ledger import peak
 from cos2p.devices.device import Device
 from cos2p.messages import Order, Precision, Update
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
@@ -171,7 +172,7 @@ class Method:
 
         A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it.
         """
-        starts = "start" in cls.settings_type.model_fields and not language
+        starts = issubclass(cls.settings_type, HeadStart) and not language
         return {"start": "discriminant"} if starts else {}
 
     def __init__(self, settings: Settings, context: RunContext) -> None:

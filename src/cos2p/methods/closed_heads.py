@@ -1,14 +1,12 @@
 """Exits in closed form before anything trains: a device's first task is to tell sums of its features (one pass).
 
-What several methods share: the settings, the task, and who has told already.
+What several methods share: the task, and who has told already; `head_start` has the settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
@@ -18,43 +16,11 @@ from cos2p.errors import ConfigError
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.fitting import STORES, first_that_fits
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_memory, statistics_spec
-
-
-class HeadStart(Settings):
-    """Where heads begin."""
-
-    start: Literal["fresh", "means", "discriminant"] = Field(
-        default="fresh",
-        description="`fresh`: as the model came; `means`, `discriminant`: in closed form from sums of features by "
-        "class, which each device tells in its first task (the server learns its class counts and mean features).",
-    )
-    ridge: float = Field(
-        default=0.3,
-        gt=0,
-        description="`discriminant`: added to the scatter, as a share of its mean variance, 0.03 to 1.",
-    )
-
-    @property
-    def start_form(self) -> HeadForm | None:
-        return None if self.start == "fresh" else self.start
-
-
-class ExitStart(HeadStart):
-    """Where the exits begin, and where the top one ends."""
-
-    finish: Literal["trained", "means", "discriminant"] = Field(
-        default="trained",
-        description="Where the top exit ends: as it was `trained`, or once more in closed form, from sums that every "
-        "device tells in the last round (the two last rounds then wait for everybody).",
-    )
-
-    @property
-    def finish_form(self) -> HeadForm | None:
-        return None if self.finish == "trained" else self.finish
 
 
 def check_has_classes(config: ModelConfig) -> None:

@@ -31,7 +31,7 @@ from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.closed_heads import HeadStart
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec

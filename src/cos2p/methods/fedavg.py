@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.closed_heads import HeadStart
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 

@@ -23,8 +23,8 @@ from cos2p.aggregation.rules import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.closed_heads import HeadStart
 from cos2p.methods.fedasync import Damping
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec

@@ -13,8 +13,8 @@ from cos2p.messages import Precision
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import head_tasks
 from cos2p.methods.base import Assignment, Member, Method
-from cos2p.methods.closed_heads import HeadStart
 from cos2p.methods.fitting import first_that_fits
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsTrainer

@@ -18,7 +18,8 @@ from cos2p.accelerator import CPU
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Method, RunContext
-from cos2p.methods.closed_heads import HeadStart, head_first
+from cos2p.methods.closed_heads import head_first
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.training.masks import Remembered

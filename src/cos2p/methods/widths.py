@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Forms, Member, Method, RunContext
-from cos2p.methods.closed_heads import HeadStart
+from cos2p.methods.head_start import HeadStart
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
-from cos2p.methods.closed_heads import ExitStart
+from cos2p.methods.head_start import ExitStart
 from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
