@@ -26,7 +26,10 @@ class FakeRunner:
     error: Exception | None = None
     made: ClassVar[list[FakeRunner]]
 
-    def __init__(self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str], figures_only: bool
+    ) -> None:
+        self.figures_only = figures_only
         self.folder, self.view, self.jobs, self.retry, self.engine = folder, view, jobs, retry, engine
         self.execute = FakeExecute(type(self).answer)
         self.made.append(self)
@@ -84,6 +87,14 @@ def test_compare(fake: type[FakeRunner], tmp_path: Path) -> None:
     table = (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
     command = "cos2p compare tiny.toml --methods fedavg,cos2p --seeds 0,2 --updates 6 --set training.epochs=2"
     assert f"`{command}`" in table
+
+
+def test_what_is_kept_of_runs(fake: type[FakeRunner]) -> None:
+    for options in ([], ["--keep", "all"], ["--keep", "figures"]):
+        assert cli("compare", "tiny.toml", "--methods", "cos2p", "--seeds", "0", "-q", *options)[0] == 0
+    assert [made.figures_only for made in fake.made] == [False, False, True]
+    code, _, err = cli("compare", "tiny.toml", "--keep", "nothing")
+    assert (code, "all, figures" in err) == (2, True)
 
 
 def test_compare_with_tuning_writes_the_choice(fake: type[FakeRunner], tmp_path: Path) -> None:

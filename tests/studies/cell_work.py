@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import RunError, TrainingError
+from cos2p.recipe import Recipe
+from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.studies.process import Status
+from cos2p.tracking.files import MARKER
 
 Tell = Callable[[Status], None]
 
@@ -25,6 +28,16 @@ def succeed(recipe: Mapping[str, Any], folder: Path, tell: Tell) -> None:
     tell(Status(0.5, "half way", 1.0))
     result = {"top1": recipe["seed"] / 10, "workers": recipe["run"]["workers"], "wall_seconds": 1.0}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def leave_much(recipe: Mapping[str, Any], folder: Path, tell: Tell) -> None:
+    """A run folder with all that a run leaves."""
+    succeed(recipe, folder, tell)
+    parsed = Recipe.parse(recipe)
+    (folder / "recipe.toml").write_text(recipe_toml(parsed), encoding="utf-8")
+    (folder / "model").mkdir()
+    for name in (MARKER, "events.jsonl", "checkpoint.safetensors", "weights.safetensors", "model/weights"):
+        (folder / name).touch()
 
 
 def misbehave(recipe: Mapping[str, Any], folder: Path, tell: Tell) -> None:

@@ -46,6 +46,18 @@ def test_every_method_has_the_same_number_of_updates(tmp_path: Path) -> None:
     assert [cell.recipe.method["name"] for cell in execute.cells[:3]] == ["fedavg", "cos2p-async", "cos2p"]
 
 
+def test_the_note_on_rates_is_true(tmp_path: Path) -> None:
+    def note(*changes: str) -> str:
+        asked = plan(tmp_path)
+        asked = replace(asked, base=replace(asked.base, changes=changes))
+        return str(compare(asked, FakeExecute(by_method), lambda report: None).notes[0])
+
+    assert "the recipe's learning rate" in note()
+    assert "the recipe's learning rate" in note("training.epochs=2")
+    assert note("training.lr=0.1").endswith("0.1: FedAvg (full), Co-S²P (Async.), Co-S²P.")
+    assert note("fedavg:training.lr=0.1").endswith("0.004: Co-S²P (Async.), Co-S²P; 0.1: FedAvg (full).")
+
+
 def test_runs_that_ended_early_are_told(tmp_path: Path) -> None:
     def answer(cell: Cell) -> dict[str, Any]:
         return by_method(cell) | ({"updates": 3, "finished": "no device is left"} if cell.name == "fedavg-s1" else {})

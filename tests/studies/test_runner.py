@@ -70,6 +70,19 @@ def test_cells_run_once_and_are_kept(grid: RunnableGrid, folder: Path) -> None:
     assert not list((folder / "logs").iterdir()), "logs of cells that said nothing are not kept"
 
 
+def test_of_runs_that_are_over_only_figures_are_kept_if_wanted(grid: RunnableGrid, folder: Path) -> None:
+    first, second = (folder / "cells" / cell.name for cell in grid.cells)
+    runner(folder, cell_work.leave_much)(grid.cells[:1])
+    assert (first / "model" / "weights").exists()
+    outcomes = runner(folder, cell_work.leave_much, figures_only=True)(grid.cells)
+    kept = {".cos2p-run", "recipe.toml", "events.jsonl", "result.json"}
+    assert {file.name for file in first.iterdir()} == kept, "of an earlier start, too"
+    assert {file.name for file in second.iterdir()} == kept
+    again = runner(folder, cell_work.leave_much, figures_only=True)(grid.cells)
+    assert all(outcome.kept for outcome in again.values())
+    assert {name: outcome.result for name, outcome in again.items()} == {n: o.result for n, o in outcomes.items()}
+
+
 def test_two_jobs_run_at_the_same_time_with_one_worker_each(grid: RunnableGrid, folder: Path) -> None:
     outcomes = runner(folder, cell_work.together, jobs=2)(grid.cells)
     assert [outcome.result and outcome.result["workers"] for outcome in outcomes.values()] == [1, 1]

@@ -13,7 +13,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.tracking import explained, prepare_folder, write_atomic
-from cos2p.tracking.files import MARKER
+from cos2p.tracking.files import MARKER, keep_figures
 
 
 def names(folder: Path) -> list[str]:
@@ -233,3 +233,19 @@ class TestExplained:
     def test_other_errors_pass(self) -> None:
         with pytest.raises(ZeroDivisionError), explained("runs/a"):
             _ = 1 / 0
+
+
+def test_only_the_figures_of_a_run_that_is_over_are_kept(tmp_path: Path) -> None:
+    over, going_on, foreign = tmp_path / "over", tmp_path / "going on", tmp_path / "foreign"
+    for folder in (over, going_on):
+        prepare_folder(folder)
+    for folder in (over, going_on, foreign):
+        (folder / "model").mkdir(parents=True)
+        (folder / "checkpoint.safetensors").touch()
+    for folder in (over, foreign):
+        (folder / "result.json").touch()
+    for folder in (over, going_on, foreign):
+        keep_figures(folder)
+    assert {child.name for child in over.iterdir()} == {".cos2p-run", "result.json"}
+    for folder in (going_on, foreign):
+        assert {child.name for child in folder.iterdir()} >= {"model", "checkpoint.safetensors"}

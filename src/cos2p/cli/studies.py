@@ -47,6 +47,11 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="[METHOD:]PATH=VALUE", help="Change a field, of all rows or of one method's."),
 ]
+Keep = Annotated[
+    str,
+    typer.Option(help="Of runs that are over: all, or figures alone (no models, which may take hundreds of MB a run)."),
+]
+KEEPS = ("all", "figures")
 Retry = Annotated[bool, typer.Option("--retry", help="Try failed cells again, also those that would fail again.")]
 
 
@@ -122,6 +127,7 @@ class Study:
     retry: bool
     engine: Mapping[str, str]
     """Of the `[run]` table, for every cell (see `cli.engine`)."""
+    keep: str = "all"
 
     @property
     def base(self) -> Base:
@@ -147,7 +153,9 @@ class Study:
         folder, title = self.folder, f"{self.verb} {self.folder.name}"
         try:
             with study_folder(folder, self.verb) as place, _showing(title, self.jobs, self.voice) as view:
-                runner = Runner(place, view, self.jobs, self.retry, engine=self.engine)
+                runner = Runner(
+                    place, view, self.jobs, self.retry, engine=self.engine, figures_only=self.keep == "figures"
+                )
                 report = drive(runner, lambda so_far: write_report(so_far, place))
                 write_report(report, place)
         except StudyInterrupted as stop:
@@ -173,12 +181,15 @@ def _common(
     jobs: Jobs = 1,
     engine: Engine = None,
     address: Address = None,
+    keep: Keep = "all",
     retry: Retry = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> Study:
     verb = str(ctx.info_name)
+    if keep not in KEEPS:
+        raise ConfigError(f"--keep {keep!r} is unknown; known: {', '.join(KEEPS)}")
     return Study(
         verb=verb,
         recipe=recipe,
@@ -190,6 +201,7 @@ def _common(
         jobs=jobs,
         retry=retry,
         engine=engine_settings(engine, address),
+        keep=keep,
     )
 
 

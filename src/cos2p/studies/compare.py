@@ -74,7 +74,7 @@ def settle(
     Returns them with notes for the reader and the record of the search.
     """
     if search is None:
-        return list(rows), ["Every method at the recipe's learning rate; --tune searches one for each."], None
+        return list(rows), [_rates_note(base, rows)], None
     search.check(base, [base.method(row) for row in rows], seeds)
     trials, choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
     updates = base.updates or 0
@@ -84,6 +84,18 @@ def settle(
         replace(tuned(row, choices[row.key].best), facts={**row.facts, "lr": choices[row.key].words()}) for row in rows
     ]
     return settled, tuning_notes(choices, search, updates), record
+
+
+def _rates_note(base: Base, rows: Sequence[Row]) -> str:
+    """At which learning rates rows train that nothing was searched for."""
+    rates = {method_class(base.method(row)).title: base.load(row).training.lr for row in rows}
+    if set(rates.values()) == {Base(base.recipe).load(Row("", "")).training.lr}:
+        return "Every method at the recipe's learning rate; --tune searches one for each."
+    by_rate: dict[float, list[str]] = {}
+    for title, rate in rates.items():
+        by_rate.setdefault(rate, []).append(title)
+    words = "; ".join(f"{rate:g}: {', '.join(titles)}" for rate, titles in sorted(by_rate.items()))
+    return f"Learning rates as given, not searched here. {words}."
 
 
 def _report(

@@ -25,6 +25,7 @@ from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell
 from cos2p.studies.process import Failed, Message, Status, Stopped, Work, run_cell, simulate
 from cos2p.studies.progress import View
+from cos2p.tracking.files import keep_figures
 
 TICK = 0.25
 """Seconds between two looks at the clock while nothing happens."""
@@ -47,11 +48,13 @@ class Runner:
         retry: bool = False,
         work: Work = simulate,
         engine: Mapping[str, str] = MappingProxyType({}),
+        figures_only: bool = False,
     ) -> None:
         """`engine`: fields of every cell's `[run]` table. With Ray a cell's process stays here, where it merges and
-        writes; what takes its time, training and judging, is done by the cluster's workers."""
+        writes; what takes its time, training and judging, is done by the cluster's workers. `figures_only`: of a run
+        that is over nothing else is kept."""
         self.folder, self.view, self.jobs, self.retry, self.work = folder, view, jobs, retry, work
-        self.engine = engine
+        self.engine, self.figures_only = engine, figures_only
         self._running: list[_Job] = []
         self._interrupts = 0
 
@@ -67,10 +70,12 @@ class Runner:
                 waiting.append(cell)
             else:
                 outcomes[cell.name] = known
+                self._lighten(cell, known)
         self.view.begin(cells, outcomes, later)
 
         def note(cell: Cell, outcome: CellOutcome) -> None:
             outcomes[cell.name] = outcome
+            self._lighten(cell, outcome)
             self.view.ended(cell, outcome)
             if after is not None:
                 after(dict(outcomes))
@@ -102,6 +107,10 @@ class Runner:
                         Failures(self.folder).note(job.cell, outcome, traceback)
                         note(job.cell, outcome)
             self.view.tick()
+
+    def _lighten(self, cell: Cell, outcome: CellOutcome) -> None:
+        if self.figures_only and outcome.ok:
+            keep_figures(self.folder / "cells" / cell.name)
 
     def _start(self, cell: Cell) -> None:
         job = _Job(cell, self.folder, self.work, self.engine, alone=self.jobs == 1)

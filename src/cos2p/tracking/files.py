@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -70,11 +70,25 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
                 "or choose another folder with --out"
             )
         if overwrite:
-            _empty(folder)
+            # The marker stays: interrupted half-way, the folder is still known as a run's, and whoever locks it locks
+            # the same.
+            _empty(folder, but=(MARKER,))
         if resume:
             _drop_leftovers(folder)
         _probe(folder)
     return folder
+
+
+FIGURES = (MARKER, "recipe.toml", "events.jsonl", "result.json")
+"""What tables and pages are made of; the rest of a run folder is models, and what a run needs to go on."""
+
+
+def keep_figures(folder: Path) -> None:
+    """Delete all of a finished run but its figures. A folder that is not a run's, or of one that is not over, is left
+    alone."""
+    with explained(folder):
+        if all((folder / name).exists() for name in (MARKER, "result.json")):
+            _empty(folder, but=FIGURES)
 
 
 @contextmanager
@@ -150,10 +164,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _empty(folder: Path) -> None:
-    # The marker stays: interrupted half-way, the folder is still known as a run's, and whoever locks it locks the same.
+def _empty(folder: Path, but: Collection[str]) -> None:
     for child in folder.iterdir():
-        if child.name == MARKER:
+        if child.name in but:
             continue
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
