@@ -167,6 +167,28 @@ def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
         transfers.process.stop()
 
 
+def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Path) -> None:
+    """Whose step imports tens of megabytes if it may; few samples at a time, so that nothing hides behind them."""
+    recipe = small_recipe(
+        1,
+        model__dim=320,
+        model__mlp=1280,
+        data__train_samples=16,
+        training__optimizer="adamw",
+        training__savings={"micro_batch": 2},
+    )
+    transfers = Transfers(tmp_path, recipe)
+    try:
+        transfers.process.start()
+        for start in (2, 0):
+            job, order = transfers.job(0.1, start)
+            outcome = transfers.process.train(job)
+            assert outcome.done, outcome.reason
+            assert outcome.numbers["peak"] <= make_trainer(transfers.world.config, order).memory(12).total
+    finally:
+        transfers.process.stop()
+
+
 @pytest.mark.gpu
 def test_a_gpu_keeps_the_cap_and_what_fits_trains(tmp_path: Path) -> None:
     gpu, recipe = resolve("cuda"), wide_recipe()

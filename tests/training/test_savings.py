@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import ConfigError
@@ -16,8 +18,9 @@ from cos2p.models.layout import init_weights
 from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.effects import Send
 from cos2p.runtime.server import Server
+from cos2p.training.micro_batches import MicroBatches, counted
 from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import Batch, Trainer
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, context, order, same, shard, task, window
 
@@ -32,6 +35,36 @@ def test_a_saving_that_is_exact_gives_the_same_bits(config: ModelConfig, savings
     saved, _ = run_task(config, task(config, weights, order(spec, savings=savings)), shard(config), {})
     assert same(plain.delta, saved.delta)
     assert plain.report == saved.report
+
+
+@families
+@pytest.mark.parametrize("at_once", [1, 3, 7])
+@pytest.mark.parametrize("kept", [False, True], ids=["removed", "kept"])
+def test_gradients_of_parts_add_up_to_the_batchs(config: ModelConfig, at_once: int, kept: bool) -> None:
+    """With language models, too, where texts have different numbers of tokens to predict."""
+    spec = window(config, 1, exits=(2, 3))
+    spec = replace(spec, rest=True, suffix="streamed", exits=(config.depth,)) if kept else spec
+    weights, own = random_weights(config, 1), shard(config)
+    steps = {"optimizer": "sgd", "lr": 0.1, "batch": 7, "epochs": 2}
+    plain, _ = run_task(config, task(config, weights, order(spec, **steps)), own, {})
+    parts, _ = run_task(config, task(config, weights, order(spec, **steps, savings={"micro_batch": at_once})), own, {})
+    for name, change in plain.delta.items():
+        torch.testing.assert_close(parts.delta[name], change, rtol=1e-4, atol=1e-6)
+    assert parts.report["loss"] == pytest.approx(plain.report["loss"], rel=1e-5)
+    assert same(plain.delta, parts.delta) == (at_once == 7)
+
+
+def test_parts_count_by_the_tokens_they_have_to_predict() -> None:
+    ids = torch.tensor([[5, 6, 7, -100], [8, -100, -100, -100]])
+    assert (counted(ids), counted(torch.tensor([0, 2, 1])), counted(torch.full((3, 10), 0.1))) == (4, 3, 3)
+
+
+def test_parts_of_a_batch_are_not_in_memory_together() -> None:
+    made: list[int] = []
+    parts = MicroBatches(torch.arange(5).split(2), lambda rows: made.append(len(rows)) or rows)
+    for number, _ in enumerate(parts, 1):
+        assert len(made) == number
+    assert made == [2, 2, 1]
 
 
 @pytest.mark.parametrize("savings", [{"eight_bit": True}, {"bf16": True}, {"fp16": True}], ids=lambda value: min(value))
@@ -59,6 +92,14 @@ def test_fp16_is_refused_on_a_processor_and_bf16_named_instead() -> None:
     Savings(bf16=True).check_on(torch.device("cpu"))
 
 
+def test_gradients_that_add_up_are_not_dropped_at_once() -> None:
+    with pytest.raises(ValueError, match="add up before the step"):
+        Savings(micro_batch=2, step_in_backward=True)
+    with pytest.raises(ValueError, match="micro_batch"):
+        Savings(micro_batch=-1)
+    assert (Savings().at_once(8), Savings(micro_batch=3).at_once(8), Savings(micro_batch=9).at_once(8)) == (8, 3, 8)
+
+
 def bytes_of(config: ModelConfig, batch: int = 8, **savings: object) -> int:
     given = order(SubmodelSpec.full(config), optimizer="adan", batch=batch, savings=savings)
     return make_trainer(config, given).memory(64).total
@@ -71,6 +112,8 @@ def test_the_ledger_counts_every_saving() -> None:
     assert bytes_of(config, 1, step_in_backward=True) < 0.95 * bytes_of(config, 1)
     assert bytes_of(config, eight_bit=True) < 0.7 * plain  # 12 of 28 bytes a scalar go
     assert bytes_of(config, recompute="yes") < 0.93 * plain  # all gradients are there when the first block runs again
+    assert bytes_of(config, 64, micro_batch=4) < 0.4 * bytes_of(config, 64)
+    assert bytes_of(config, 64, micro_batch="needed") == bytes_of(config, 64, micro_batch=1)
     assert bytes_of(config, 64, bf16=True) < 0.8 * bytes_of(config, 64)
     assert bytes_of(config, step_in_backward=True, eight_bit=True, recompute="yes") < 0.5 * plain
 
@@ -80,6 +123,13 @@ class _Looks(Trainer):
 
     def before_step(self) -> None:
         assert all(p.grad is not None for p in self.model.parameters())
+
+
+class _OwnObjective(Trainer):
+    name = "own-objective"
+
+    def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
+        return loss**2
 
 
 class _OwnLoop(Trainer):
@@ -94,6 +144,7 @@ class _OwnLoop(Trainer):
     [
         (_Looks, Savings(eight_bit=True, recompute="yes", bf16=True)),
         (_OwnLoop, Savings()),
+        (_OwnObjective, Savings(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
         (Trainer, Savings(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
     ],
 )
@@ -103,6 +154,12 @@ def test_a_trainer_makes_the_savings_that_what_it_overrides_allows(trainer: type
     assert trainer(VIT, given).local.savings == left
 
 
+@pytest.mark.parametrize(("trainer", "left"), [(_Looks, 2), (_OwnObjective, 0), (_OwnLoop, 0), (Trainer, 2)])
+def test_a_trainer_with_an_objective_of_its_own_takes_the_batch_whole(trainer: type[Trainer], left: int) -> None:
+    given = order(SubmodelSpec.full(VIT), savings={"micro_batch": 2})
+    assert trainer(VIT, given).local.savings.micro_batch == left
+
+
 def test_settings_without_savings_travel_as_before() -> None:
     assert "savings" not in LocalSettings().model_dump(mode="json")
     written = LocalSettings(savings=Savings(bf16=True)).model_dump(mode="json")
@@ -110,8 +167,8 @@ def test_settings_without_savings_travel_as_before() -> None:
     assert TrainingSettings(optimizer="sgd", savings=Savings(eight_bit=True)).stepper == "sgd"  # it has no states
 
 
-def first_order_of(memory: int) -> Send:
-    base = context(rates=(1.0,), training={"savings": {"recompute": "needed"}})
+def first_order_of(memory: int, **savings: object) -> Send:
+    base = context(rates=(1.0,), training={"savings": savings or {"recompute": "needed"}})
     member: Member = base.members["pi-0"]
     device = member.device.model_copy(update={"memory": memory})
     given = RunContext(VIT, {"pi-0": replace(member, device=device)}, base.training, base.schedule, seed=3)
@@ -126,3 +183,17 @@ def test_recomputation_where_it_is_needed_and_nowhere_else() -> None:
     tight = first_order_of(needed - 1).order
     assert make_trainer(VIT, roomy).local.savings.recompute == "no"
     assert make_trainer(VIT, tight).local.savings.recompute == "yes"
+
+
+def test_fewer_samples_at_a_time_before_blocks_run_again() -> None:
+    both = {"recompute": "needed", "micro_batch": "needed"}
+    chosen, memory, found = None, 2**30, []
+    while chosen is None or chosen.order.settings not in found:
+        if chosen is not None:
+            found.append(chosen.order.settings)
+        chosen = first_order_of(memory, **both)
+        memory = make_trainer(VIT, chosen.order).memory(10).total - 1
+    ways = [Savings.model_validate(settings.get("savings", {})) for settings in found]
+    assert [(way.recompute, way.micro_batch) for way in ways[:2]] == [("no", 0), ("no", 2)]
+    assert (ways[-1].recompute, ways[-1].micro_batch) == ("yes", 1)
+    assert "needed" not in {value for way in ways for value in (way.recompute, way.micro_batch)}

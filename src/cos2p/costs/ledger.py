@@ -1,6 +1,7 @@
 """What a submodel holds in memory in each phase of a task, at the worst moment. A prediction is a promise.
 
-    prefix   the shard runs through the frozen part, one block in memory at a time, into the feature cache
+    prefix   the shard runs through the frozen part, one block in memory at a time, into the feature cache; and, when
+             training is over, its test part, beside the submodel as it came, as it is now, and the difference
     mask     weights are frozen; the gates of heads and units are trained, micro-batch by micro-batch
     weight   the submodel trains: weights, gradients, optimiser state, activations
 
@@ -121,6 +122,10 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
     elif workload.caches(shape.has_prefix):
         moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
+    if phase != "mask" and workload.keep_start and workload.caches(shape.has_prefix):
+        tested = FLOAT * (3 * trainable + frozen_table_scalars(config, shape) + rest_scalars(config, shape))
+        samples = 1 if phase == "weight" else _prefix_batch(config, shape, workload)
+        moments += _prefix_moments(config, shape, workload, replace(base, weights=tested, optimizer=0), samples)
     if phase != "prefix" and shape.has_prefix and not workload.caches(shape.has_prefix):
         accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
         moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)

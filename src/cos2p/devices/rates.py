@@ -81,6 +81,7 @@ def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> W
         rescale=True,
         step_in_backward=training.savings.step_in_backward,
         recompute=training.savings.recompute != "no",
+        micro_batch=training.savings.at_once(batch),
         activation_bytes=2 if training.savings.bf16 else 4,
     )
 

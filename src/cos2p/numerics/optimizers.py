@@ -46,12 +46,33 @@ With 8-bit states this is the price in a small tensor, which keeps its fp32 stat
 
 Schedule = Literal["cosine", "constant"]
 
+
+def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """torch's step without what is around it, which imports torch's compiler (40 MB) to tell it that there is nothing
+    to compile."""
+    step = inspect.unwrap(kind.step)
+
+    def plain(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> Any:
+        with torch.no_grad():
+            return step(self, closure)
+
+    return plain
+
+
+class AdamW(torch.optim.AdamW):
+    step = _plain_step(torch.optim.AdamW)
+
+
+class SGD(torch.optim.SGD):
+    step = _plain_step(torch.optim.SGD)
+
+
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adan": Adan,
     "adan-8bit": Adan8bit,
-    "adamw": torch.optim.AdamW,
+    "adamw": AdamW,
     "adamw-8bit": AdamW8bit,
-    "sgd": torch.optim.SGD,
+    "sgd": SGD,
 }
 
 

@@ -72,7 +72,7 @@ from cos2p.tracking.event_kinds import (
 )
 from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
-from cos2p.training.settings import with_savings
+from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.training.wire import packed
 from cos2p.units import format_bytes
 
@@ -441,12 +441,10 @@ class Server:
         return self.trainer(order).memory(samples).total
 
     def _as_needed(self, order: Order) -> Order:
-        """Recompute only where the recipe says `needed` and the task does not fit without."""
+        """Where the recipe says `needed`: the first way to save in which the task fits, or the last one."""
         trainer = self.trainer(order)
-        if trainer.local.savings.recompute != "needed":
-            return order
-        for answer in ("no", "yes"):
-            settings = with_savings(trainer.settings, recompute=answer)
+        for savings in ways_to_save(trainer.local.savings, trainer.local.batch):
+            settings = with_savings(trainer.settings, **savings)
             order = replace(order, settings=settings.model_dump(mode="json"))
             if self.needed_memory(order) <= self.context.members[order.client].device.memory:
                 break

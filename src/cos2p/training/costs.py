@@ -88,6 +88,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         rescale=settings.rescale,
         step_in_backward=settings.savings.step_in_backward,
         recompute=settings.savings.recompute != "no",
+        micro_batch=settings.savings.at_once(batch),
         activation_bytes=2 if settings.savings.bf16 or settings.savings.fp16 else 4,
     )
 
@@ -139,6 +140,6 @@ def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, 
     shape = trained_shape(config, order)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
     if order.quotas is not None:
-        small = load.with_(micro_batch=min(settings.mask.micro_batch, load.batch), step_in_backward=False)
+        small = load.with_(micro_batch=min(settings.mask.micro_batch or load.micro, load.micro), step_in_backward=False)
         phases.append(shape_ledger(config, Shape.of(config, order.spec), small, "mask"))
     return max(phases, key=lambda entry: entry.total)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -33,6 +34,13 @@ class Savings(Settings):
         description="Blocks keep their input alone and run again in the backward: the same bits, a third more FLOPs. "
         "`needed`: where a task does not fit its device otherwise.",
     )
+    micro_batch: Literal["needed"] | Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="So many samples of a batch pass the model at a time, and their gradients add up: the same step, "
+        "but for rounding, with fewer activations; 0: all of them. `needed`: as many as fit the device, before blocks "
+        "run again. Mixup mixes those that pass together. Trainers with an objective or a loop of their own (AdaViT, "
+        "Q-ViT, FedMeZO) take all.",
+    )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
     fp16: bool = Field(
         default=False,
@@ -48,12 +56,40 @@ class Savings(Settings):
                 "fp16 has to see all gradients of a step before it is taken, and step_in_backward drops each at once; "
                 "set one of them, or bf16"
             )
+        if self.micro_batch and self.step_in_backward:
+            raise ValueError(
+                "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
+                "of them"
+            )
         return self
+
+    def at_once(self, batch: int) -> int:
+        """Samples of a batch that pass the model at a time; where that is yet to be found, the fewest."""
+        return 1 if self.micro_batch == "needed" else min(self.micro_batch or batch, batch)
 
     def check_on(self, device: torch.device) -> None:
         """ConfigError if a device cannot make these savings."""
         if self.fp16 and device.type == "cpu":
             raise ConfigError("training.savings.fp16 is for GPUs and this trains on a processor; set bf16 instead")
+
+
+def ways_to_save(savings: Savings, batch: int) -> list[dict[str, object]]:
+    """What `needed` may become, the way that takes least time first; none if nothing is left open.
+
+    >>> [tuple(way.values()) for way in ways_to_save(Savings(recompute="needed", micro_batch="needed"), 4)]
+    [('no', 0), ('no', 2), ('no', 1), ('yes', 0), ('yes', 2), ('yes', 1)]
+    """
+    again = ("no", "yes") if savings.recompute == "needed" else ()
+    sizes = [0, *(size for size in _halves(batch) if size < batch)] if savings.micro_batch == "needed" else ()
+    if not sizes:
+        return [{"recompute": answer} for answer in again]
+    return [{"recompute": answer, "micro_batch": size} for answer in again or (savings.recompute,) for size in sizes]
+
+
+def _halves(batch: int) -> Iterator[int]:
+    while batch > 1:
+        batch = -(-batch // 2)
+        yield batch
 
 
 class LocalTraining(Settings):

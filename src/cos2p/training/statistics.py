@@ -77,7 +77,7 @@ def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: Statist
     """A frozen prefix of all blocks; the sums, and those of one depth once more while a batch is added to them."""
     load = workload(settings, samples)
     shape = replace(Shape.of(config, spec), prefix=(BlockSize.full(config),) * config.depth)
-    base = shape_ledger(config, shape, load.with_(prefix_batch=load.batch), "prefix")
+    base = shape_ledger(config, shape, load.with_(prefix_batch=load.micro), "prefix")
     square = FLOAT * config.dim**2 if settings.moments else 0
     indices = 4 * square  # of the half that is packed: two of eight bytes for each entry, twice
     return replace(base, overhead=base.overhead + statistics_bytes(config, settings) + 2 * square + indices)
@@ -191,7 +191,7 @@ class StatisticsTrainer(Trainer):
             self._frozen(),
             lambda rows: self.shard.inputs(part, rows),
             len(part),
-            min(self.settings.batch, len(part)),
+            self.local.savings.at_once(min(self.settings.batch, len(part))),
             self.settings.features,
             self.settings.feature_precision,
             part.widths,

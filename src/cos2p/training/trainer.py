@@ -17,7 +17,7 @@ A method with a device half of its own derives from it and overrides what differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +51,7 @@ from cos2p.training.idle_models import IdleModels, Ready
 from cos2p.training.label_skew import with_own_shares
 from cos2p.training.losses import Losses
 from cos2p.training.masks import Remembered
+from cos2p.training.micro_batches import MicroBatches, add_up, counted
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
     Features,
@@ -72,7 +73,7 @@ from cos2p.training.wire import packed_bytes, unpacked
 MOST_REPORTED = 1e9
 """No figure of a report is larger, up or down."""
 
-_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build")
+_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build", "loss", "objective")
 """What decides which savings a trainer can make."""
 
 _PLAIN = (
@@ -150,11 +151,14 @@ class Trainer:
         """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
 
         One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
-        one with a model of its own runs its blocks itself.
+        one with a model of its own runs its blocks itself; what one with a loss of its own makes of a batch need not be
+        the mean of what it makes of its parts.
         """
         own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
-        if own - {"build"}:
+        if own & {"before_step", "after_step", "fit", "optimizers"}:
             yield "step_in_backward"
+        if own & {"fit", "loss", "objective"}:
+            yield "micro_batch"
         if own & {"optimizers", "fit"}:
             yield "eight_bit"
         if own & {"build", "fit"}:
@@ -327,34 +331,41 @@ class Trainer:
         self.loss_scale = LossScale() if self.local.savings.fp16 else None
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
         for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
-            batch = self.batch(rows)
-            while not self._learn(batch, steppers, log):
+            at_once = self.local.savings.at_once(len(rows))
+            parts = [self.batch(rows)] if at_once == len(rows) else MicroBatches(rows.split(at_once), self.batch)
+            while not self._learn(parts, steppers, log):
                 pass
+        for stepper in steppers:  # the test finds no gradients any more
+            stepper.zero_grad(set_to_none=True)
         losses = log.values()
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
 
-    def _learn(self, batch: Batch, steppers: list[Optimizer], log: Losses) -> bool:
+    def _learn(self, parts: Collection[Batch], steppers: list[Optimizer], log: Losses) -> bool:
         """One step. False if fp16 overflowed: only the loss's factor has changed, and the batch is to be done again."""
         for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
             stepper.zero_grad(set_to_none=True)
-        objective, loss = self._judge(batch)
-        if self.loss_scale is not None:
-            self.loss_scale.up(objective).backward()
-            if not self.loss_scale.down(p for s in steppers for group in s.param_groups for p in group["params"]):
-                return False
+        if len(parts) > 1:
+            objective, loss = add_up(parts, self._judge_part, self._backward, _stepped(steppers), self.device)
+        else:
+            objective, loss = self._judge(next(iter(parts)))
+            if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
+                log.add(objective, loss)
+                with stepping_in_backward(steppers[0]):
+                    objective.backward()
+                return True
+            self._backward(objective)
+        if self.loss_scale is not None and not self.loss_scale.down(_stepped(steppers)):
+            return False
         log.add(objective, loss)
-        self._step(objective, steppers)
+        self._step(steppers)
         return True
 
-    def _step(self, objective: Tensor, steppers: list[Optimizer]) -> None:
-        """One backward pass, if it is not done yet, and what follows from it."""
-        if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
-            with stepping_in_backward(steppers[0]):
-                objective.backward()
-            return
-        if self.loss_scale is None:
-            objective.backward()
+    def _backward(self, objective: Tensor) -> None:
+        (objective if self.loss_scale is None else self.loss_scale.up(objective)).backward()
+
+    def _step(self, steppers: list[Optimizer]) -> None:
+        """The gradients are there."""
         self.before_step()
         for stepper in steppers:
             stepper.step()
@@ -371,6 +382,9 @@ class Trainer:
         loss = self.loss(outputs, batch)
         return self.objective(loss, outputs, batch), loss
 
+    def _judge_part(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        return *self._judge(batch), counted(self.model.targets(batch.labels))
+
     def scores(self) -> dict[str, float]:
         """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
 
@@ -380,7 +394,8 @@ class Trainer:
         if len(test) == 0:
             return {"local_samples": 0}
         self.model.fold_rescale()
-        scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), self.local.batch)[-1]
+        at_once = self.local.savings.at_once(self.local.batch)
+        scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), at_once)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
 
     def keep_personal(self, file: Path, most: int, facts: Mapping[str, Any]) -> bool:
@@ -519,3 +534,7 @@ class Trainer:
         end = self.model.weights()
         changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])
         return Learned(dict(zip(self.start, changes, strict=True)))
+
+
+def _stepped(steppers: list[Optimizer]) -> Iterator[Tensor]:
+    return (parameter for stepper in steppers for group in stepper.param_groups for parameter in group["params"])

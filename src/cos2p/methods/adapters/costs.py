@@ -82,7 +82,8 @@ class AdapterLoad:
             inputs=self.prefix(1).inputs,
             overhead=SLACK_BYTES + PAGE_BYTES * tensors,
         )
-        worst = walk(self._tape(), "stepped" if work.step_in_backward else "kept")
+        together = "accumulated" if work.micro < work.batch else "kept"
+        worst = walk(self._tape(), "stepped" if work.step_in_backward else together)
         batch = work.micro * self.tokens * config.dim * FLOAT
         chunk = step_temporary_bytes(work.optimizer, work.threads)
         kept = 0 if work.step_in_backward else FLOAT * count
