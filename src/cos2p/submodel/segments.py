@@ -88,8 +88,8 @@ def segment_drift(
     """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
     room, entries, table = scratch or Scratch(), {}, segmented(config)
     for name, cut in slices.items():
-        whole = room.differences(now[name], then[name], table[name].dim)
-        entries[name] = whole if cut is None else whole[room.on(cut[1], whole.device)]
+        index = None if cut is None else cut[1]
+        entries[name] = room.differences(now[name], then[name], table[name].dim, index)
     return by_segment(entries, config)
 
 

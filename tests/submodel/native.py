@@ -1,0 +1,40 @@
+"""The passes in C, built anew from the sources for the tests: in whatever state the tree's own build is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cos2p.submodel.native.library import load
+from cos2p.submodel.native.passes import Passes
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path("cos2p/submodel/native")
+
+
+@cache
+def _built() -> tuple[Passes | None, str]:
+    """As setup.py builds it; or why there is none."""
+    if not (ROOT / "setup.py").exists() or shutil.which("cc") is None:
+        return None, "no sources, or no C compiler"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "setup.py", "build_ext", "--build-lib", folder, "--build-temp", f"{folder}/objects"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        library = load(Path(folder) / HERE)  # stays loaded without its file
+        if library is None:
+            return None, f"not built, or not for this processor: {done.stdout[-400:]}{done.stderr[-400:]}"
+        return Passes(library, expand=bool(library.cos2p_has_expand())), ""
+
+
+def built() -> Passes:
+    """Skips the test where there is no compiler."""
+    passes, reason = _built()
+    if passes is None:
+        pytest.skip(reason)
+    return passes
