@@ -21,10 +21,11 @@ from cos2p.submodel import kernels, native
 from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums, add_scaled, step
 from cos2p.submodel.native import library
 from cos2p.submodel.native.passes import Passes
-from tests.aggregation.brute import rounds
+from tests.aggregation.brute import contribution, rounds
 from tests.submodel.native import built
-from tests.submodel.strategies import configs
+from tests.submodel.strategies import configs, random_weights
 from tests.submodel.test_kernels import cuts
+from tests.tiny import VIT, copy, window
 
 sizes = st.integers(1, 90)
 shapes = st.one_of(st.tuples(sizes), st.tuples(sizes, sizes))
@@ -191,6 +192,32 @@ def test_a_step_that_was_closed_needs_no_comparing(monkeypatch: pytest.MonkeyPat
         with pytest.raises(AssertionError, match="torch was asked"):
             room.differences(stepped, current, 0)
     assert known.shape == (2,)
+
+
+def test_a_version_is_not_compared_again_because_it_went_to_disk() -> None:
+    """What the server does with older versions of a large model; and with a version that nobody made by a round."""
+    compared: list[torch.Size] = []
+
+    class Counting(Passes):
+        def row_sums(self, a: Tensor, b: Tensor | None = None, index: Tensor | None = None) -> Tensor | None:
+            compared.extend([] if b is None else [a.shape])
+            return super().row_sums(a, b, index)
+
+        def column_sums(self, a: Tensor, b: Tensor | None = None, *, piece: int) -> Tensor | None:
+            compared.extend([] if b is None else [a.shape])
+            return super().column_sums(a, b, piece=piece)
+
+    passes, before = built(), random_weights(VIT, 0)
+    merge, late = SegmentMerge(VIT), contribution(VIT, window(VIT, 1), before, staleness=1)
+    with native.using(Counting(passes.library, passes.expand)):
+        merge.add(late, before)
+        current = merge.apply(before)
+        mapped = {name: tensor.clone() for name, tensor in before.items()}
+        merge.put_away(before, mapped)
+        merge.add(replace(late, received=mapped), current)
+        assert compared == []
+        merge.add(replace(late, received=copy(before)), current)
+        assert compared != []
 
 
 # ---------------------------------------------------------------- nothing is written where it should not be

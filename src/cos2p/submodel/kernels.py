@@ -9,7 +9,7 @@ What `submodel.native` has in C it does in fewer passes, with the same bits; eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from weakref import ref
 
@@ -98,6 +98,13 @@ class Scratch:
     def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
         """What `differences` would find, of all entries: it is known already."""
         self._remember(now, then, sums, None)
+
+    def put_away(self, moved: Mapping[int, Tensor]) -> None:
+        """Tensors, by their identity, that were compared with and lie elsewhere from now on."""
+        for found in list(self._differences.values()):
+            now, then = found.now(), found.then()
+            if now is not None and then is not None and id(then) in moved:
+                self._remember(now, moved[id(then)], found.sums, found.known)
 
     def _remember(self, now: Tensor, then: Tensor, sums: Tensor, known: Tensor | None) -> _Differences:
         found = self._differences[_versions(now, then)] = _Differences(ref(now), ref(then), sums, known)
