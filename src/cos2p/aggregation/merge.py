@@ -28,6 +28,7 @@ from cos2p.models.one_piece import Arrangement, OnePiece, same_kind
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled, step
 from cos2p.submodel.segments import (
+    Repeated,
     SegmentValues,
     add_at_segments,
     expand,
@@ -186,10 +187,14 @@ class SegmentMerge(Merge):
         slices = window_slices(self.config, item.spec)
         if isinstance(self.sum, OnePiece):  # what comes now lies otherwise
             self.sum, self.weight, self.holders = dict(self.sum), dict(self.weight), dict(self.holders)
+        repeated: Repeated = {}
         for name, delta in item.delta.items():
             first = name not in self.sum
             total = torch.empty_like(current[name]) if first else self.sum[name]
-            factor = expand(gamma, name, self.config) if even is None else torch.tensor(even, device=delta.device)
+            if even is None:
+                factor = expand(gamma, name, self.config, repeated)
+            else:
+                factor = torch.tensor(even, device=delta.device)
             factor = factor if shorten == 1.0 else factor * shorten
             add_scaled(total, delta, factor, slices[name], self._scratch, first=first)
             self.sum[name] = total
@@ -237,10 +242,11 @@ class SegmentMerge(Merge):
         inverses = {key: _inverse(self.weight[key]) * self._trust(key) for key in self._moving()}
         look = self._scratch if self._seen_stale and self.rule not in EVEN else None
         self._scratch.forget()
+        repeated: Repeated = {}
         for name, total in self.sum.items():
             if table[name].key not in inverses:
                 continue
-            inverse = expand(inverses, name, self.config)
+            inverse = expand(inverses, name, self.config, repeated)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
             else:  # the next version takes the place of the sums: no copy more, and no page that was not touched before

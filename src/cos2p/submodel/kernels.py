@@ -93,7 +93,7 @@ class Scratch:
             if len(missing):
                 found.sums[missing] = _row_differences(now, then, missing, self)
                 found.known[missing] = True
-        return found.sums if index is None else found.sums[self.on(index, found.sums.device)]
+        return found.sums if index is None else found.sums.index_select(0, self.on(index, found.sums.device))
 
     def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
         """What `differences` would find, of all entries: it is known already."""
