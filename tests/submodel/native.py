@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from cos2p.submodel.native.library import load
 from cos2p.submodel.native.passes import Passes
@@ -32,6 +34,28 @@ def _built() -> tuple[Passes | None, str]:
         if library is None:
             return None, "this processor lacks what the passes need"
         return Passes(library, expand=bool(library.cos2p_has_expand())), ""
+
+
+@dataclass(frozen=True)
+class Counting(Passes):
+    """Notes which rows of matrices were compared with those of another version; columns: None."""
+
+    compared: list[list[int] | None] = field(default_factory=list)
+
+    def row_sums(self, a: Tensor, b: Tensor | None = None, index: Tensor | None = None) -> Tensor | None:
+        if b is not None:
+            self.compared.append(list(range(len(a))) if index is None else index.tolist())
+        return super().row_sums(a, b, index)
+
+    def column_sums(self, a: Tensor, b: Tensor | None = None, *, piece: int) -> Tensor | None:
+        if b is not None:
+            self.compared.append(None)
+        return super().column_sums(a, b, piece=piece)
+
+
+def counting() -> Counting:
+    passes = built()
+    return Counting(passes.library, passes.expand)
 
 
 def built() -> Passes:
