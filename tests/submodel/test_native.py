@@ -173,6 +173,13 @@ def test_held_rows_are_compared_and_the_others_when_they_are_asked_for() -> None
     assert passes.compared == [[1, 5], [2, 7], [0, 3, 4, 6]]
 
 
+def test_other_types_are_compared_as_exactly_as_ever() -> None:
+    now, then, index = numbers(8, 40).double(), numbers(8, 40, seed=1).double() / 3, torch.tensor([1, 5])
+    with native.using(built()):
+        found = Scratch().differences(now, then, 0, index)
+    assert torch.equal(found, (now - then).abs().sum(1)[index])
+
+
 def test_a_step_that_was_closed_needs_no_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     room, current = Scratch(), numbers(6, 33)
     passes = built()

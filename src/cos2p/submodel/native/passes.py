@@ -54,7 +54,7 @@ class Passes:
     def row_sums(self, a: Tensor, b: Tensor | None = None, index: Tensor | None = None) -> Tensor | None:
         """Σ|a|, or Σ|a − b|, of every row of a matrix, or of those in the index."""
         kept = _length(index) if index is not None else a.shape[0] if a.ndim else None
-        if not self._sums_of(a, b) or kept is None:
+        if not self.sums_of(a, b) or kept is None:
             return None
         sums = torch.empty(kept)
         refused = self.library.cos2p_row_sums(
@@ -65,7 +65,7 @@ class Passes:
 
     def column_sums(self, a: Tensor, b: Tensor | None = None, *, piece: int) -> Tensor | None:
         """The same of every column, `piece` rows at a time."""
-        if not self._sums_of(a, b):
+        if not self.sums_of(a, b):
             return None
         sums = torch.empty(a.shape[1])
         refused = self.library.cos2p_column_sums(
@@ -75,7 +75,7 @@ class Passes:
 
     def step(self, total: Tensor, current: Tensor, inverse: Tensor, dim: int, *, piece: int) -> Tensor | None:
         """Write current − total · inverse into `total`. Returns Σ|current − total| then, of every entry along `dim`."""
-        if not self.adds or not self._sums_of(total, current) or not _plain(inverse) or total.requires_grad:
+        if not self.adds or not self.sums_of(total, current) or not _plain(inverse) or total.requires_grad:
             return None
         if dim not in (0, 1) or not _along(inverse, dim, total.shape[dim], 2) or not inverse.ndim:
             return None
@@ -86,7 +86,8 @@ class Passes:
         increment_version(total)
         return way
 
-    def _sums_of(self, a: Tensor, b: Tensor | None) -> bool:
+    def sums_of(self, a: Tensor, b: Tensor | None) -> bool:
+        """Whether these are matrices to be summed here."""
         return self.sums and a.ndim == 2 and _plain(a) and (b is None or (_plain(b) and a.shape == b.shape))
 
 
