@@ -62,11 +62,11 @@ format: $(READY)
 setup: $(READY)
 
 # torch first, by its exact version: left to the resolver it brings gigabytes of CUDA.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard src/cos2p/submodel/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv .venv)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist runs site
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist runs site src/cos2p/submodel/native/*.so

@@ -12,8 +12,10 @@ from cos2p.messages import Task, Update
 from cos2p.runtime.decisions import TimerFired
 from cos2p.runtime.run import run
 from cos2p.runtime.server import Server
-from tests.runtime.played import answer, join_all, sent, server
+from cos2p.submodel import native
+from tests.runtime.played import answer, join_all, notes, sent, server
 from tests.runtime.small import small
+from tests.submodel.native import counting
 from tests.tiny import copy, same
 
 
@@ -48,6 +50,18 @@ def test_the_same_versions_bit_for_bit(method: str, tmp_path: Path, monkeypatch:
     for one, other in zip(plain, two_rounds(played), strict=True):
         assert same(one, other)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_on_disk_is_not_read_to_see_how_far_the_last_round_went(large: None, tmp_path: Path) -> None:
+    """It was measured when that round was closed: late updates had come before."""
+    played, passes = server(), counting()
+    played.versions.spool = tmp_path
+    with native.using(passes):
+        two_rounds(played)
+        assert passes.compared  # the first that was late
+        passes.compared.clear()
+        (note,) = notes(played.receive("pi-0", answer(played, "pi-0")), "merged")
+    assert (note["staleness"], passes.compared) == (1, [])
 
 
 def test_a_version_is_not_changed_by_the_round_that_follows(large: None) -> None:

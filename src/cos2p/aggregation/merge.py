@@ -26,13 +26,14 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import Arrangement, OnePiece, same_kind
 from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.kernels import Scratch, add_scaled
+from cos2p.submodel.kernels import Scratch, add_scaled, step
 from cos2p.submodel.segments import (
+    Repeated,
     SegmentValues,
     add_at_segments,
     expand,
     held_segments,
-    segment_key,
+    segmented,
     whole_segments,
 )
 from cos2p.submodel.slicing import Slice, compact_shapes, is_uncut, window_slices
@@ -98,6 +99,9 @@ class Merge:
     def apply(self, current: Weights) -> Weights:
         """Close the round: the next version. `current` is not changed; unchanged tensors are shared."""
         raise NotImplementedError
+
+    def put_away(self, version: Weights, where: Weights) -> None:
+        """An older version lies elsewhere from now on: the same values in other tensors, as far as they moved."""
 
     def places(self, item: Contribution) -> Mapping[str, Place]:
         """Where the tensors of an update lie in the model's; of those that are not listed it is not known."""
@@ -169,10 +173,13 @@ class SegmentMerge(Merge):
         self.rule, self.exponent, self.momentum = rule, staleness_exponent, momentum
         self.step_exponent, self.holder_exponent = step_exponent, holder_exponent
         self._scratch = Scratch()
+        self._seen_stale = False
+        """Whether it is worth a look how far a version is from the one before."""
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
         shorten = (1.0 + item.staleness) ** -self.step_exponent
+        self._seen_stale = self._seen_stale or item.staleness > 0
         even = self._even(item)
         if even is not None and self._takes_whole(item):
             return self._add_whole(item, even, shorten)
@@ -180,12 +187,17 @@ class SegmentMerge(Merge):
         slices = window_slices(self.config, item.spec)
         if isinstance(self.sum, OnePiece):  # what comes now lies otherwise
             self.sum, self.weight, self.holders = dict(self.sum), dict(self.weight), dict(self.holders)
+        repeated: Repeated = {}
         for name, delta in item.delta.items():
-            if name not in self.sum:
-                self.sum[name] = torch.zeros_like(current[name])
-            factor = expand(gamma, name, self.config) if even is None else torch.tensor(even, device=delta.device)
+            first = name not in self.sum
+            total = torch.empty_like(current[name]) if first else self.sum[name]
+            if even is None:
+                factor = expand(gamma, name, self.config, repeated)
+            else:
+                factor = torch.tensor(even, device=delta.device)
             factor = factor if shorten == 1.0 else factor * shorten
-            add_scaled(self.sum[name], delta, factor, slices[name], self._scratch)
+            add_scaled(total, delta, factor, slices[name], self._scratch, first=first)
+            self.sum[name] = total
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
@@ -226,19 +238,24 @@ class SegmentMerge(Merge):
         )  # fmt: skip
 
     def apply(self, current: Weights) -> Weights:
-        updated, moves = dict(current), self._moving()
+        updated, table = dict(current), segmented(self.config)
+        inverses = {key: _inverse(self.weight[key]) * self._trust(key) for key in self._moving()}
+        look = self._scratch if self._seen_stale and self.rule not in EVEN else None
+        self._scratch.forget()
+        repeated: Repeated = {}
         for name, total in self.sum.items():
-            key = segment_key(self.config, name)
-            if key not in moves:
+            if table[name].key not in inverses:
                 continue
-            inverse = expand({key: _inverse(self.weight[key]) * self._trust(key)}, name, self.config)
+            inverse = expand(inverses, name, self.config, repeated)
             if self.momentum:
                 updated[name] = current[name] - self._with_momentum(name, total * inverse)
             else:  # the next version takes the place of the sums: no copy more, and no page that was not touched before
-                updated[name] = torch.addcmul(current[name], total, inverse, value=-1, out=total)
+                updated[name] = step(total, current[name], inverse, table[name].dim, look)
         self.clear("sum", "weight")
-        self._scratch.forget()
         return updated
+
+    def put_away(self, version: Weights, where: Weights) -> None:
+        self._scratch.put_away({id(old): where[name] for name, old in version.items() if where[name] is not old})
 
     def _moving(self) -> set[str]:
         """Vectors of segments of which some update counts: asked for once, where they are on a GPU."""

@@ -487,7 +487,10 @@ class Server:
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             effects += [Refused(client=client, task="", reason=reason) for client in action.clients]
             after, self.merge = before, self._make_merge(self.method)
+        old = self.versions.current
         self.versions.advance(after, keep=asked_for)
+        if asked_for:
+            self.merge.put_away(before, self.versions[old])
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
             self.coordinator.rules = self._rules(action.version)

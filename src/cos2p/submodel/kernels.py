@@ -3,17 +3,21 @@
 Sums are taken in pieces that stay in the processor's cache, so that intermediate values never travel to memory and
 back; what is whole, or lies in long runs, is scaled and added in one go. Only scattered entries need an index, and the
 memory for what is put there is kept from one update to the next: fresh pages cost more than the arithmetic on them.
+
+What `submodel.native` has in C it does in fewer passes, with the same bits; everything below works without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from weakref import ref
 
 import torch
 from torch import Tensor
 
 from cos2p.accelerator import CPU, place
+from cos2p.submodel import native
 from cos2p.submodel.slicing import Slice
 
 SCRATCH = 128 * 1024
@@ -27,13 +31,24 @@ Run = tuple[int, int, int]
 """Consecutive entries of an index: the first value, its place in the index, how many."""
 
 
+@dataclass
+class _Differences:
+    """Between two versions of a tensor."""
+
+    now: ref[Tensor]
+    then: ref[Tensor]
+    sums: Tensor
+    known: Tensor | None
+    """Which entries were worked out; None: all."""
+
+
 class Scratch:
     """Memory for intermediate values, which grows to the largest that was asked for; and what is known of indices and
     of versions of a tensor."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
-        self._differences: dict[tuple[int, int, int, int], tuple[ref[Tensor], ref[Tensor], Tensor]] = {}
+        self._differences: dict[tuple[int, int, int, int], _Differences] = {}
         self._index: Tensor | None = None
         self._runs: list[Run] = []
         self._placed: tuple[Tensor, Tensor] | None = None
@@ -60,13 +75,40 @@ class Scratch:
             self._placed = index, place(index, device)
         return self._placed[1]
 
-    def differences(self, now: Tensor, then: Tensor, dim: int | None) -> Tensor:
-        """`absolute_differences`, remembered: the stale updates of a round were trained from a few versions."""
-        key = (id(now), now._version, id(then), then._version)
-        if (known := self._differences.get(key)) and known[0]() is now and known[1]() is then:
-            return known[2]
-        found = absolute_differences(now, then, dim, self)
-        self._differences[key] = ref(now), ref(then), found
+    def differences(self, now: Tensor, then: Tensor, dim: int | None, index: Tensor | None = None) -> Tensor:
+        """`absolute_differences`, of all entries along `dim` or of those in the index.
+
+        Remembered: the stale updates of a round were trained from a few versions.
+        """
+        found = self._differences.get(_versions(now, then))
+        if found is None or found.now() is not now or found.then() is not then:
+            passes = native.in_use()
+            if index is not None and dim == 0 and passes is not None and passes.sums_of(now, then):
+                sums, known = torch.empty(len(now)), torch.zeros(len(now), dtype=torch.bool)
+                found = self._remember(now, then, sums, known)
+            else:
+                found = self._remember(now, then, absolute_differences(now, then, dim, self), None)
+        if found.known is not None:
+            wanted = torch.arange(len(now)) if index is None else index
+            missing = wanted[~found.known[wanted]]
+            if len(missing):
+                found.sums[missing] = _row_differences(now, then, missing, self)
+                found.known[missing] = True
+        return found.sums if index is None else found.sums.index_select(0, self.on(index, found.sums.device))
+
+    def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
+        """What `differences` would find, of all entries: it is known already."""
+        self._remember(now, then, sums, None)
+
+    def put_away(self, moved: Mapping[int, Tensor]) -> None:
+        """Tensors, by their identity, that were compared with and lie elsewhere from now on."""
+        for found in list(self._differences.values()):
+            now, then = found.now(), found.then()
+            if now is not None and then is not None and id(then) in moved:
+                self._remember(now, moved[id(then)], found.sums, found.known)
+
+    def _remember(self, now: Tensor, then: Tensor, sums: Tensor, known: Tensor | None) -> _Differences:
+        found = self._differences[_versions(now, then)] = _Differences(ref(now), ref(then), sums, known)
         return found
 
     def forget(self) -> None:
@@ -75,12 +117,18 @@ class Scratch:
         self._placed = None
 
 
+def _versions(now: Tensor, then: Tensor) -> tuple[int, int, int, int]:
+    return id(now), now._version, id(then), then._version
+
+
 _WORTH_A_RUN = 16
 """From this many consecutive entries on, a run is added faster on its own than by index."""
 
 
 def absolute_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|x| for each entry along `dim` of a vector or matrix; of everything if `dim` is None."""
+    if (found := _native_sums(tensor, None, dim)) is not None:
+        return found
     if _in_one_go(tensor):
         return _sum(tensor.abs(), dim)
     return _sum_pieces((torch.abs(x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
@@ -88,10 +136,25 @@ def absolute_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
 
 def absolute_differences(a: Tensor, b: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|a − b|, likewise."""
+    if (found := _native_sums(a, b, dim)) is not None:
+        return found
     if _in_one_go(a):
         return _sum((a - b).abs_(), dim)
     pairs = zip(_pieces(a, dim), _pieces(b, dim), strict=True)
     return _sum_pieces((torch.sub(x, y, out=scratch.like(x)).abs_() for x, y in pairs), dim)
+
+
+def _native_sums(a: Tensor, b: Tensor | None, dim: int | None) -> Tensor | None:
+    own = native.in_use() if dim is not None and a.ndim == 2 else None
+    if own is None:
+        return None
+    return own.column_sums(a, b, piece=_rows_of_piece(a, 1)) if dim else own.row_sums(a, b)
+
+
+def _row_differences(now: Tensor, then: Tensor, index: Tensor, scratch: Scratch) -> Tensor:
+    own = native.in_use()
+    found = own.row_sums(now, then, index) if own else None
+    return absolute_differences(now[index], then[index], 0, scratch) if found is None else found
 
 
 def square_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
@@ -112,12 +175,22 @@ def _sum(values: Tensor, dim: int | None) -> Tensor:
     return values if values.ndim == 1 else values.sum(1 - dim)
 
 
-def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, scratch: Scratch) -> None:
-    """total[kept] += part · factor, in place; `factor` has one entry for each along the cut axis, or one in all."""
+def add_scaled(
+    total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, scratch: Scratch, *, first: bool = False
+) -> None:
+    """total[kept] += part · factor, in place; `factor` has one entry for each along the cut axis, or one in all.
+
+    With `first` this is the first to be added: `total` is taken for zeros, whatever is in it.
+    """
     if cut is None:
-        total.addcmul_(part, factor)
+        (total.zero_() if first else total).addcmul_(part, factor)
         return
     dim, index = cut
+    passes = native.in_use()
+    if passes and passes.add_part(total, part, factor, dim, index, worth=_WORTH_A_RUN, first=first):
+        return
+    if first:
+        total.zero_()
     runs = scratch.runs(index)
     if not runs:
         total.index_add_(dim, scratch.on(index, total.device), torch.mul(part, factor, out=scratch.like(part)))
@@ -125,6 +198,20 @@ def add_scaled(total: Tensor, part: Tensor, factor: Tensor, cut: Slice | None, s
         own = part.narrow(dim, here, length)
         own_factor = factor.narrow(dim, here, length) if factor.ndim else factor
         total.narrow(dim, start, length).addcmul_(own, own_factor)
+
+
+def step(total: Tensor, current: Tensor, inverse: Tensor, dim: int | None, look: Scratch | None) -> Tensor:
+    """current − total · inverse, in the place of `total`.
+
+    `look` remembers the differences between the two, where they are found in passing.
+    """
+    own = native.in_use() if look and total.ndim == 2 else None
+    if own and look and dim is not None:
+        way = own.step(total, current, inverse, dim, piece=_rows_of_piece(total, 1))
+        if way is not None:
+            look.remember(total, current, way)
+            return total
+    return torch.addcmul(current, total, inverse, value=-1, out=total)
 
 
 def _long_runs(index: Tensor) -> list[Run]:
@@ -142,7 +229,11 @@ def _pieces(tensor: Tensor, dim: int | None) -> Iterator[Tensor]:
         yield from tensor.flatten().split(SCRATCH)
     else:
         matrix = tensor if tensor.ndim == 2 else tensor[:, None]
-        yield from matrix.split(max(1, SCRATCH * (ROWS if dim == 0 else 1) // max(1, matrix.shape[1])))
+        yield from matrix.split(_rows_of_piece(matrix, dim))
+
+
+def _rows_of_piece(matrix: Tensor, dim: int) -> int:
+    return max(1, SCRATCH * (ROWS if dim == 0 else 1) // max(1, matrix.shape[1]))
 
 
 def _sum_pieces(pieces: Iterator[Tensor], dim: int | None) -> Tensor:

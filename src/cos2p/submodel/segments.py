@@ -88,8 +88,8 @@ def segment_drift(
     """‖now − then‖₁ of every segment that `slices` cuts out of two full models."""
     room, entries, table = scratch or Scratch(), {}, segmented(config)
     for name, cut in slices.items():
-        whole = room.differences(now[name], then[name], table[name].dim)
-        entries[name] = whole if cut is None else whole[room.on(cut[1], whole.device)]
+        index = None if cut is None else cut[1]
+        entries[name] = room.differences(now[name], then[name], table[name].dim, index)
     return by_segment(entries, config)
 
 
@@ -115,14 +115,25 @@ def segment_sizes(names: Mapping[str, Tensor], config: ModelConfig) -> dict[str,
     return sizes
 
 
-def expand(values: SegmentValues, name: str, config: ModelConfig) -> Tensor:
-    """The segments' numbers in a shape that multiplies the (compact or full) tensor `name`."""
+Repeated = dict[tuple[str, int], Tensor]
+"""Numbers of a vector of segments, each as often as a segment has entries."""
+
+
+def expand(values: SegmentValues, name: str, config: ModelConfig, known: Repeated | None = None) -> Tensor:
+    """The segments' numbers in a shape that multiplies the (compact or full) tensor `name`.
+
+    Most tensors of a block need the same ones: `known`, empty at first, keeps them from one call to the next.
+    """
     place = segmented(config)[name]
     value = values[place.key]
     if place.dim is None:
         return value
-    entries = value.repeat_interleave(place.width) if place.width > 1 else value
-    return entries if place.axes == 1 else entries.unsqueeze(1 - place.dim)
+    if place.width > 1:
+        known = {} if known is None else known
+        if (place.key, place.width) not in known:
+            known[place.key, place.width] = value.repeat_interleave(place.width)
+        value = known[place.key, place.width]
+    return value if place.axes == 1 else value.unsqueeze(1 - place.dim)
 
 
 def full_length(config: ModelConfig, key: str) -> int | None:
