@@ -19,8 +19,9 @@ from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, Exit
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
-from cos2p.training.statistics import StatisticsSettings, packed, statistics_spec, unpacked
+from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec, unpacked
 from tests.methods.fleet import digits
+from tests.tiny import VIT
 
 DEPTHS = (1, 2)
 
@@ -122,3 +123,13 @@ def test_what_is_sent_has_no_classifier_and_what_comes_back_is_as_large_as_said(
 def test_half_of_a_symmetric_matrix_is_enough() -> None:
     x = torch.randn(5, 5)
     assert torch.equal(unpacked(packed(x + x.T), 5), x + x.T)
+
+
+def test_telling_takes_less_memory_than_training_a_block() -> None:
+    """Nothing is trained, so nothing is compared or tested afterwards."""
+    config = replace(VIT, dim=128, mlp=512, heads=4, kv_heads=4, head_dim=32)
+    settings = StatisticsSettings(depths=(config.depth,), batch=4, features="disk")
+    spec = statistics_spec(config)
+    block = 4 * sum(tensor.numel() for name, tensor in init_weights(config, 0).items() if name.startswith("blocks.0."))
+    told = statistics_memory(config, spec, settings, 16)
+    assert told.total - told.overhead < 3 * block

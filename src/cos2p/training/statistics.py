@@ -75,7 +75,7 @@ def statistics_bytes(config: ModelConfig, settings: StatisticsSettings) -> int:
 
 def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: StatisticsSettings, samples: int) -> Ledger:
     """A frozen prefix of all blocks; the sums, and those of one depth once more while a batch is added to them."""
-    load = workload(settings, samples)
+    load = workload(settings, samples).with_(keep_start=False)  # nothing trains, so nothing is tested
     shape = replace(Shape.of(config, spec), prefix=(BlockSize.full(config),) * config.depth)
     base = shape_ledger(config, shape, load.with_(prefix_batch=load.micro), "prefix")
     square = FLOAT * config.dim**2 if settings.moments else 0
