@@ -145,8 +145,14 @@ class Envelope:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
         told, table = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
-        own = _object(strict_json.loads(told, most), "metadata")
-        return cls(own, table, data, 8 + size)
+        return cls(_object(strict_json.loads(told, most), "metadata"), table, data, 8 + size)
+
+    @classmethod
+    def of(cls, head: bytes, body: bytes) -> Envelope:
+        """Of a message that came in two pieces: its header, and its tensors' bytes."""
+        most = len(head) // BYTES_PER_VALUE
+        told, table = _read_header(head[8:], most, len(body))
+        return cls(_object(strict_json.loads(told, most), "metadata"), table, body, 0)
 
     def tensor(self, name: str) -> Tensor:
         """In memory of its own: at any address of a message, kernels on it might round differently every time.
