@@ -149,10 +149,9 @@ class Envelope:
 
     @classmethod
     def of(cls, head: bytes, body: bytes) -> Envelope:
-        """Of a message that came in two pieces: its header, and its tensors' bytes."""
-        most = len(head) // BYTES_PER_VALUE
-        told, table = _read_header(head[8:], most, len(body))
-        return cls(_object(strict_json.loads(told, most), "metadata"), table, body, 0)
+        """Of a message from who is trusted, which came in two pieces: its header, and its tensors' bytes."""
+        told, table = _read_header(head[8:], TASK_HEADER_BYTES, len(body))
+        return cls(_object(json.loads(told), "metadata"), table, body, 0)
 
     def tensor(self, name: str) -> Tensor:
         """In memory of its own: at any address of a message, kernels on it might round differently every time.

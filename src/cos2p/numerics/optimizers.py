@@ -122,11 +122,14 @@ def _options(name: str) -> tuple[str, ...]:
 
 
 def leave_compiler_out() -> None:
-    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them."""
+    """Have torch's optimisers not import its compiler (100 MB, over a second) only to say that it shall skip them, and
+    that a step without gradients of its own is to be compiled by itself."""
     for member in vars(torch.optim.Optimizer).values():
         plain = getattr(member, "__wrapped__", None)
         if plain is not None:
             setattr(plain, "__dynamo_disable", plain)
+    for kind in (torch.optim.SGD, torch.optim.Adam):  # AdamW has Adam's step
+        setattr(kind, "step", torch.no_grad()(inspect.unwrap(kind.step)))
 
 
 def _has_fused_kernels(tensor: Tensor) -> bool:
