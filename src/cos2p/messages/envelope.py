@@ -200,7 +200,7 @@ def _read_header(header: bytes, values: int, size: int) -> tuple[str, Table]:
     Messages of a run differ in their text, and hardly in their tables: a table that was read before is not read again.
     """
     plain = _PLAIN_HEADER.match(header)
-    table = header[plain.end() :] if plain else b""
+    table = header[plain.end() :].rstrip(b" ") if plain else b""  # headers are filled up to a multiple of 8 bytes
     if plain is None or not table.startswith((b",", b"}")) or len(table) > _KNOWN_BYTES:
         return _read_any_header(header, values, size)
     try:
