@@ -3,9 +3,9 @@
     python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000] [--apart]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; what is missing are the pipes between them, not the memory beside the pipes. With `--apart` it has a process of its own, and only the whole can be
-told. The first round warms up and is not counted. After each round the plain loop does one too: what others do to the
-machine meanwhile, they do to both.
+sides; of the way between them the pipes are missing, not the memory beside them. With `--apart` it has a process of its
+own, and only the whole can be told. The first round warms up and is not counted. After each round the plain loop does
+one too: what others do to the machine meanwhile, they do to both.
 """
 
 from __future__ import annotations

@@ -345,3 +345,37 @@ class TestLearningRate:
     def test_impossible_values(self, arguments: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             learning_rate(*arguments)
+
+
+_WITHOUT_COMPILER = """
+import sys, torch
+from cos2p.numerics.optimizers import leave_compiler_out, make_optimizer
+
+def steps(name):
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, 64))
+    optimizer = make_optimizer(name, [parameter], lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parameter.square().sum().backward()
+        optimizer.step()
+    assert not optimizer.param_groups[0]["params"][0].grad.requires_grad
+    return parameter.detach().clone()
+
+names = ("sgd", "adamw", "adan")
+leave_compiler_out()
+without = [steps(name) for name in names]
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_steps_without_the_compiler_are_the_same_steps() -> None:
+    """In a process of its own: others have imported it by now."""
+    import subprocess
+    import sys
+
+    with_it = _WITHOUT_COMPILER.replace("leave_compiler_out()\n", "").replace("not in", "in")
+    found = []
+    for script in (_WITHOUT_COMPILER, with_it):
+        told = [sys.executable, "-c", script + "print([tensor.tolist() for tensor in without])"]
+        found.append(subprocess.run(told, check=True, capture_output=True, text=True).stdout)
+    assert found[0] == found[1] != ""

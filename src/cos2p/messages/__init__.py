@@ -21,7 +21,7 @@ from cos2p.errors import UpdateRefused
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, Table, mapped
 from cos2p.messages.packing import CODES, Parcel, pack
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece
+from cos2p.models.one_piece import MOST_BYTES, OnePiece
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
 Precision = Literal["float32", "float16", "int8"]
@@ -146,7 +146,7 @@ class Task:
 
 
 class TaskReader:
-    """Reads one task after the other. Tensors that the task before had, too, are those of the task before."""
+    """Reads one task after the other. Of small models, tensors that the task before had, too, are the very same."""
 
     def __init__(self) -> None:
         self._body = b""
@@ -157,10 +157,12 @@ class TaskReader:
     def read(self, head: bytes, body: bytes) -> Task:
         """A parcel's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
         envelope = Envelope.of(head, body)
-        if not (body is self._body and envelope.table is self._table and _changes(self._parts) == self._changes):
-            self._parts = _tensors(envelope, "w", "p")
-            self._body, self._table, self._changes = body, envelope.table, _changes(self._parts)
-        return Task(Order.from_dict(envelope.meta), weights=self._parts["w"], prefix=self._parts["p"])
+        parts = self._parts
+        if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:
+            parts = _tensors(envelope, "w", "p")
+            if len(body) <= MOST_BYTES:
+                self._body, self._table, self._parts, self._changes = body, envelope.table, parts, _changes(parts)
+        return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
 NEEDED_REPORT = frozenset({"prefix_recomputed"})
@@ -282,7 +284,10 @@ def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
 
 def _changes(parts: Mapping[str, Weights]) -> int:
     """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
-    return sum(part.changes if isinstance(part, OnePiece) else sum(t._version for t in part.values()) for part in parts.values())
+    return sum(
+        part.changes if isinstance(part, OnePiece) else sum(t._version for t in part.values())
+        for part in parts.values()
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,7 +129,7 @@ def leave_compiler_out() -> None:
         if plain is not None:
             setattr(plain, "__dynamo_disable", plain)
     for kind in (torch.optim.SGD, torch.optim.Adam):  # AdamW has Adam's step
-        setattr(kind, "step", torch.no_grad()(inspect.unwrap(kind.step)))
+        kind.step = torch.no_grad()(inspect.unwrap(kind.step))  # type: ignore[method-assign]
 
 
 def _has_fused_kernels(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.reduction import DupFd, ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST = 2**25
 """Bytes that go through memory at a time; it is kept for the next message."""
@@ -40,6 +40,14 @@ class Common(Pieces):
     gets the very same `bytes` once more. They must not change."""
 
 
+class _Shared(NamedTuple):
+    number: int
+    data: bytes | Sequence[Buffer]
+
+
+_NOTHING = _Shared(0, b"")
+
+
 class Passage:
     """One direction between two processes, each of which has an end of it. What was packed at one end has to be
     unpacked at the other before the next is packed."""
@@ -49,11 +57,9 @@ class Passage:
         self._memory: mmap.mmap | None = None
         self._used = 0
         """Bytes of the message that is being packed."""
-        self._sent: Sequence[Buffer] | None = None
-        self._received = b""
-        """What is common to messages, at either end."""
-        self._to_send: Sequence[Buffer] | None = None
-        """The same after the message that is being packed."""
+        self._sent = self._to_send = _NOTHING
+        self._received = self._to_keep = _NOTHING
+        """What is common to messages, at either end: of those before, and of those before and this one."""
 
     def __reduce__(self) -> tuple[Callable[[Any], Passage], tuple[Any]]:
         """To a process that is being started."""
@@ -67,7 +73,9 @@ class Passage:
         return text.getbuffer()
 
     def unpacked(self, message: bytes | memoryview) -> Any:
-        return _Unpickler(io.BytesIO(message), self).load()
+        value = _Unpickler(io.BytesIO(message), self).load()
+        self._received = self._to_keep
+        return value
 
     def close(self) -> None:
         """This end. Afterwards everything is part of the message."""
@@ -80,12 +88,12 @@ class Passage:
 
     # ------------------------------------------------------------ what a message says instead of the bytes
 
-    def put(self, value: Pieces) -> tuple[int, int, bool] | None:
-        """Where they begin and end, and whether they are common: nowhere, if they were in the message before. None if
-        they have to be part of the message."""
+    def put(self, value: Pieces) -> tuple[int, int, int] | None:
+        """Where they begin and end, and their number if they are common; those of the message before end where they
+        begin. None if they have to be part of the message."""
         common = isinstance(value, Common)
-        if common and value.pieces is self._sent:
-            return 0, 0, True
+        if common and value.pieces is self._sent.data:
+            return 0, 0, self._sent.number
         begin = self._used
         end = begin + sum(map(_size, value.pieces))
         if begin == end or not self._reaches(end):
@@ -94,19 +102,23 @@ class Passage:
         for piece in value.pieces:
             self._memory[self._used : self._used + _size(piece)] = piece
             self._used += _size(piece)
-        if common:
-            self._to_send = value.pieces
-        return begin, end, common
+        if not common:
+            return begin, end, 0
+        self._to_send = _Shared(self._to_send.number + 1, value.pieces)
+        return begin, end, self._to_send.number
 
-    def get(self, begin: int, end: int, common: bool) -> bytes:
+    def get(self, begin: int, end: int, number: int) -> bytes:
         if begin == end:
-            return self._received
+            if number != self._received.number:
+                raise ValueError("a message counts on bytes of another one that did not arrive")
+            assert isinstance(self._received.data, bytes)
+            return self._received.data
         if self._memory is None or len(self._memory) < end:
             self._map(os.fstat(self._file).st_size)
         assert self._memory is not None
         found = self._memory[begin:end]
-        if common:
-            self._received = found
+        if number:
+            self._to_keep = _Shared(number, found)
         return found
 
     def _reaches(self, end: int) -> bool:
@@ -135,7 +147,7 @@ class _Pickler(ForkingPickler):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._passage = passage
 
-    def persistent_id(self, value: Any) -> tuple[int, int, bool] | None:
+    def persistent_id(self, value: Any) -> tuple[int, int, int] | None:
         return self._passage.put(value) if isinstance(value, Pieces) else None
 
 
@@ -144,7 +156,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._passage = passage
 
-    def persistent_load(self, place: tuple[int, int, bool]) -> bytes:
+    def persistent_load(self, place: tuple[int, int, int]) -> bytes:
         return self._passage.get(*place)
 
 
