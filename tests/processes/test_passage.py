@@ -38,7 +38,8 @@ def test_whatever_is_sent_arrives_as_bytes(
 
 
 def test_what_messages_have_in_common_is_sent_once() -> None:
-    way, large = Passage(), [b"a" * 1000, memoryview(b"b" * 1000)]
+    way = Passage()
+    large: list[passage.Buffer] = [b"a" * 1000, memoryview(b"b" * 1000)]
     first, second = (passed(way, (number, Common(large))) for number in range(2))
     assert first == (0, b"a" * 1000 + b"b" * 1000)
     assert second[1] is first[1]

@@ -128,7 +128,7 @@ def leave_compiler_out() -> None:
         plain = getattr(member, "__wrapped__", None)
         if plain is not None:
             setattr(plain, "__dynamo_disable", plain)
-    for kind in (torch.optim.SGD, torch.optim.Adam):  # AdamW has Adam's step
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
         kind.step = torch.no_grad()(inspect.unwrap(kind.step))  # type: ignore[method-assign]
 
 
