@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Order, Task, Update, envelope, tensor_bytes
+from cos2p.messages import Order, Task, TaskReader, Update, envelope, tensor_bytes
 from cos2p.messages.envelope import DTYPES
 from cos2p.messages.packing import pack
+from cos2p.models.layout import Weights
+from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.submodel.slicing import compact_shapes
 from tests.aggregation.brute import random_delta
@@ -55,6 +57,42 @@ def test_tasks_come_back_as_they_were(precision: Any, quotas: Any) -> None:
     assert got.order == sent.order
     assert same(got.weights, sent.weights)
     assert same(got.prefix, sent.prefix)
+
+
+def as_sent(number: int, weights: Weights) -> tuple[bytes, bytes]:
+    """A task's parcel as a worker gets it."""
+    parcel = task(VIT, weights, order(window(VIT, 2, exits=(3, 4)), attempt=number)).parcel()
+    return parcel.head, b"".join(parcel.bodies)
+
+
+def test_a_reader_reads_the_same_bytes_once() -> None:
+    reader, weights = TaskReader(), random_weights(VIT, 0)
+    (head, body), (next_head, _) = as_sent(1, weights), as_sent(1234, weights)
+    first, second = reader.read(head, body), reader.read(next_head, body)
+    assert (first.order.attempt, second.order.attempt) == (1, 1234)
+    assert second.weights is first.weights
+    assert second.prefix is first.prefix
+    assert same(second.weights, Task.from_bytes(next_head + body).weights)
+
+
+def test_a_reader_knows_other_bytes_and_other_tensors_in_the_same_bytes() -> None:
+    reader, weights = TaskReader(), random_weights(VIT, 0)
+    head, body = as_sent(1, weights)
+    reader.read(head, body)
+    other_head, other_body = as_sent(2, random_weights(VIT, 1))
+    assert same(reader.read(other_head, other_body).weights, Task.from_bytes(other_head + other_body).weights)
+    renamed = other_head.replace(b"w/blocks.2.q.bias", b"w/blocks.2.Q.bias")
+    assert renamed != other_head
+    assert "blocks.2.Q.bias" in reader.read(renamed, other_body).weights
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_reader_gives_no_tensors_that_somebody_has_changed(whole: bool) -> None:
+    reader, (head, body) = TaskReader(), as_sent(1, random_weights(VIT, 0))
+    first = reader.read(head, body)
+    assert isinstance(first.weights, OnePiece)
+    (first.weights.memory if whole else next(iter(first.weights.values()))).zero_()
+    assert same(reader.read(head, body).weights, Task.from_bytes(head + body).weights)
 
 
 def test_an_order_is_json() -> None:
@@ -182,7 +220,7 @@ def test_packed_bytes_are_those_of_safetensors() -> None:
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     for _ in range(2):  # the second time with the table that is known
         parts = {label: {n[2:]: t for n, t in tensors.items() if n.startswith(label)} for label in ("x", "d")}
-        assert pack(meta, **parts) == safetensors.torch.save(whole, metadata={"cos2p": json.dumps(meta)})
+        assert bytes(pack(meta, **parts)) == safetensors.torch.save(whole, metadata={"cos2p": json.dumps(meta)})
 
 
 @pytest.mark.parametrize("limit", [0, 2**24])
@@ -193,7 +231,7 @@ def test_tensors_come_out_as_they_went_in(limit: int, monkeypatch: pytest.Monkey
     tensors |= {"d/none": torch.zeros(0, 3), "d/one": torch.ones(()), "d/matrix": torch.arange(6.0).view(2, 3)}
     parts = {label: {n[2:]: t for n, t in tensors.items() if n.startswith(label)} for label in ("x", "d")}
     envelope._read_table.cache_clear()
-    opened = envelope.Envelope.open(pack({"a": 1}, **parts))
+    opened = envelope.Envelope.open(bytes(pack({"a": 1}, **parts)))
     found = {f"{label}/{name}": tensor for label in ("d", "x") for name, tensor in opened.part(label).items()}
     assert list(found) == sorted(tensors)
     for name, tensor in tensors.items():

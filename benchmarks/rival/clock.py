@@ -20,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.fullsize.tasks import announce
 from cos2p.messages import Task, Update
+from cos2p.messages.packing import Parcel
 from cos2p.methods import make_trainer
 from cos2p.recipe import Recipe
 from cos2p.runtime.simulation import Simulation
@@ -46,8 +47,8 @@ class Idle(Workers):
         self.frozen = dict[str, list[int]]()
         """By client, the blocks below its windows."""
 
-    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
-        order = Task.from_bytes(task).order
+    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+        order = Task.from_bytes(bytes(task)).order
         member, trainer = self.world.context.members[order.client], make_trainer(self.world.config, order)
         work = trainer.flops(member.samples, member.test_samples)
         self.flops += work.prefix + work.masks + work.training

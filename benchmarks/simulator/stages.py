@@ -3,9 +3,9 @@
     python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000] [--apart]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; what is missing are the pipes between them. With `--apart` it has a process of its own, and only the whole can be
-told. The first round warms up and is not counted. After each round the plain loop does one too: what others do to the
-machine meanwhile, they do to both.
+sides; of the way between them the pipes are missing, not the memory beside them. With `--apart` it has a process of its
+own, and only the whole can be told. The first round warms up and is not counted. After each round the plain loop does
+one too: what others do to the machine meanwhile, they do to both.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ import torch
 from benchmarks.peers.work import load
 from benchmarks.simulator.floor import play
 from benchmarks.simulator.workload import Workload
+from cos2p.processes.passage import Passage
 from cos2p.runtime import workers
 from cos2p.runtime.run import run
 from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
     "server: cut the task's weights": ("cos2p.runtime.server", "Server.task"),
-    "server: pack the task": ("cos2p.messages", "Task.to_bytes"),
+    "server: pack the task": ("cos2p.messages", "Task.parcel"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.runtime.server", "Server.order"),
-    "device: unpack the task": ("cos2p.messages", "Task.from_bytes"),
+    "device: unpack the task": ("cos2p.messages", "TaskReader.read"),
     "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.made"),
     "device: load the weights": ("cos2p.models.transformer", "ElasticTransformer.load"),
     "device: make the optimiser": ("cos2p.training.trainer", "make_optimizer"),
@@ -48,7 +49,9 @@ STAGES = {
     "device: step": ("torch.optim", "SGD.step"),
     "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
     "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
-    "device: pack the update": ("cos2p.messages", "Update.to_bytes"),
+    "device: pack the update": ("cos2p.messages", "Update.parcel"),
+    "on the way, both ways: write": ("cos2p.processes.passage", "Passage.packed"),
+    "on the way, both ways: read": ("cos2p.processes.passage", "Passage.unpacked"),
     "server: compare the update with its task": ("cos2p.aggregation.door", "Door.open"),
     "server: unpack and check it": ("cos2p.aggregation.door", "Door.read"),
     "server: bound it": ("cos2p.aggregation.robust.guard", "Guard.take"),
@@ -96,18 +99,24 @@ class Clock:
 
 
 class Inline:
-    """A pool of processes that has none: the task is done at once, here."""
+    """A pool of processes that has none: the task is done at once, here. Bytes take the way they would take."""
 
     def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
+        self._down, self._up = Passage(), Passage()
         start(*arguments)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(function(*arguments))
+        future.set_result(passed(self._up, function(*passed(self._down, arguments))))
         return future
 
     def close(self) -> None:
         """Nothing to stop."""
+
+
+def passed(passage: Passage, value: Any) -> Any:
+    """As it arrives at the other end."""
+    return passage.unpacked(passage.packed(value))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,9 @@ class Fleet:
         order = self._pending.popleft()
         task = Task.from_bytes(self.server.task(order).to_bytes())
         memory = self.memories[order.client]
+        given = {name: tensor.clone() for name, tensor in {**task.weights, **task.prefix}.items()}
         update, self.memories[order.client] = run_task(self.context.config, task, self.shards[order.client], memory)
+        assert same(given, {**task.weights, **task.prefix}), "a worker gives the same tensors to its next task"
         self._carry_out(self.server.receive(order.client, as_it_travels(update, order).to_bytes()))
 
     def restart(self, folder: Path) -> None:

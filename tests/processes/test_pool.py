@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import struct
@@ -9,11 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
 import pytest
 
+from cos2p.processes import passage
+from cos2p.processes.passage import Common, Pieces
 from cos2p.processes.pool import ProcessPool, WorkerDied
 
 SECONDS = 60
@@ -39,6 +43,34 @@ def say_half_a_sentence(spoken: Path) -> None:
     os.write(channel.fileno(), struct.pack("!i", 1000) + b"half")
     spoken.touch()
     time.sleep(SECONDS)
+
+
+def doubled(data: bytes) -> Pieces:
+    return Pieces([data, memoryview(data)])
+
+
+_objects: list[bytes] = []
+
+
+def seen_before(data: bytes) -> bool:
+    _objects.append(data)
+    return any(data is known for known in _objects[:-1])
+
+
+class Deadly(list[bytes]):
+    """Whoever writes it down is killed after the first piece."""
+
+    counted = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"x" * 100_000
+        if self.counted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.counted = True
+
+
+def begin_an_answer() -> Pieces:
+    return Pieces(Deadly())
 
 
 def workers() -> list[psutil.Process]:
@@ -118,3 +150,42 @@ def test_ctrl_c_does_not_reach_a_process_not_even_at_its_start(pool: ProcessPool
             worker.send_signal(signal.SIGINT)
         time.sleep(0.001)
     assert job.result()[0] == "hello you"
+
+
+def test_long_bytes_go_through_memory_and_longer_ones_through_the_pipe(pool: ProcessPool) -> None:
+    for size in (0, 10, 3_000_000, 100, passage.MOST // 2 + 1, passage.MOST + 1):
+        data = os.urandom(64) * (size // 64 + 1)
+        assert pool.submit(doubled, Pieces([data, b"end"])).result(SECONDS) == (data + b"end") * 2
+
+
+def test_a_process_keeps_what_its_jobs_have_in_common(pool: ProcessPool) -> None:
+    first, other = [b"x" * 1000], [b"x" * 1000]
+    jobs = [pool.submit(seen_before, Common(data)) for data in (first, first, other, other)]
+    assert [job.result(SECONDS) for job in jobs] == [False, True, False, True]
+
+
+def test_the_process_after_a_killed_one_is_sent_everything_anew(pool: ProcessPool) -> None:
+    common = Common([b"x" * 1000])
+    pid = pool.submit(greet, "you").result(SECONDS)[1]
+    assert pool.submit(doubled, common).result(SECONDS) == b"x" * 2000
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        pool.submit(doubled, common).result(SECONDS)
+    assert pool.submit(doubled, common).result(SECONDS) == b"x" * 2000
+
+
+def test_a_process_killed_while_it_writes_its_answer_leaves_nothing_behind() -> None:
+    resource_tracker.ensure_running()
+    files = psutil.Process().num_fds()
+    pool = ProcessPool(1, start, "hello")
+    try:
+        for _ in range(3):
+            job = pool.submit(begin_an_answer)
+            with pytest.raises(WorkerDied, match="by signal 9"):
+                job.result(SECONDS)
+            assert pool.submit(doubled, Pieces([b"x" * 100_000])).result(SECONDS) == b"x" * 200_000
+    finally:
+        pool.close()
+    del job
+    gc.collect()
+    assert psutil.Process().num_fds() <= files

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from cos2p.messages import Task
+from cos2p.messages.packing import Parcel
 from cos2p.methods import method_class, run_task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
@@ -48,8 +49,8 @@ class InlineWorkers:
     def __init__(self, world: World, shelf: Shelf | None = None) -> None:
         self.world, self.trained, self.shelf = world, 0, shelf
 
-    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
-        loaded = Task.from_bytes(task)
+    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+        loaded = Task.from_bytes(bytes(task))
         shard = self.world.shards[loaded.order.client]
         update, remembered = run_task(self.world.config, loaded, shard, memory, self.shelf)
         self.trained += 1

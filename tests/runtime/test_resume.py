@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cos2p.errors import RunError
+from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.results import WALL_CLOCK_FIELDS
 from cos2p.runtime.run import run
@@ -21,7 +23,7 @@ from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.training.shelf import Shelf
-from tests.runtime.small import InlineWorkers, small
+from tests.runtime.small import VALUES, InlineWorkers, small
 
 SCHEDULE = {"rounds": 4, "t_clk": 2.0}
 
@@ -88,8 +90,20 @@ def _faulty_devices() -> list[dict[str, Any]]:
     return [{**weak, "downtime": 5.0}, strong]
 
 
-def test_one_and_two_workers_give_the_same_run_bit_for_bit(tmp_path: Path) -> None:
-    results = [run(small(schedule=SCHEDULE, run={"workers": n}), tmp_path / str(n)) for n in (1, 2)]
+def submodels(workers: int) -> Recipe:
+    return small(schedule=SCHEDULE, run={"workers": workers})
+
+
+def whole_models(workers: int) -> Recipe:
+    """Tasks of a round carry the same tensors, which a worker is sent once."""
+    device = {"preset": "laptop", "count": 4, "rate": 1.0, "batch": 32}
+    changes = {"schedule": {"rounds": 3}, "method": {"name": "fedavg"}, "fleet": {"devices": [device]}}
+    return Recipe.parse({**VALUES, **changes, "run": {"workers": workers}})
+
+
+@pytest.mark.parametrize("recipe", [submodels, whole_models])
+def test_one_and_two_workers_give_the_same_run_bit_for_bit(tmp_path: Path, recipe: Callable[[int], Recipe]) -> None:
+    results = [run(recipe(n), tmp_path / str(n)) for n in (1, 2)]
     assert figures(results[0]) == figures(results[1])
     assert (tmp_path / "1/events.jsonl").read_bytes() == (tmp_path / "2/events.jsonl").read_bytes()
     assert (tmp_path / "1/weights.safetensors").read_bytes() == (tmp_path / "2/weights.safetensors").read_bytes()

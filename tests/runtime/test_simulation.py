@@ -11,6 +11,7 @@ import pytest
 
 from cos2p.errors import BudgetError
 from cos2p.messages import Task
+from cos2p.messages.packing import Parcel
 from cos2p.recipe import Recipe
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome
@@ -195,8 +196,8 @@ BIG = "jetson-agx-orin-64gb-1"
 class Short(InlineWorkers):
     """The first task of one device has no room on its accelerator."""
 
-    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
-        order = Task.from_bytes(task).order
+    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+        order = Task.from_bytes(bytes(task)).order
         if (order.client, order.attempt) != (BIG, 0):
             return super().train(task, memory)
         done: Future[TaskOutcome] = Future()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ FULL = SubmodelSpec.full(VIT)
 
 def done(number: int, idle: IdleModels | None, trainer: str = "submodel", **settings: object) -> tuple[Update, object]:
     """A task as a worker does it: from bytes, with the models of the tasks before. The update and its model."""
-    given = order(FULL, attempt=number, **settings)
+    given = replace(order(FULL, attempt=number, **settings), lr=0.01 / (1 + number))
     data = task(VIT, random_weights(VIT, number), given).to_bytes()
     came = Task.from_bytes(data)
     who = make_trainer(VIT, came.order)
@@ -26,12 +28,13 @@ def done(number: int, idle: IdleModels | None, trainer: str = "submodel", **sett
     return update, who.model
 
 
-def test_a_model_serves_task_after_task_with_the_same_bits() -> None:
+@pytest.mark.parametrize("optimizer", ["adan", "adamw", "sgd"])
+def test_a_model_and_its_optimiser_serve_task_after_task_with_the_same_bits(optimizer: str) -> None:
     idle = IdleModels()
     models = set()
     for number in range(3):
-        kept, model = done(number, idle)
-        made, _ = done(number, None)
+        kept, model = done(number, idle, optimizer=optimizer, weight_decay=0.01)
+        made, _ = done(number, None, optimizer=optimizer, weight_decay=0.01)
         models.add(id(model))
         assert isinstance(kept.delta, OnePiece)
         assert same(kept.delta, made.delta)
@@ -46,7 +49,12 @@ def test_a_model_that_is_changed_for_a_task_is_not_kept(settings: dict[str, obje
     assert first is not second
 
 
-def test_gradients_are_not_kept() -> None:
-    _, model = done(0, IdleModels())
+def test_neither_gradients_nor_states_of_the_optimiser_are_kept() -> None:
+    idle = IdleModels()
+    _, model = done(0, idle)
     assert isinstance(model, torch.nn.Module)
     assert all(parameter.grad is None for parameter in model.parameters())
+    (ready,) = idle._kept.values()
+    optimizer = ready.optimizer("adan", 0.1, 0.0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert not optimizer.state

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cos2p.models.config import ModelConfig
+from cos2p.models.hash_once import hash_once
 from cos2p.models.layout import (
     Axis,
     block_parameters,
@@ -34,6 +35,7 @@ WHOLE = Tables()
 """All rows, and they train."""
 
 
+@hash_once
 @dataclass(frozen=True)
 class Shape:
     """A `SubmodelSpec` without its indices."""
@@ -61,15 +63,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: ModelConfig, spec: SubmodelSpec) -> Shape:
-        spec.check(config)
-        window = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.window)
-        if spec.prefix is None:
-            prefix = (BlockSize.full(config),) * spec.frozen
-        else:
-            prefix = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.prefix)
-        rows = None if spec.rows is None else len(spec.rows)
-        above = len(spec.above(config))
-        return cls(spec.frozen, window, spec.exits, prefix, spec.rest, above, rows, spec.fixed_embeddings)
+        return _shape_of(config, spec)
 
     def others(self, config: ModelConfig) -> tuple[BlockSize, ...]:
         """Of each block in the window the segments that stay beside those that train; none if they are removed."""
@@ -111,6 +105,19 @@ class Shape:
 
 
 @lru_cache(maxsize=256)
+def _shape_of(config: ModelConfig, spec: SubmodelSpec) -> Shape:
+    spec.check(config)
+    window = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.window)
+    if spec.prefix is None:
+        prefix = (BlockSize.full(config),) * spec.frozen
+    else:
+        prefix = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.prefix)
+    rows = None if spec.rows is None else len(spec.rows)
+    above = len(spec.above(config))
+    return Shape(spec.frozen, window, spec.exits, prefix, spec.rest, above, rows, spec.fixed_embeddings)
+
+
+@lru_cache(maxsize=256)
 def plain_scalars(config: ModelConfig) -> int:
     """Scalars of a block that are never cut: norms and the biases behind the residual sums."""
     head, unit = segment_costs(config)
@@ -137,6 +144,7 @@ def table_scalars(config: ModelConfig, rows: int | None = None) -> int:
     return (config.vocab if rows is None else rows) * config.dim if config.task == "language-modeling" else 0
 
 
+@lru_cache(maxsize=256)
 def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
     """What a device trains and sends back."""
     count = sum(block_scalars(config, size) for size in shape.window)

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
-from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, mapped
-from cos2p.messages.packing import CODES, pack
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, Table, mapped
+from cos2p.messages.packing import CODES, Parcel, pack
 from cos2p.models.layout import Weights
+from cos2p.models.one_piece import MOST_BYTES, OnePiece
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
 Precision = Literal["float32", "float16", "int8"]
@@ -132,6 +133,9 @@ class Task:
     """The frozen part, as encoded by `training.prefix.encode`."""
 
     def to_bytes(self) -> bytes:
+        return bytes(self.parcel())
+
+    def parcel(self) -> Parcel:
         return pack(self.order.to_dict(), w=self.weights, p=self.prefix)
 
     @classmethod
@@ -139,6 +143,26 @@ class Task:
         envelope = Envelope.open(data, TASK_HEADER_BYTES)
         parts = _tensors(envelope, "w", "p")
         return cls(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+
+
+class TaskReader:
+    """Reads one task after the other. Of small models, tensors that the task before had, too, are the very same."""
+
+    def __init__(self) -> None:
+        self._body = b""
+        self._table: Table | None = None
+        self._parts: dict[str, Weights] = {}
+        self._changes = 0
+
+    def read(self, head: bytes, body: bytes) -> Task:
+        """A parcel's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
+        envelope = Envelope.of(head, body)
+        parts = self._parts
+        if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:
+            parts = _tensors(envelope, "w", "p")
+            if len(body) <= MOST_BYTES:
+                self._body, self._table, self._parts, self._changes = body, envelope.table, parts, _changes(parts)
+        return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
 NEEDED_REPORT = frozenset({"prefix_recomputed"})
@@ -166,6 +190,9 @@ class Update:
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
+        return bytes(self.parcel())
+
+    def parcel(self) -> Parcel:
         return pack(self._meta(), d=self.delta, x=self.extras)
 
     def write(self, path: Path) -> None:
@@ -253,6 +280,14 @@ def _described(meta: Mapping[str, Any]) -> dict[str, str]:
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
     envelope.check_parts(*labels)
     return {label: envelope.part(label) for label in labels}
+
+
+def _changes(parts: Mapping[str, Weights]) -> int:
+    """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
+    return sum(
+        part.changes if isinstance(part, OnePiece) else sum(t._version for t in part.values())
+        for part in parts.values()
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,8 +145,13 @@ class Envelope:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
         told, table = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
-        own = _object(strict_json.loads(told, most), "metadata")
-        return cls(own, table, data, 8 + size)
+        return cls(_object(strict_json.loads(told, most), "metadata"), table, data, 8 + size)
+
+    @classmethod
+    def of(cls, head: bytes, body: bytes) -> Envelope:
+        """Of a message from who is trusted, which came in two pieces: its header, and its tensors' bytes."""
+        told, table = _read_header(head[8:], TASK_HEADER_BYTES, len(body))
+        return cls(_object(json.loads(told), "metadata"), table, body, 0)
 
     def tensor(self, name: str) -> Tensor:
         """In memory of its own: at any address of a message, kernels on it might round differently every time.
@@ -195,7 +200,7 @@ def _read_header(header: bytes, values: int, size: int) -> tuple[str, Table]:
     Messages of a run differ in their text, and hardly in their tables: a table that was read before is not read again.
     """
     plain = _PLAIN_HEADER.match(header)
-    table = header[plain.end() :] if plain else b""
+    table = header[plain.end() :].rstrip(b" ") if plain else b""  # headers are filled up to a multiple of 8 bytes
     if plain is None or not table.startswith((b",", b"}")) or len(table) > _KNOWN_BYTES:
         return _read_any_header(header, values, size)
     try:

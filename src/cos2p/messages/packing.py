@@ -26,7 +26,22 @@ _ORDER = tuple(DTYPES[code] for code in ("I64", "F64", "F32", "I32", "BF16", "F1
 _Form = tuple[str, torch.dtype, torch.Size]
 
 
-def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """A message that is not put together yet. `bytes(parcel)` is the message, `len(parcel)` its length."""
+
+    head: bytes
+    bodies: Sequence[memoryview]
+    """The tensors' bytes, one behind the other. Tasks with the very same tensors have the very same bodies."""
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.head, *self.bodies))
+
+    def __len__(self) -> int:
+        return len(self.head) + sum(body.nbytes for body in self.bodies)
+
+
+def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Parcel:
     """A safetensors file with `meta` as JSON in its metadata, and the tensors of each part as `LABEL/NAME`."""
     filled = {label: part for label, part in parts.items() if part}
     alone = next(iter(filled), "") if len(filled) == 1 else ""
@@ -39,7 +54,7 @@ def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> bytes:
         )
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
-    return b"".join((len(text).to_bytes(8, "little"), text, *bodies))
+    return Parcel(len(text).to_bytes(8, "little") + text, bodies)
 
 
 @lru_cache(maxsize=64)

@@ -143,6 +143,11 @@ class OnePiece(dict[str, Tensor]):
     def zeros(cls, arranged: Arrangement) -> OnePiece:
         return cls(arranged, torch.zeros(arranged.scalars))
 
+    @property
+    def changes(self) -> int:
+        """How often the memory or a tensor in it was changed in place."""
+        return self.memory._version + (sum(t._version for t in super().values()) if self._made else 0)
+
     def copy(self) -> OnePiece:
         """The same values in other memory."""
         return OnePiece(self.arranged, self.memory.clone())

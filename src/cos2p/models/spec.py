@@ -27,6 +27,7 @@ class BlockSize:
         return cls(config.groups, config.mlp)
 
 
+@hash_once
 @dataclass(frozen=True)
 class BlockKeep:
     """The attention segments and MLP units of one block that are kept, ascending."""

@@ -2,7 +2,7 @@
 
 Each process has pipes of its own and a thread that talks to it. So a process killed in the midst of a sentence harms
 nobody else: its thread reads the end of its pipe. With `ProcessPoolExecutor`, whose processes share one pipe, the rest
-of such a sentence is waited for without end.
+of such a sentence is waited for without end. Beside each pipe there is memory for what is long (`passage`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from cos2p.older_python import add_note
 from cos2p.processes.children import deaf_children, die_with_parent, how_it_ended
+from cos2p.processes.passage import Passage
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class ProcessPool:
         self._closed = False
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """`work` and its arguments, result and errors are pickled."""
+        """`work` and its arguments, result and errors are pickled; `passage.Pieces` among them arrive as `bytes`."""
         return self._threads.submit(self._do, work, arguments)
 
     def close(self) -> None:
@@ -88,15 +89,17 @@ class _Worker:
         # A pipe for each direction: the sockets of a single one for both take twice the time for messages of megabytes.
         jobs, self._jobs = spawn.Pipe(duplex=False)
         self._answers, answers = spawn.Pipe(duplex=False)
-        self._process: SpawnProcess = spawn.Process(target=_serve, args=(jobs, answers, start, arguments), daemon=True)
+        self._down, self._up = Passage(), Passage()
+        ends = jobs, self._down, answers, self._up
+        self._process: SpawnProcess = spawn.Process(target=_serve, args=(*ends, start, arguments), daemon=True)
         with deaf_children():
             self._process.start()
         jobs.close()
         answers.close()  # so that its end is the end of the pipe
 
     def ask(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-        self._jobs.send((work, arguments))
-        answer: tuple[bool, Any] = self._answers.recv()
+        self._jobs.send_bytes(self._down.packed((work, arguments)))
+        answer: tuple[bool, Any] = self._up.unpacked(self._answers.recv_bytes())
         return answer
 
     def kill(self) -> None:
@@ -105,8 +108,8 @@ class _Worker:
     def bury(self) -> None:
         self._process.kill()  # it may have closed its pipe and live on
         self._process.join()
-        self._jobs.close()
-        self._answers.close()
+        for end in (self._jobs, self._answers, self._down, self._up):
+            end.close()
 
     @property
     def exit_code(self) -> int | None:
@@ -116,12 +119,19 @@ class _Worker:
 # ---------------------------------------------------------------- inside a worker
 
 
-def _serve(jobs: Connection, answers: Connection, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _serve(
+    jobs: Connection,
+    down: Passage,
+    answers: Connection,
+    up: Passage,
+    start: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
     die_with_parent()
     start(*arguments)
     while True:
         try:
-            work, details = jobs.recv()
+            work, details = down.unpacked(jobs.recv_bytes())
         except EOFError:
             return
         try:
@@ -129,4 +139,4 @@ def _serve(jobs: Connection, answers: Connection, start: Callable[..., None], ar
         except Exception as error:
             add_note(error, f"in a worker process:\n{traceback.format_exc()}")
             answer = False, error
-        answers.send(answer)
+        answers.send_bytes(up.packed(answer))

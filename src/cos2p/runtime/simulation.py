@@ -168,8 +168,9 @@ class Simulation(Session):
         self.memories[client] = unpack_memory(outcome.memory)
         if outcome.own_model:
             take_own_model(outcome.own_model, client)
-        self.log(Arrived(client=client, task=task, bytes=len(outcome.update)))
-        self.carry_out(self.server.receive(client, outcome.update))
+        update = bytes(outcome.update)
+        self.log(Arrived(client=client, task=task, bytes=len(update)))
+        self.carry_out(self.server.receive(client, update))
 
     def _on_timer(self, timer: str) -> None:
         self.carry_out(self.server.handle(TimerFired(timer)))
@@ -181,16 +182,16 @@ class Simulation(Session):
 
     def send(self, order: Order) -> None:
         member = self.world.context.members[order.client]
-        data = self.server.task(order).to_bytes()
+        task = self.server.task(order).parcel()
         trainer = self.server.trainer(order)
         widths = self.world.shards[order.client].widths
-        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(data), widths)
-        self.log(self.server.dispatched(order, len(data), phases.to_dict()))
+        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(task), widths)
+        self.log(self.server.dispatched(order, len(task), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:
             self._plan(self.now + lost, "restarts", order.client, order.task)
             return
-        self._training[order.client] = (order.task, self.workers.train(data, self.memories[order.client]))
+        self._training[order.client] = (order.task, self.workers.train(task, self.memories[order.client]))
         self._plan(self.now + phases.total, "arrives", order.client, order.task)
 
     def _abandon(self, client: str) -> None:
@@ -255,7 +256,7 @@ class Simulation(Session):
             order = self.server.orders.get(task)
             if order is None:
                 raise RunError(f"the checkpoint names the task {task!r} but does not hold it; it is damaged")
-            data = self.server.task(order).to_bytes()
-            self._training[order.client] = (task, self.workers.train(data, self.memories[order.client]))
+            sent = self.server.task(order).parcel()
+            self._training[order.client] = (task, self.workers.train(sent, self.memories[order.client]))
         if values["judging"]:
             self.judge.ask()

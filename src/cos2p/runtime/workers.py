@@ -21,12 +21,14 @@ from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import spoil
 from cos2p.errors import ConfigError, RunError, TrainingError
-from cos2p.messages import Task, Update, load_tensors
+from cos2p.messages import Task, TaskReader, Update, load_tensors
+from cos2p.messages.packing import Parcel
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import UNGUARDED, how_it_ended
 from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.passage import Common, Pieces
 from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.processes.ray_pool import GpuWish, RayPool
 from cos2p.recipe import Recipe
@@ -46,7 +48,7 @@ from cos2p.units import format_bytes
 class TaskOutcome:
     """What a device sends back: an update, or why there is none."""
 
-    update: bytes | None
+    update: bytes | Pieces | None
     memory: bytes
     failure: str = ""
     lacking: bool = False
@@ -80,8 +82,8 @@ class Workers:
         else:
             self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf, own_models)
 
-    def train(self, task: bytes, memory: Remembered) -> Future[TaskOutcome]:
-        return self._pool.submit(_train, task, pack_memory(memory))
+    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+        return self._pool.submit(_train, task.head, Common(task.bodies), pack_memory(memory))
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         return self._pool.submit(_evaluate, safetensors.torch.save(weights), everything)
@@ -121,6 +123,7 @@ def wait(future: Future[Any]) -> Any:
 _world: World | None = None
 _shelf: Shelf | None = None
 _own_models: OwnModels | None = None
+_reader = TaskReader()
 _idle = IdleModels()
 
 
@@ -134,9 +137,9 @@ def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Pat
     _own_models = OwnModels.of(_world, own_models) if own_models is not None else None
 
 
-def _train(data: bytes, memory: bytes) -> TaskOutcome:
+def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
     assert _world is not None
-    task = Task.from_bytes(data)
+    task = _reader.read(head, body)
     trainer = make_trainer(_world.config, task.order)
     trainer.idle = _idle
     try:
@@ -149,7 +152,8 @@ def _train(data: bytes, memory: bytes) -> TaskOutcome:
         update = spoil(update, task.order, _world.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
     trainer.leave()
-    return TaskOutcome(as_it_travels(update, task.order).to_bytes(), pack_memory(remembered), own_model=kept)
+    answer = as_it_travels(update, task.order).parcel()
+    return TaskOutcome(Pieces((answer.head, *answer.bodies)), pack_memory(remembered), own_model=kept)
 
 
 def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: Place) -> tuple[Update, Remembered]:

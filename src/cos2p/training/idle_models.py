@@ -7,15 +7,17 @@ together again takes as long as a good part of a step.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.numerics.optimizers import make_optimizer
 
 MOST = 4
 """Models that are kept; none is larger than `one_piece.MOST_BYTES`."""
@@ -28,10 +30,28 @@ class Ready:
     model: ElasticTransformer
     weights: OnePiece
     parameters: list[Tensor]
+    _optimizers: dict[tuple[str, float], Optimizer] = field(default_factory=dict)
+    """By name and weight decay."""
 
     @classmethod
     def of(cls, model: ElasticTransformer, weights: OnePiece) -> Ready:
         return cls(model, weights, list(trainable(model).values()))
+
+    def optimizer(self, name: str, lr: float, weight_decay: float) -> Optimizer:
+        """Over all parameters, as good as new."""
+        known = self._optimizers.get((name, weight_decay))
+        if known is None:
+            known = self._optimizers[name, weight_decay] = make_optimizer(name, self.parameters, lr, weight_decay)
+        for group in known.param_groups:
+            group["lr"] = lr
+        return known
+
+    def forget(self) -> None:
+        """What the task left beside the weights."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for optimizer in self._optimizers.values():
+            optimizer.state.clear()
 
 
 class IdleModels:
@@ -50,8 +70,7 @@ class IdleModels:
 
     def put(self, ready: Ready) -> None:
         """Nobody needs this one any more."""
-        for parameter in ready.parameters:
-            parameter.grad = None
+        ready.forget()
         self._kept[ready.model.config, ready.model.spec] = ready
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)

@@ -191,6 +191,8 @@ class Trainer:
 
     def wire_upload(self) -> int:
         """The same as `training.wire` has it, for the clock."""
+        if self.order.wire.up == "float32":
+            return self.upload()
         answer = self.answer(trained_spec(self.order))
         return self.upload() - packed_bytes(answer, "float32") + packed_bytes(answer, self.order.wire.up)
 
@@ -503,8 +505,10 @@ class Trainer:
 
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
-        trained = list(trainable(self.model).values()) if self._ready is None else self._ready.parameters
-        return [make_optimizer(self.local.stepper, trained, self.order.lr, self.local.weight_decay)]
+        name, lr, decay = self.local.stepper, self.order.lr, self.local.weight_decay
+        if self._ready is not None:
+            return [self._ready.optimizer(name, lr, decay)]
+        return [make_optimizer(name, list(trainable(self.model).values()), lr, decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
         """The outputs of all exits, shallowest first."""

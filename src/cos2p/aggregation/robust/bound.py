@@ -46,6 +46,17 @@ def kind_of(key: str) -> str:
     return _NUMBER.sub("", key)
 
 
+@lru_cache(maxsize=64)
+def _measures(counts: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
+    """How many segments each vector has, and how many scalars each segment. Not to be changed."""
+    lengths = torch.tensor([segments for segments, _ in counts])
+    return lengths, torch.tensor([size for _, size in counts], dtype=torch.float32).repeat_interleave(lengths)
+
+
+def _row_sums(values: Tensor) -> Tensor:
+    return values.sum(1) if values.shape[1] != 1 else values.reshape(-1)
+
+
 class NormBound:
     """Shortens what is more than `factor` times as long as usual."""
 
@@ -90,8 +101,7 @@ class NormBound:
         known = [own for own in squares if own.values.numel() and usual[kind_of(own.keys[0])] is not None]
         if not known:
             return {}
-        lengths = torch.tensor([own.values.numel() for own in known])
-        size = torch.tensor([own.size for own in known], dtype=torch.float32).repeat_interleave(lengths)
+        lengths, size = _measures(tuple((own.values.numel(), own.size) for own in known))
         limit = torch.tensor([self.factor * float(usual[kind_of(own.keys[0])] or 0.0) for own in known])
         rms = (flat(known) / size).sqrt_()
         factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
@@ -150,7 +160,7 @@ class NormBound:
         if not squares:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = iter(torch.cat([own.values.sum(1) for own in squares]).tolist())
+        totals = iter(torch.cat([_row_sums(own.values) for own in squares]).tolist())
         for own in squares:
             total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
             for _ in own.keys:
