@@ -46,7 +46,7 @@ STAGES = {
     "device: forward": ("cos2p.models.transformer", "ElasticTransformer.forward"),
     "device: loss": ("cos2p.training.trainer", "exits_loss"),
     "device: backward": ("torch", "Tensor.backward"),
-    "device: step": ("torch.optim", "SGD.step"),
+    "device: step": ("cos2p.numerics.optimizers", "SGD.step"),
     "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
     "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
     "device: pack the update": ("cos2p.messages", "Update.parcel"),
