@@ -17,7 +17,7 @@ A method with a device half of its own derives from it and overrides what differ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -343,7 +343,7 @@ class Trainer:
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
 
-    def _learn(self, parts: Collection[Batch], steppers: list[Optimizer], log: Losses) -> bool:
+    def _learn(self, parts: list[Batch] | MicroBatches[Batch], steppers: list[Optimizer], log: Losses) -> bool:
         """One step. False if fp16 overflowed: only the loss's factor has changed, and the batch is to be done again."""
         for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
             stepper.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, strea
 from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, last_holding, shape_ledger
 from cos2p.costs.shape import Shape, block_scalars, table_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, exit_ops, loss_op
-from cos2p.costs.walk import Op, Step, walk
+from cos2p.costs.walk import Gradients, Op, Step, walk
 from cos2p.costs.workload import Workload
 from cos2p.methods.adapters.factors import Target
 from cos2p.models.config import ModelConfig
@@ -82,7 +82,7 @@ class AdapterLoad:
             inputs=self.prefix(1).inputs,
             overhead=SLACK_BYTES + PAGE_BYTES * tensors,
         )
-        together = "accumulated" if work.micro < work.batch else "kept"
+        together: Gradients = "accumulated" if work.micro < work.batch else "kept"
         worst = walk(self._tape(), "stepped" if work.step_in_backward else together)
         batch = work.micro * self.tokens * config.dim * FLOAT
         chunk = step_temporary_bytes(work.optimizer, work.threads)
