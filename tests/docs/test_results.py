@@ -36,6 +36,7 @@ PAGES = [
     ("rival.md", 5, "rival/fashion-mini", "own"),
     ("rival.md", 6, "rival/wire", "own"),
     ("text.md", 0, "text/agnews-mini", "results"),
+    ("depth.md", 0, "depth/trec-depth", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
     ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
     ("pretrained.md", 7, "pretrained/dino-caltech101-56px", "results"),
@@ -132,6 +133,15 @@ def test_one_block_beside_eight() -> None:
             assert_shows(text, line.figures[column.key], column)
 
 
+def test_what_the_depth_page_compares_with() -> None:
+    headings, _, *rows = tables_of(RESULTS / "depth.md")[1]
+    studies = {"paper-shape": "Co-S²P", "one-block-by-rate": "FedRolex", "one-block": "FedAvg (full)"}
+    for (study, title), (_, *cells) in zip(studies.items(), rows, strict=True):
+        line = line_of(read_record(RESULTS / "depth" / f"trec-depth-{study}"), "results", title)
+        for heading, text in zip(headings[1:], cells, strict=True):
+            assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+
+
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
     headings, _, *rows = tables_of(RESULTS / "pretrained.md")[1]
     (table,) = [
@@ -151,4 +161,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 23
+    assert len(RECORDS) == 27
