@@ -38,8 +38,8 @@ PAGES = [
     ("text.md", 0, "text/agnews-mini", "results"),
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
-    ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
-    ("pretrained.md", 7, "pretrained/dino-caltech101-56px", "results"),
+    ("pretrained.md", 7, "pretrained/minilm-banking77", "results"),
+    ("pretrained.md", 8, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -159,10 +159,21 @@ def test_the_frontier_shows_the_figures_of_its_record() -> None:
     assert len(rows) == len(table.lines) == 8
 
 
+def test_heads_at_every_depth_are_those_of_the_record() -> None:
+    _, _, *rows = tables_of(RESULTS / "pretrained.md")[2]
+    results = [
+        outcome.result or {} for outcome in read_record(RESULTS / "pretrained/minilm-trec-told").outcomes.values()
+    ]
+    assert [depth for depth, *_ in rows] == list(results[0]["exits"])
+    assert {result["best_exit"] for result in results} == {5}
+    for depth, _, text in rows:
+        assert_shows(text, Figure.of({result["seed"]: result["exits"][depth] for result in results}), TOP1)
+
+
 def test_every_table_of_a_study_is_checked() -> None:
     shown = {
         page: len(tables_of(RESULTS / page))
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 27
+    assert len(RECORDS) == 28
