@@ -36,9 +36,10 @@ PAGES = [
     ("rival.md", 5, "rival/fashion-mini", "own"),
     ("rival.md", 6, "rival/wire", "own"),
     ("text.md", 0, "text/agnews-mini", "results"),
+    ("depth.md", 0, "depth/trec-depth", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
-    ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
-    ("pretrained.md", 7, "pretrained/dino-caltech101-56px", "results"),
+    ("pretrained.md", 7, "pretrained/minilm-banking77", "results"),
+    ("pretrained.md", 8, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -132,6 +133,15 @@ def test_one_block_beside_eight() -> None:
             assert_shows(text, line.figures[column.key], column)
 
 
+def test_what_the_depth_page_compares_with() -> None:
+    headings, _, *rows = tables_of(RESULTS / "depth.md")[1]
+    studies = {"paper-shape": "Co-S²P", "one-block-by-rate": "FedRolex", "one-block": "FedAvg (full)"}
+    for (study, title), (_, *cells) in zip(studies.items(), rows, strict=True):
+        line = line_of(read_record(RESULTS / "depth" / f"trec-depth-{study}"), "results", title)
+        for heading, text in zip(headings[1:], cells, strict=True):
+            assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+
+
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
     headings, _, *rows = tables_of(RESULTS / "pretrained.md")[1]
     (table,) = [
@@ -141,8 +151,23 @@ def test_the_frontier_shows_the_figures_of_its_record() -> None:
     for title, *cells in rows:
         (line,) = [one for one in table.lines if one.title == title.removesuffix(", discriminant")]
         for heading, text in zip(headings[1:4], cells, strict=False):
-            assert_shows(text, line.figures[columns[heading].key], columns[heading])
-    assert len(rows) == 6
+            figure = line.figures[columns[heading].key]
+            if text == "not run":
+                assert figure.mean is None
+            else:
+                assert_shows(text, figure, columns[heading])
+    assert len(rows) == len(table.lines) == 8
+
+
+def test_heads_at_every_depth_are_those_of_the_record() -> None:
+    _, _, *rows = tables_of(RESULTS / "pretrained.md")[2]
+    results = [
+        outcome.result or {} for outcome in read_record(RESULTS / "pretrained/minilm-trec-told").outcomes.values()
+    ]
+    assert [depth for depth, *_ in rows] == list(results[0]["exits"])
+    assert {result["best_exit"] for result in results} == {5}
+    for depth, _, text in rows:
+        assert_shows(text, Figure.of({result["seed"]: result["exits"][depth] for result in results}), TOP1)
 
 
 def test_every_table_of_a_study_is_checked() -> None:
@@ -151,4 +176,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 23
+    assert len(RECORDS) == 28
