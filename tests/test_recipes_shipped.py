@@ -140,7 +140,9 @@ def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> Non
     assert names.test == ("negative", "neutral", "positive")
 
 
-@pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini", "smollm-fpb-mini"])
+@pytest.mark.parametrize(
+    "name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini", "smollm-fpb-mini"]
+)
 def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> None:
     recipe = Recipe.load(name)
     assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
