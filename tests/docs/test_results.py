@@ -36,6 +36,7 @@ PAGES = [
     ("rival.md", 5, "rival/fashion-mini", "own"),
     ("rival.md", 6, "rival/wire", "own"),
     ("text.md", 0, "text/agnews-mini", "results"),
+    ("text.md", 2, "text/fpb-mini", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
     ("pretrained.md", 6, "pretrained/minilm-banking77", "results"),
     ("pretrained.md", 7, "pretrained/dino-caltech101-56px", "results"),
