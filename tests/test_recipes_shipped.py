@@ -16,7 +16,8 @@ from tests.methods.played import first_orders
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
     "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
-    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "trec-depth",
+    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
+    "trec-depth",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
@@ -131,7 +132,7 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.training.lr_schedule == "cosine"
 
 
-@pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini"])
+@pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini", "smollm-fpb-mini"])
 def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
     """Bearish, bullish, neutral there; negative, neutral, positive here."""
     names = Recipe.load(name).data.label_names
@@ -139,7 +140,9 @@ def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> Non
     assert names.test == ("negative", "neutral", "positive")
 
 
-@pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini"])
+@pytest.mark.parametrize(
+    "name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini", "smollm-fpb-mini"]
+)
 def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> None:
     recipe = Recipe.load(name)
     assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
@@ -159,7 +162,7 @@ def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_
 
 
 def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
-    for name in ("minilm-banking77", "minilm-trec", "dino-caltech101"):
+    for name in ("minilm-banking77", "minilm-trec", "dino-caltech101", "smollm-fpb-mini"):
         method = Recipe.load(name).method
         assert method["form"] == "pretrained"
         assert method["exits"]["start"] == "discriminant"

@@ -1,12 +1,14 @@
 """The paper's sizes on one machine: peak memory, processor seconds and bytes of a device's task, against FedRolex.
 
-    python -m benchmarks.fullsize [--parts vision llama texts] [--recipes e1 e2 e3] [--batch 0]
+    python -m benchmarks.fullsize [--parts vision rounds llama texts] [--recipes e1 e2 e3] [--batch 0]
                                   [--record runs/fullsize.jsonl]
 
-A round of `e1`, `e2`, `e3` is the first task of each kind of device: devices of a kind are given tasks of one size.
-`--batch N` trains at most N samples at a time where the recipe's batch would take hours. `llama` is one task of
-TinyLlama-1.1B on its real weights (`make weights`), R = .0625 and .25, in a process capped to 5 GiB. `texts` is the
-share of the full model's peak that tasks of MiniLM and the 1.1 B model take, by the ledger (`--predict`) and measured.
+`vision` is the first task of each kind of device of `e1`, `e2`, `e3`: devices of a kind are given tasks of one size.
+`--batch N` trains at most N samples at a time where the recipe's batch would take hours. `rounds` is a whole round of
+them, all 8 and 16 devices, merged by the server (N = 4 if not said; a record of its own, `--rounds`). `llama` is one
+task of TinyLlama-1.1B on its real weights (`make weights`), R = .0625 and .25, in a process capped to 5 GiB. `texts` is
+the share of the full model's peak that tasks of MiniLM and the 1.1 B model take, by the ledger (`--predict`) and
+measured.
 Every task that is measured is a line of the record; the same command goes on where it was stopped.
 """
 
@@ -21,13 +23,13 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fullsize import ledger, llama, texts, vision
+from benchmarks.fullsize import ledger, llama, rounds, texts, vision
 from benchmarks.fullsize.tasks import Measured, Record
 
 PAPER = {"memory": -0.22, "time": -0.24}
 """Co-S²P against the best of its rivals, as the paper sums up its vision runs."""
 PAPER_LLAMA = {"memory": -0.185, "bytes": -0.42}
-PARTS = ("vision", "llama", "texts")
+PARTS = ("vision", "rounds", "llama", "texts")
 COLUMNS = (
     *("method", "device", "n", "R", "batch", "blocks", "predicted MB", "measured MB", "meas/pred"),
     *("CPU s", "down MB", "up MB"),
@@ -94,6 +96,7 @@ def main() -> None:
     parser.add_argument("--cap", type=float, default=5.0, help="GiB of the language model's process")
     parser.add_argument("--predict", action="store_true", help="the ledger alone; nothing is measured")
     parser.add_argument("--record", type=Path, default=Path("runs/fullsize.jsonl"))
+    parser.add_argument("--rounds", type=Path, default=Path("runs/fullsize-rounds.jsonl"), help="record of the rounds")
     chosen = parser.parse_args()
     record = Record(chosen.record)
     console = Console(width=180)
@@ -103,6 +106,11 @@ def main() -> None:
     if "vision" in chosen.parts and not chosen.predict:
         with tempfile.TemporaryDirectory() as folder:
             vision.run(record, chosen.recipes, chosen.methods, Path(folder), chosen.batch)
+    if "rounds" in chosen.parts and not chosen.predict:
+        played = rounds.Rounds(chosen.rounds)
+        rounds.run(played, chosen.recipes, chosen.batch or rounds.SAMPLES)
+        for shown in rounds.tables(played):
+            console.print(shown)
     if "llama" in chosen.parts and not chosen.predict:
         cap = int(chosen.cap * 2**30)
         llama.run(record, chosen.weights, chosen.texts, chosen.rates, chosen.methods, chosen.samples, cap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,8 +73,16 @@ def first_orders(world: World, weights: Weights) -> tuple[Server, Iterator[Order
     return server, (effect.order for effect in effects if isinstance(effect, Send))
 
 
-def measure(part: str, world: World, server: Server, order: Order, devices: int, cap: int = 0) -> Measured:
-    """Have the task done. One that does not fit its cap is recorded with the reason."""
+def measure(
+    part: str,
+    world: World,
+    server: Server,
+    order: Order,
+    devices: int,
+    cap: int = 0,
+    deliver: Callable[[Path], None] = lambda update: None,
+) -> Measured:
+    """Have the task done, and its update delivered. One that does not fit its cap is recorded with the reason."""
     member, trainer = world.context.members[order.client], make_trainer(world.config, order)
     ledger: Ledger = trainer.memory(member.samples)
     setup = Setup(
@@ -90,6 +98,8 @@ def measure(part: str, world: World, server: Server, order: Order, devices: int,
         finally:
             process.stop()
         update = Path(files.update)
+        if outcome.done:
+            deliver(update)
         return Measured(
             part=part,
             method=str(world.recipe.method["name"]),

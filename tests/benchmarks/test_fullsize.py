@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.fullsize.__main__ import ratios
 from benchmarks.fullsize.llama import run as run_llama
+from benchmarks.fullsize.rounds import Round, Rounds, sums, table
 from benchmarks.fullsize.tasks import Measured, Record
 from benchmarks.fullsize.vision import synthetic
 from cos2p.runtime.world import build_world
@@ -49,3 +50,24 @@ def test_without_weights_the_language_model_is_left_out(tmp_path: Path, capsys: 
     run_llama(record, tmp_path, tmp_path / "texts.csv", [0.25], ["cos2p"], 4, 0)
     assert "make weights" in capsys.readouterr().out
     assert record.known == []
+
+
+def test_rounds_are_read_back(tmp_path: Path) -> None:
+    rounds = Rounds(tmp_path / "rounds.jsonl")
+    rounds.add(Round("e1", "cos2p", (ENTRY, replace(ENTRY, tier="pi")), merged=2, n_star=1, server_seconds=0.5))
+    again = Rounds(rounds.path)
+    assert again.known == rounds.known
+    assert again.has("e1", "cos2p", 4)
+    assert not again.has("e1", "fedrolex", 4)
+
+
+def test_a_rounds_table_by_hand() -> None:
+    """Two devices of 90 and 70 bytes against two of 100: 160 / 200 is 20 % less; 2 + 2 against 4 + 4 seconds: half."""
+    ours = Round("e1", "cos2p", (ENTRY, replace(ENTRY, peak=70)), 2, 1, 0.0)
+    theirs = Round("e1", "fedrolex", (replace(ENTRY, peak=100, cpu_seconds=4.0),) * 2, 2, 1, 0.0)
+    assert sums(ours.tasks) == (160.0, 4.0, 20.0, 10.0)
+    shown = table("e1", [ours, theirs])
+    cells = {str(column.header): list(column.cells) for column in shown.columns}
+    assert cells["form"][-1] == "cos2p / fedrolex"
+    assert (cells["peak MB"][-1], cells["CPU s"][-1], cells["down MB"][-1]) == ("-20%", "-50%", "+0%")
+    assert cells["meas/pred"][0] == "0.70 to 0.90"

@@ -11,12 +11,15 @@ from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import (
     BF16_KERNEL_BYTES,
     BF16_SCRATCH_BYTES,
+    LEAST_SLACK_BYTES,
     PAGE_BYTES,
     SLACK_BYTES,
     Ledger,
     ledger,
     peak,
     prefix_batch,
+    slack,
+    with_slack,
 )
 from cos2p.costs.shape import Shape, frozen_scalars, trainable_scalars, trainable_sizes, trainable_tensors
 from cos2p.costs.workload import Workload
@@ -54,7 +57,23 @@ def test_the_full_vit_tiny_by_hand() -> None:
     assert entry.activations / U == pytest.approx(8 * 16 + 1 + 4, rel=0.002)
     assert entry.gradients == 4 * (2048 * 512 + 512 + 513 * 200 + 2 * 512)  # fc2 and the exit
     assert entry.prefix == entry.features == 0
-    assert entry.overhead == SLACK_BYTES + PAGE_BYTES * 6 * (8 * 16 + 4 + 4)
+    assert entry.overhead == SLACK_BYTES + PAGE_BYTES * 6 * (8 * 16 + 4 + 4)  # a task this large has all the slack
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_slack_grows_with_the_task_up_to_a_limit(one: int, other: int) -> None:
+    """So that of two moments the larger one stays the larger, whatever slack they were compared with."""
+    small, large = sorted((one, other))
+    assert LEAST_SLACK_BYTES <= slack(small) <= slack(large) <= SLACK_BYTES
+    entries = [with_slack(Ledger("weight", "pass", weights=size)) for size in (small, large)]
+    assert [entry.total for entry in entries] == [size + slack(size) for size in (small, large)]
+    assert entries[0].total <= entries[1].total
+
+
+def test_the_slack_by_hand() -> None:
+    assert slack(0) == 2**20
+    assert slack(15_000_000) == 2**20 + 300_000
+    assert slack(105_000_000) == slack(10**9) == 3 * 2**20
 
 
 def test_the_total_is_the_sum_of_the_parts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, streamed_block
-from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, last_holding, shape_ledger
+from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, last_holding, shape_ledger, with_slack
 from cos2p.costs.shape import Shape, block_scalars, table_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, exit_ops, loss_op
 from cos2p.costs.walk import Gradients, Op, Step, walk
@@ -87,11 +87,11 @@ class AdapterLoad:
         batch = work.micro * self.tokens * config.dim * FLOAT
         chunk = step_temporary_bytes(work.optimizer, work.threads)
         kept = 0 if work.step_in_backward else FLOAT * count
-        return max(
+        moments = (
             replace(base, activations=worst.activations + (chunk if not kept else 0), gradients=worst.gradients),
             replace(base, moment="step", activations=batch + chunk, gradients=kept),
-            key=lambda entry: entry.total,
         )
+        return with_slack(max(moments, key=lambda entry: entry.total))
 
     def _tape(self) -> list[Step]:
         config, samples = self.config, self.work.micro

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
-from cos2p.costs.budget import Ledger
+from cos2p.costs.ledger import Ledger, with_slack
 from cos2p.costs.shape import Shape, trainable_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops
 from cos2p.errors import TrainingError, UpdateRefused
@@ -112,7 +112,7 @@ class MezoTrainer(Trainer):
         z = FLOAT * max(math.prod(size) for size in compact_shapes(config, self.order.spec).values())
         inputs = load.batch * (config.channels * config.image**2 * FLOAT if config.family == "vit" else tokens * 8)
         weights = 2 * FLOAT * trainable_scalars(config, shape)  # those received stay, for the difference
-        return Ledger("weight", "pass", weights=weights, activations=max(*moments, z), inputs=inputs)
+        return with_slack(Ledger("weight", "pass", weights=weights, activations=max(*moments, z), inputs=inputs))
 
     # ------------------------------------------------------------ on the device
 
