@@ -466,9 +466,12 @@ class Server:
         load = cautious_workload(training, member.batch, member.samples)
         tables = held_tables(config, training.embeddings, member.rows)
         rate = rate_limit(config, member.device.memory, load, tables)
+        less = "give it a smaller batch" + (
+            "" if training.savings.micro_batch else ', or parts of one: training.savings.micro_batch = "needed"'
+        )
         if rate == 0.0:
-            return "no submodel of this model fits it: give it a smaller batch"
-        return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or give it a smaller batch"
+            return f"no submodel of this model fits it: {less}"
+        return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
 
     def _aggregate(self, action: Aggregate) -> list[Effect]:
         effects = self._release()
