@@ -10,7 +10,7 @@ from cos2p.recipe import Recipe
 from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
 from tests.studies.fakes import tiny_base
 
-SMALL, MIDDLE, LARGE = 4_800_000, 7_000_000, 100_000_000
+SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
 
 
 def recipe(folder: Path, method: str, *changes: str) -> Recipe:
@@ -39,7 +39,7 @@ def test_a_method_that_follows_a_rate_gets_the_largest_that_fits(tmp_path: Path,
 def test_a_method_that_looks_at_memory_chooses_for_itself(tmp_path: Path) -> None:
     words = [fit(tmp_path, "fedlora", memory) for memory in (SMALL, MIDDLE, LARGE)]
     assert [found.takes for found in words if isinstance(found, Fit)] == ["head alone", "rank 2", "rank 32"]
-    groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 9_000_000, LARGE)]
+    groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 7_100_000, LARGE)]
     assert [found.takes for found in groups if isinstance(found, Fit)] == [
         "head alone",
         "1 of 4 blocks",
