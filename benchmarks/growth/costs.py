@@ -125,7 +125,7 @@ LAWS = (
     ),
     Law("server and devices", "µs an event", "devices", (100, 1_000, 10_000, 100_000), 0.0, event_time),
     Law("server's memory", "MB of the coordinator", "devices", (100, 1_000, 10_000, 100_000), 1.0, devices_memory),
-    Law("simulation", "seconds for two rounds", "devices", (25, 50, 100, 200, 400), 1.0, simulation_time),
+    Law("simulation", "seconds for two rounds", "devices", (25, 50, 100, 200), 1.0, simulation_time),
     Law("log", "kB", "rounds", (4, 8, 16, 32), 1.0, log_bytes),
     Law("checkpoint", "kB", "rounds", (4, 8, 16, 32), 0.0, checkpoint_bytes),
     Law("checkpoint, 50 of them busy", "kB", "devices", (100, 1_000, 10_000), 0.0, idle_checkpoint),
