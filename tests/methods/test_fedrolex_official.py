@@ -8,7 +8,6 @@ import safetensors.torch
 import torch
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.errors import ConfigError
 from cos2p.methods import build_method
 from cos2p.methods.fedrolex_official import FedRolexOfficial
 from cos2p.methods.heterofl.cut import fitted_config, places, scaled_config, scaled_slices, take_scaled
@@ -117,6 +116,9 @@ def test_heterofl_with_a_full_device_is_evaluated_whole() -> None:
     assert fitted_config(VIT, weights) is VIT
 
 
-def test_rotary_models_are_refused_with_a_reason() -> None:
-    with pytest.raises(ConfigError, match="rotary"):
-        official(CONFIGS["llama tied"])
+def test_of_a_llama_the_roll_goes_around_its_heads() -> None:
+    config = CONFIGS["llama tied"]
+    rolled = official(config, step="official")
+    starts = [rolled.part("pi-0", round).inner.start for round in range(config.groups + 1)]
+    assert sorted(starts[:-1]) == list(range(config.groups))
+    assert starts[-1] == starts[0]

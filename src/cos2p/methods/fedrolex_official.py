@@ -25,6 +25,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.methods.base import Forms
+from cos2p.methods.heterofl.cut import around
 from cos2p.methods.heterofl.method import ScaledMethod, Shift
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings, expected_tasks
 from cos2p.settings import Settings
@@ -45,10 +46,7 @@ class FedRolexOfficial(ScaledMethod):
     forms: ClassVar[Forms] = {**WITHOUT_SCALER, "step of one": ("method.step=official",)}
 
     def shift(self, round: int) -> Shift:
-        config = self.context.config
-        residual, inner, units = (
-            round * self._step(size) for size in (config.dim, config.heads * config.head_dim, config.mlp)
-        )
+        residual, inner, units = (round * self._step(size) for size in around(self.context.config))
         return residual, inner, units
 
     def _step(self, size: int) -> int:

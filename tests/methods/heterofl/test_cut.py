@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, model
-from cos2p.errors import BudgetError, ConfigError
+from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p.errors import BudgetError
 from cos2p.methods.heterofl.cut import (
+    fitted_config,
     places,
     scaled_config,
     scaled_cut,
@@ -19,12 +20,15 @@ from cos2p.methods.heterofl.cut import (
     take_scaled,
 )
 from cos2p.models.layout import layout
+from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import prunable
-from tests.submodel.strategies import CONFIGS, random_weights
+from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 from tests.tiny import copy, same
 
 VIT, BERT = CONFIGS["vit"], CONFIGS["bert"]
+llamas = pytest.mark.parametrize("config", [config for config in CONFIGS.values() if config.family == "llama"])
 both = pytest.mark.parametrize("config", [VIT, BERT, CONFIGS["vit shared exit"]])
+every = pytest.mark.parametrize("config", [VIT, BERT, *(c for c in CONFIGS.values() if c.family == "llama")])
 shares = st.sampled_from([0.25, 0.5, 0.7, 1.0])
 
 
@@ -55,9 +59,46 @@ def test_a_rate_below_the_thinnest_submodel_is_refused() -> None:
         scaled_rate(VIT, 0.001)
 
 
-def test_rotary_heads_are_refused() -> None:
-    with pytest.raises(ConfigError, match="rotary"):
-        scaled_config(CONFIGS["llama tied"], 0.5)
+@llamas
+def test_of_a_llama_whole_heads_are_left_out(config: ModelConfig) -> None:
+    """Rows of every kept head are all there, in order, and a key stays with its queries."""
+    part = scaled_cut(config, 0.5, (0, 1, 0))
+    small, size = scaled_config(config, 0.5), config.head_dim
+    assert small.head_dim == size
+    assert small.queries_per_group == config.queries_per_group
+    cuts = scaled_slices(config, part)
+    groups = [(config.groups - 1 + i) % config.groups for i in range(small.groups)]
+    keys = [group * size + i for group in groups for i in range(size)]
+    wide = config.queries_per_group * size
+    queries = [group * wide + i for group in groups for i in range(wide)]
+    for name, rows in (("k", keys), ("v", keys), ("q", queries)):
+        found = cuts[f"blocks.0.{name}.weight"][0]
+        assert found is not None
+        assert found.tolist() == rows
+    assert fitted_config(config, take_scaled(random_weights(config, 0), config, part, all_exits=True)) == small
+
+
+@llamas
+def test_a_llama_without_its_last_heads_and_units_computes_what_the_full_one_does_with_them_at_zero(
+    config: ModelConfig,
+) -> None:
+    """With the whole residual width, so that norms see the same: positions inside a head are the head's own."""
+    weights = random_weights(config, 2)
+    whole = scaled_cut(config, 1.0)
+    half = scaled_cut(config, 0.5)
+    part = half.model_copy(update={"residual": whole.residual})
+    cuts = scaled_slices(config, part)
+    for name in weights:
+        if name.endswith((".o.weight", ".fc2.weight")):
+            kept = torch.zeros_like(weights[name])
+            kept[places(cuts[name])] = weights[name][places(cuts[name])]
+            weights[name] = kept
+    small = scaled_config(config, 0.5).with_(dim=config.dim, head_dim=config.head_dim)
+    inputs = random_inputs(config, 2)
+    with torch.no_grad():
+        own = ElasticTransformer(small, SubmodelSpec.full(small)).load(take_scaled(weights, config, part))(inputs)
+        full = ElasticTransformer(config, SubmodelSpec.full(config)).load(weights)(inputs)
+    torch.testing.assert_close(own[-1], full[-1], atol=1e-5, rtol=1e-4)
 
 
 @both
@@ -92,7 +133,7 @@ def test_every_layer_has_the_same_residual_window(config: ModelConfig) -> None:
     assert None not in lists
 
 
-@both
+@every
 @given(share=shares, shift=st.integers(0, 40))
 def test_the_devices_tensors_are_those_of_the_smaller_model(config: ModelConfig, share: float, shift: int) -> None:
     part = scaled_cut(config, share, (shift, shift, shift))
@@ -103,7 +144,7 @@ def test_the_devices_tensors_are_those_of_the_smaller_model(config: ModelConfig,
     assert {n for n in layout(config) if not n.startswith("exits.")} < set(taken)
 
 
-@both
+@every
 @given(share=shares, shift=st.integers(0, 40))
 def test_taking_and_putting_back_is_a_bitwise_identity(config: ModelConfig, share: float, shift: int) -> None:
     part, weights = scaled_cut(config, share, (shift, shift + 1, shift + 2)), random_weights(config, 1)

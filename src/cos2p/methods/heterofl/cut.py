@@ -9,6 +9,10 @@ travels in a task's settings beside the spec of the full model.
     residual   embeddings, norms, columns of q, k, v and fc1, rows of o and fc2, columns of the exit: one window for all
     inner      rows of q, k, v and columns of o: all rows are rolled, then each head keeps its first ones
     units      rows of fc1 and columns of fc2
+
+Ours: of a LLaMA whole heads are left out (a key with its queries) instead of a part of each. Rotary positions turn the
+entries of a head in pairs at speeds that depend on its size, so a part of a head would see other positions than the
+head does.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.costs.ledger import last_holding
-from cos2p.errors import BudgetError, ConfigError
+from cos2p.errors import BudgetError
 from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Axis, Weights, exit_key, layout
+from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
 from cos2p.settings import Settings
 from cos2p.submodel.rates import check_rate, prunable
 
@@ -51,21 +55,36 @@ class ScaledCut(Settings):
     rate: float = Field(gt=0, le=1, description="r: share of every dimension.")
     residual: Window
     inner: Window
-    """`count` entries of each head, after all entries of all heads were rolled to `start`."""
+    """`count` entries of each head, after all entries of all heads were rolled to `start`; of a LLaMA whole heads."""
     units: Window
 
 
+def whole_heads(config: ModelConfig) -> bool:
+    """Whether heads are left out as a whole, because their insides cannot be cut."""
+    return config.family == "llama"
+
+
 def scaled_sizes(config: ModelConfig, rate: float) -> tuple[int, int, int]:
-    """⌈r·D⌉ of the residual width, the head size and the units."""
-    return tuple(math.ceil(rate * size - _GUARD) for size in (config.dim, config.head_dim, config.mlp))  # type: ignore[return-value]
+    """⌈r·D⌉ of the residual width, the head size (or the number of heads) and the units."""
+    return tuple(math.ceil(rate * size - _GUARD) for size in _sizes(config))  # type: ignore[return-value]
+
+
+def _sizes(config: ModelConfig) -> tuple[int, int, int]:
+    return config.dim, config.groups if whole_heads(config) else config.head_dim, config.mlp
+
+
+def around(config: ModelConfig) -> tuple[int, int, int]:
+    """What the windows of a cut may be rolled around: residual width, inner entries or heads, units."""
+    return config.dim, config.groups if whole_heads(config) else config.heads * config.head_dim, config.mlp
 
 
 def scaled_config(config: ModelConfig, rate: float) -> ModelConfig:
     """The device's model."""
-    if config.family == "llama":
-        raise ConfigError("this method cuts inside the heads, which rotary positions do not survive; use vit or bert")
-    dim, head_dim, mlp = scaled_sizes(config, rate)
-    return config.with_(dim=dim, head_dim=head_dim, mlp=mlp)
+    dim, inner, mlp = scaled_sizes(config, rate)
+    if whole_heads(config):
+        heads = inner * config.queries_per_group
+        return config.with_(dim=dim, heads=heads, kv_heads=inner, head_dim=config.head_dim, mlp=mlp)
+    return config.with_(dim=dim, head_dim=inner, mlp=mlp)
 
 
 def scaled_rate(config: ModelConfig, rate: float) -> float:
@@ -79,7 +98,7 @@ def scaled_rate(config: ModelConfig, rate: float) -> float:
     """
     check_rate(rate)
     allowed = rate * prunable(config) + _GUARD
-    steps = sorted({j / size for size in (config.dim, config.head_dim, config.mlp) for j in range(1, size + 1)})
+    steps = sorted({j / size for size in _sizes(config) for j in range(1, size + 1)})
     steps = [r for r in steps if r <= math.sqrt(rate) + _GUARD]
     if not steps or prunable(scaled_config(config, steps[0])) > allowed:
         raise BudgetError(f"no scaled submodel costs as little as the rate {rate:g} allows; choose a larger rate")
@@ -92,9 +111,8 @@ def scaled_cut(config: ModelConfig, rate: float, shift: tuple[int, int, int] = (
     The official index list is roll(arange(D), shift)[:count], which begins at −shift.
     """
     counts = scaled_sizes(config, rate)
-    around = (config.dim, config.heads * config.head_dim, config.mlp)
     residual, inner, units = (
-        Window(start=-by % size, count=count) for by, size, count in zip(shift, around, counts, strict=True)
+        Window(start=-by % size, count=count) for by, size, count in zip(shift, around(config), counts, strict=True)
     )
     return ScaledCut(rate=rate, residual=residual, inner=inner, units=units)
 
@@ -104,19 +122,22 @@ def fitted_config(config: ModelConfig, weights: Mapping[str, Tensor]) -> ModelCo
     dim, rows, mlp = (len(weights[f"blocks.0.{name}.weight"]) for name in ("norm1", "q", "fc1"))
     if (dim, rows, mlp) == (config.dim, config.heads * config.head_dim, config.mlp):
         return config
+    if whole_heads(config):
+        size, heads = config.head_dim, rows // config.head_dim
+        return config.with_(dim=dim, heads=heads, kv_heads=heads // config.queries_per_group, head_dim=size, mlp=mlp)
     return config.with_(dim=dim, head_dim=rows // config.heads, mlp=mlp)
 
 
 @lru_cache(maxsize=256)
 def scaled_slices(config: ModelConfig, part: ScaledCut, all_exits: bool = False) -> Mapping[str, Cuts]:
     """How every tensor of the device's model is cut out of the full one; of the exits it has the last, or all."""
-    heads = Window(start=part.inner.start, count=config.heads * config.head_dim).index(config.heads * config.head_dim)
+    query, key = _inner_index(config, part.inner)
     index = {
         Axis.PLAIN: part.residual.index(config.dim),
-        Axis.QUERY: heads.view(config.heads, config.head_dim)[:, : part.inner.count].flatten(),
+        Axis.QUERY: query,
+        Axis.KEY: key,
         Axis.UNIT: part.units.index(config.mlp),
     }
-    index[Axis.KEY] = index[Axis.QUERY]
     last = exit_key(config, config.depth) + "."
     slices: dict[str, Cuts] = {}
     for name, parameter in layout(config).items():
@@ -130,9 +151,24 @@ def scaled_slices(config: ModelConfig, part: ScaledCut, all_exits: bool = False)
     return MappingProxyType(slices)
 
 
+def _inner_index(config: ModelConfig, inner: Window) -> tuple[Tensor, Tensor]:
+    """Rows of q, and of k and v, that are kept."""
+    if whole_heads(config):
+        kept = inner.index(config.groups)
+        query, key = (
+            torch.arange(config.groups * width).view(config.groups, width)[kept].flatten()
+            for width in (segment_width(config, Axis.QUERY), segment_width(config, Axis.KEY))
+        )
+        return query, key
+    rows = config.heads * config.head_dim
+    rolled = Window(start=inner.start, count=rows).index(rows)
+    index = rolled.view(config.heads, config.head_dim)[:, : inner.count].flatten()
+    return index, index
+
+
 def _residual_axes(name: str, axes: int) -> tuple[int, ...]:
     """Which of a tensor's plain axes are as wide as the residual."""
-    if name.endswith("linear.bias"):
+    if name.endswith(("linear.bias", "q_norm.weight", "k_norm.weight")):  # as wide as the classes, as a head
         return ()
     if name.endswith("pooler.weight"):
         return (0, 1)
@@ -160,7 +196,7 @@ def take_scaled(
     return {name: weights[name][places(cuts)].clone() for name, cuts in scaled_slices(config, part, all_exits).items()}
 
 
-SCALED_LAYERS = ("q", "k", "v", "o", "fc1", "fc2")
+SCALED_LAYERS = ("q", "k", "v", "o", "fc1", "gate", "fc2")
 """The layers of a block behind which HeteroFL's Scaler stands; it also stands behind the embedding, before its norm."""
 
 

@@ -42,7 +42,8 @@ class Scaler:
 
     def begin(self, model: ElasticTransformer) -> None:
         assert model.embed is not None
-        scaled = [getattr(block, name) for block in model.blocks.values() for name in SCALED_LAYERS]
+        blocks = model.blocks.values()
+        scaled = [getattr(block, name) for block in blocks for name in SCALED_LAYERS if hasattr(block, name)]
         if model.config.family == "bert":
             model.embed.norm.register_forward_pre_hook(self._divide_before)
         else:

@@ -58,7 +58,7 @@ class ScaledMerge(Merge):
         return even_weight(weight)
 
     def _note_holders(self) -> None:
-        heads = (self.config.heads, -1)
+        heads = (self.config.groups, -1)
         for block in range(self.config.depth):
             rows = self.count[f"blocks.{block}.q.weight"].amin(1)
             self.holders[f"heads.{block}"] = rows.view(heads).amin(1)
