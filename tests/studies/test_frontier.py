@@ -118,6 +118,16 @@ def test_at_equal_time_all_stop_when_the_first_has_done(tmp_path: Path) -> None:
     assert means(found, 2) == {"fedavg": [None, None], "fedlora": [0.5, 0.66], "cos2p": [0.61, 0.64]}
 
 
+def test_runs_that_nobody_judged_in_time_are_told_of(tmp_path: Path) -> None:
+    asked = plan(tmp_path)
+    places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
+    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: [])
+    assert means(silent, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, None]}
+    assert any("had no score by then" in note and "evaluate_every=1 " in note for note in silent.tables[2].notes)
+    judged, _, _ = report(tmp_path)
+    assert not any("no score by then" in note for note in judged.tables[2].notes)
+
+
 def test_the_picture_shows_every_method_and_its_intervals(tmp_path: Path) -> None:
     found, _, _ = report(tmp_path)
     root = ET.fromstring(found.pictures["frontier.svg"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from cos2p.report.words import count
 from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import Column
 from cos2p.studies.grid import Grid
@@ -56,6 +58,8 @@ def equal_time_table(
         for seed in grid.seeds
     }
 
+    unjudged: set[str] = set()
+
     def value(name: str, seed: int, budget: str) -> float | None:
         result, end = outcomes[name].result if name in outcomes else None, ends[budget, seed]
         if result is None or end is None:
@@ -64,6 +68,8 @@ def equal_time_table(
             top1: float | None = result.get("top1")
             return top1
         scores = [top1 for time, top1 in history(name) if time <= end]
+        if not scores:
+            unjudged.add(name)
         return scores[-1] if scores else None
 
     title = "Server top-1 by bytes per device, at equal virtual time"
@@ -71,7 +77,14 @@ def equal_time_table(
         "At each budget and seed all are judged when the first of them has done its updates, by their last scores till "
         "then; schedule.evaluate_every says how often there are any."
     )
-    return _table("by_budget_time", title, grid, outcomes, titles, columns, cells, value, note)
+    table = _table("by_budget_time", title, grid, outcomes, titles, columns, cells, value, note)
+    if not unjudged:
+        return table
+    missing = (
+        f"{count(len(unjudged), 'run')} had no score by then and stand in no cell here; "
+        "with --set schedule.evaluate_every=1 every round is judged."
+    )
+    return replace(table, notes=(*table.notes, missing))
 
 
 def _first_end(grid: Grid, outcomes: CellOutcomes, keys: Sequence[str], seed: int) -> float | None:
