@@ -143,16 +143,19 @@ def switch_method(values: dict[str, Any], name: str) -> None:
 
 
 def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the model is pretrained, the method's own defaults for such models, below what is named."""
+    """Below what is named: the method's own defaults for pretrained models, and the model's for such a method."""
     model, method = values.get("model", {}), values.get("method", {"name": "cos2p"})
-    if not (isinstance(model, Mapping) and model.get("pretrained") and isinstance(method, Mapping)):
+    if not (isinstance(model, Mapping) and isinstance(method, Mapping)):
         return values
     known = methods().get(str(method.get("name")))
     if known is None:
         return values
-    data = values.get("data")
-    language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
-    return {**values, "method": merged_tables(known.pretrained(language), method)}
+    if model.get("pretrained"):
+        data = values.get("data")
+        language = isinstance(data, Mapping) and data.get("task", "classification") != "classification"
+        method = merged_tables(known.pretrained(language), method)
+    shape = {name: value for name, value in known.model_defaults(method).items() if model.get(name) is None}
+    return {**values, "method": method, **({"model": {**model, **shape}} if shape else {})}
 
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:

@@ -175,6 +175,11 @@ class Method:
         starts = issubclass(cls.settings_type, HeadStart) and not language
         return {"start": "discriminant"} if starts else {}
 
+    @classmethod
+    def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Fields of `[model]` that are other defaults where `[method]` has these `settings`."""
+        return {}
+
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from cos2p.errors import ConfigError
 
-Schedule = Literal["rolling", "dwell", "balanced", "priced", "together", "upper", "fixed", "top"]
+Schedule = Literal["rolling", "dwell", "balanced", "priced", "together", "upper", "fixed", "top", "growing"]
 """How a window moves: see the functions below; `fixed` stays where its device began, `top` at the top."""
 
 GOLDEN = (5**0.5 - 1) / 2
@@ -142,6 +142,18 @@ def upper_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
     return next(start for start in range(places) if where < (start + 1) * (start + 2) / 2)
 
 
+def growing_top(depth: int, reach: int, progress: float, stay: float) -> int:
+    """How many blocks the model has grown to, at which all windows end: `reach` for the first `stay` of the run, then
+    one more at equal intervals.
+
+    >>> [growing_top(8, 2, progress, 0.5) for progress in (0.0, 0.49, 0.5, 0.75, 0.99, 1.0)]
+    [2, 2, 3, 6, 8, 8]
+    """
+    if progress < stay:
+        return reach
+    return min(depth, reach + 1 + int((progress - stay) / (1 - stay) * (depth - reach)))
+
+
 def window_start(
     schedule: Schedule,
     coverage: Sequence[int],
@@ -154,7 +166,8 @@ def window_start(
     """First trainable block under any schedule; `coverage` has one entry for each block of the model.
 
     Blocks below `first` are left alone, unless the window is too large to stand above it. `together` counts rounds, the
-    same for all devices: give them as `cycle`. `priced` goes by the device's `height`.
+    same for all devices: give them as `cycle`; to `growing` the top that windows end at. `priced` goes by the device's
+    `height`.
     """
     first = min(first, len(coverage) - blocks)
     if schedule == "priced":
@@ -178,6 +191,8 @@ def _start_above(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle
         return rolling_start(depth, blocks, 0, offset)
     if schedule == "top":
         return depth - blocks
+    if schedule == "growing":
+        return max(0, min(cycle, depth) - blocks)
     raise ConfigError(f"unknown window schedule {schedule!r}; known: {', '.join(get_args(Schedule))}")
 
 

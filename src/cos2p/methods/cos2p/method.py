@@ -25,16 +25,18 @@ from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
+from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
 from cos2p.methods.fitting import first_that_fits
+from cos2p.methods.progress import share_done
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, spread
-from cos2p.submodel.window import exit_depths, heights, tier_offsets, window_start
+from cos2p.submodel.window import exit_depths, growing_top, heights, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining, Scores
@@ -54,6 +56,7 @@ class Cos2p(Method):
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
+        "growing": ("method.form=growing", "method.window.schedule=growing"),
     }
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
@@ -86,6 +89,10 @@ class Cos2p(Method):
         """Clients that have told sums of their features."""
         self.round = 0
         """The version that the newest task was cut from."""
+        self.merged = 0
+        """Updates that trained and were merged so far."""
+        self.reach = max(depths, default=1)
+        """Blocks of the largest window: where a `growing` model begins."""
         exits, schedule = self.settings.exits, context.schedule
         self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
         if self.gathers_last and (schedule.rounds is None or schedule.updates is not None or schedule.rounds < 3):
@@ -93,6 +100,15 @@ class Cos2p(Method):
                 "method.exits.finish needs to know the last round: set schedule.rounds, 3 or more, "
                 "and take schedule.updates out"
             )
+
+    @classmethod
+    def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return with_one_exit(settings)
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        if self.settings.window.schedule != "growing":
+            return weights
+        return passing_on(self.context.config, weights, self.reach, self.context.seed)
 
     @classmethod
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
@@ -166,11 +182,17 @@ class Cos2p(Method):
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
         window, offset = self.settings.window, self.offsets[member.name]
-        turn = self.round if window.schedule == "together" else cycle
+        turn = {"together": self.round, "growing": self.top()}.get(window.schedule, cycle)
         start = window_start(
             window.schedule, self.dispatched, blocks, turn, offset, window.first, self.heights[member.name]
         )
         return range(start, start + blocks)
+
+    def top(self) -> int:
+        """The height at which the windows of a `growing` model end now."""
+        telling = len(self.context.members) if self.gathers_first else 0
+        progress = share_done(self.context.schedule, self.round, self.merged, telling)
+        return growing_top(self.context.config.depth, self.reach, progress, self.settings.window.stay)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
         if self.settings.window.suffix != "removed":  # an exit below pretrained blocks would tear them off their inputs
@@ -296,6 +318,7 @@ class Cos2p(Method):
             self.told.add(order.client)
         if order.trainer != SubmodelTrainer.name:
             return
+        self.merged += 1
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
         own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
@@ -315,6 +338,7 @@ class Cos2p(Method):
             for name, blocks in self.masks.items()
         }
         values = {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}
+        values |= {"merged": self.merged}
         settled = {name: sorted(blocks) for name, blocks in self.settled.items() if blocks}
         return values | ({"settled": settled} if settled else {}), {}
 
@@ -327,6 +351,7 @@ class Cos2p(Method):
                 self.settled[name] = set(values.get("settled", {}).get(name, ())) & self.masks[name].keys()
         self.dispatched = list(values["dispatched"])
         self.told, self.round = set(values["told"]), int(values["round"])
+        self.merged = int(values.get("merged", 0))
 
 
 def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, ...]:

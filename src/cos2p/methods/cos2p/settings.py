@@ -14,7 +14,7 @@ from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
 
-Form = Literal["paper", "cheap", "pretrained"]
+Form = Literal["paper", "cheap", "growing", "pretrained"]
 MaskKind = Literal["trainable", "first-order", "fixed", "random", "magnitude"]
 LEARNED: frozenset[MaskKind] = frozenset({"trainable", "first-order"})
 Suffix = Literal["removed", "streamed", "thin"]
@@ -25,6 +25,13 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         # One pass over a quarter of the samples, and nothing is trained: no worse where it was measured.
         "masks": {"heads": "first-order", "units": "first-order", "share": 0.25, "memory": "training"},
         "prefix": {"precision": "int8"},
+    },
+    "growing": {
+        # Few blocks that all devices train learn more in a run than many that each of them visits now and then.
+        "window": {"schedule": "growing", "ratio": 4},
+        "exits": {"kind": "none"},
+        "masks": {"heads": "random", "units": "random"},
+        "rescale": True,
     },
     "pretrained": {
         # Exits from the features as they are; the loss at the true top, where they read them.
@@ -104,7 +111,11 @@ class WindowSettings(Settings):
         "the others; `balanced`: where blocks were given out least; `priced`: nearly so, with low windows for devices "
         "to which frozen blocks cost most time and high ones for the others; `together`: all devices at the same "
         "blocks in a round, from the top down; `upper`: higher blocks more often; `fixed`: where the device began; "
-        "`top`.",
+        "`top`; `growing`: all end at the same height, which rises from the bottom, and blocks above it pass on what "
+        "they get until they are reached.",
+    )
+    stay: float = Field(
+        default=0.5, ge=0, lt=1, description="Of `growing`: the share of the run before windows begin to rise."
     )
     first: int = Field(
         default=0,
@@ -170,8 +181,9 @@ class Cos2pSettings(Settings):
     form: Form = Field(
         default="paper",
         description="Where the fields below begin. `paper`: a model that learns from scratch, as published; `cheap`: "
-        "the same in fewer seconds and bytes; `pretrained` (the default with `model.pretrained`): one whose parts rely "
-        "on each other, so that what does not train stays in its place.",
+        "the same in fewer seconds and bytes; `growing`: from scratch, one block after the other; `pretrained` (the "
+        "default with `model.pretrained`): one whose parts rely on each other, so that what does not train stays in "
+        "its place.",
     )
     masks: MaskSettings = MaskSettings()
     exits: ExitSettings = ExitSettings()
@@ -204,6 +216,11 @@ class Cos2pSettings(Settings):
             raise ValueError(
                 f"exits.probe trains the top exit; with window.suffix {self.window.suffix!r} windows end elsewhere; "
                 "set window.suffix = 'streamed' or exits.probe = 0"
+            )
+        if self.window.schedule == "growing" and (self.window.suffix != "removed" or self.window.first):
+            raise ValueError(
+                "window.schedule 'growing' builds a fresh model from its lowest block on, with nothing above the "
+                "windows yet; set window.suffix = 'removed' and window.first = 0, or another schedule"
             )
         if self.window.rest == "kept" and self.rescale:
             raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")
