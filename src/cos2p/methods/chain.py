@@ -27,7 +27,6 @@ from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.fitting import Store, largest_group
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
-from cos2p.methods.progress import share_done
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings
@@ -67,7 +66,7 @@ class Chain(FrozenBaseMethod):
     def stage(self, version: int) -> int:
         """Which part of the run this is."""
         telling = 0 if self.settings.start_form is None else len(self.context.members)
-        progress = share_done(self.context.schedule, version, self.merged, telling)
+        progress = self.context.schedule.share_done(version, self.merged, telling)
         return min(len(self.starts) - 1, int(progress * len(self.starts)))
 
     def assign(self, call: Call) -> Assignment:

@@ -150,11 +150,7 @@ class Server:
     @property
     def progress(self) -> float:
         """How far the run is, 0 to 1, by rounds or by updates, whichever is further."""
-        schedule, done = self.context.schedule, self.coordinator
-        shares = [done.version / schedule.rounds] if schedule.rounds else []
-        if schedule.updates:
-            shares.append(done.merged / schedule.updates)
-        return min(1.0, max(shares))
+        return self.context.schedule.share_done(self.coordinator.version, self.coordinator.merged)
 
     # ------------------------------------------------------------ what the driver calls
 

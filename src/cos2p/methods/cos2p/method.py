@@ -30,7 +30,6 @@ from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
 from cos2p.methods.fitting import first_that_fits
-from cos2p.methods.progress import share_done
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
@@ -191,7 +190,7 @@ class Cos2p(Method):
     def top(self) -> int:
         """The height at which the windows of a `growing` model end now."""
         telling = len(self.context.members) if self.gathers_first else 0
-        progress = share_done(self.context.schedule, self.round, self.merged, telling)
+        progress = self.context.schedule.share_done(self.round, self.merged, telling)
         return growing_top(self.context.config.depth, self.reach, progress, self.settings.window.stay)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
