@@ -30,6 +30,7 @@ def test_a_recipe_for_texts_validates(table: Path, tmp_path: Path) -> None:
     text = (tmp_path / "r.toml").read_text()
     assert 'text_column = "Title"' in text
     assert "its FLOP/s are those of its processor" in text
+    assert 'form = "growing"' in text
     code, said = cli("recipes", "validate", tmp_path / "r.toml")
     assert code == 0, said
     assert "2 classes (a, b)" in said
@@ -82,6 +83,7 @@ def test_a_checkpoint_decides_how_the_data_is_brought_to_it(table: Path, tmp_pat
     text = (tmp_path / "r.toml").read_text()
     assert "max_tokens = 24" in text
     assert f'pretrained = "{tmp_path / "bert"}"' in text
+    assert "growing" not in text  # it would empty the blocks
     change_config(tmp_path / "bert", model_type="gpt2")
     assert "model_type is 'gpt2'" in cli("new", tmp_path / "s.toml", *options)[1]
     assert not (tmp_path / "s.toml").exists()

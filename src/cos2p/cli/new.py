@@ -37,8 +37,11 @@ t_clk = 10.0            # ... and so many seconds have passed
 
 [method]
 name = "cos2p"          # others: cos2p run {file} --method fedavg
-"""
+{form}"""
 
+_GROWING = """\
+form = "growing"        # a fresh model learns block after block; "paper": windows roll over all of its blocks
+"""
 
 _BY_CLASS = """\
 kind = "dirichlet"      # "iid": all devices alike
@@ -86,6 +89,7 @@ def new(
         devices="\n".join(_device(part) for part in devices.split(",")),
         lr="1e-4                # a pretrained model" if "pretrained" in chosen else "1e-3",
         rounds=rounds,
+        form="" if "pretrained" in chosen or "task" in table else _GROWING,
     )
     Recipe.parse(_parsed(text), str(file))
     file.write_text(text, encoding="utf-8")
