@@ -28,7 +28,6 @@ from cos2p.aggregation.robust.guard import Guard
 from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
-from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError, ConfigError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, write_task
 from cos2p.messages.envelope import Buffer, Envelope
@@ -56,6 +55,7 @@ from cos2p.runtime.decisions import (
     UpdateRejected,
 )
 from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
+from cos2p.runtime.fit import advice, check_fit, saving_as_needed
 from cos2p.runtime.shelves import Shelves
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import (
@@ -70,11 +70,8 @@ from cos2p.tracking.event_kinds import (
     Refused,
     Spent,
 )
-from cos2p.training.embeddings import held_tables
 from cos2p.training.prefix import encode
-from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.training.wire import packed
-from cos2p.units import format_bytes
 
 
 class ClosedTask(UpdateRefused):
@@ -384,7 +381,7 @@ class Server:
         try:
             assignment = self.method.assign(call)
         except BudgetError as error:
-            raise BudgetError(f"{member.name}: {error}; {self._advice(member)}") from None
+            raise BudgetError(f"{member.name}: {error}; {advice(self.context, member)}") from None
         spec = assignment.spec
         if training.embeddings in self.method.embeddings:
             spec = self.context.tables(spec, member)
@@ -405,12 +402,13 @@ class Server:
             label_skew=training.label_skew,
             wire=training.wire.of_orders,
         )
-        order = self._as_needed(order)
+        order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
         if assignment.drift is not None:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         if self.privacy is not None:
             check_covered(order, self.context.config, training.embeddings)
-        self._check_memory(order)
+        if self.context.enforce_memory and not self.method.over_budget:
+            check_fit(self.context, order, self.needed_memory(order))
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
         return order
@@ -435,39 +433,6 @@ class Server:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
         return self.trainer(order).memory(samples).total
-
-    def _as_needed(self, order: Order) -> Order:
-        """Where the recipe says `needed`: the first way to save in which the task fits, or the last one."""
-        trainer = self.trainer(order)
-        for savings in ways_to_save(trainer.local.savings, trainer.local.batch):
-            settings = with_savings(trainer.settings, **savings)
-            order = replace(order, settings=settings.model_dump(mode="json"))
-            if self.needed_memory(order) <= self.context.members[order.client].device.memory:
-                break
-        return order
-
-    def _check_memory(self, order: Order) -> None:
-        """A task that does not fit its device is not given out, unless the method cannot keep a budget at all."""
-        member = self.context.members[order.client]
-        needed = self.needed_memory(order)
-        if needed <= member.device.memory or self.method.over_budget or not self.context.enforce_memory:
-            return
-        raise BudgetError(
-            f"{order.client}: its task needs {format_bytes(needed)}, the device has "
-            f"{format_bytes(member.device.memory)}; {self._advice(member)}"
-        )
-
-    def _advice(self, member: Member) -> str:
-        config, training = self.context.config, self.context.training
-        load = cautious_workload(training, member.batch, member.samples)
-        tables = held_tables(config, training.embeddings, member.rows)
-        rate = rate_limit(config, member.device.memory, load, tables)
-        less = "give it a smaller batch" + (
-            "" if training.savings.micro_batch else ', or parts of one: training.savings.micro_batch = "needed"'
-        )
-        if rate == 0.0:
-            return f"no submodel of this model fits it: {less}"
-        return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
 
     def _aggregate(self, action: Aggregate) -> list[Effect]:
         effects = self._release()

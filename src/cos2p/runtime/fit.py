@@ -1,0 +1,49 @@
+"""Whether a task fits its device's memory, by the ledger: how it is made to, and what is said if it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cos2p.devices.rates import cautious_workload, rate_limit
+from cos2p.errors import BudgetError
+from cos2p.messages import Order
+from cos2p.methods import Trainer
+from cos2p.methods.base import Member, RunContext
+from cos2p.training.embeddings import held_tables
+from cos2p.training.settings import ways_to_save, with_savings
+from cos2p.units import format_bytes
+
+
+def saving_as_needed(order: Order, trainer: Trainer, memory: int, needed: Callable[[Order], int]) -> Order:
+    """Where the recipe says `needed`: the first way to save in which the task fits, or the last one."""
+    for savings in ways_to_save(trainer.local.savings, trainer.local.batch):
+        settings = with_savings(trainer.settings, **savings)
+        order = replace(order, settings=settings.model_dump(mode="json"))
+        if needed(order) <= memory:
+            break
+    return order
+
+
+def check_fit(context: RunContext, order: Order, needed: int) -> None:
+    """A task that does not fit its device is not given out."""
+    member = context.members[order.client]
+    if needed > member.device.memory:
+        raise BudgetError(
+            f"{order.client}: its task needs {format_bytes(needed)}, the device has "
+            f"{format_bytes(member.device.memory)}; {advice(context, member)}"
+        )
+
+
+def advice(context: RunContext, member: Member) -> str:
+    """What to change so that a task fits."""
+    training = context.training
+    load = cautious_workload(training, member.batch, member.samples)
+    tables = held_tables(context.config, training.embeddings, member.rows)
+    rate = rate_limit(context.config, member.device.memory, load, tables)
+    less = "give it a smaller batch" + (
+        "" if training.savings.micro_batch else ', or parts of one: training.savings.micro_batch = "needed"'
+    )
+    if rate == 0.0:
+        return f"no submodel of this model fits it: {less}"
+    return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
