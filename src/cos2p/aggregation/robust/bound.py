@@ -134,7 +134,7 @@ class NormBound:
     def _squares(self, item: Contribution) -> list[Squares]:
         """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
         shapes = compact_shapes(self.config, item.spec)
-        if isinstance(item.delta, OnePiece) and item.delta.arranged.shapes == shapes:
+        if isinstance(item.delta, OnePiece) and item.delta.arranged.is_of(shapes):
             return segment_squares(item.delta, self.config, self._scratch)
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
