@@ -17,6 +17,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
+from cos2p.submodel.square_sums import norms
 from cos2p.training.trainer import Trainer
 
 
@@ -162,18 +163,17 @@ def _count(tensors: Mapping[str, Tensor]) -> int:
 def _all_square_sums(tensors: Mapping[str, Tensor]) -> list[float]:
     """Of each tensor; those of a family at once."""
     if isinstance(tensors, OnePiece):
-        families = (family.rows(tensors.memory) for family in tensors.arranged.families)
-        norms = torch.cat([torch.linalg.vector_norm(rows, dim=1) for rows in families]).tolist()
-        if all(map(math.isfinite, norms)):
-            return [norm * norm for norm in norms]
+        found = norms(tensors).tolist()
+        if all(map(math.isfinite, found)):
+            return [norm * norm for norm in found]
     return _square_sums(list(tensors.values()))
 
 
 def _square_sums(tensors: list[Tensor]) -> list[float]:
     if not tensors:
         return []
-    norms = torch.stack(torch._foreach_norm(tensors)).tolist()
-    return [norm * norm if math.isfinite(norm) else _square_sum(t) for norm, t in zip(norms, tensors, strict=True)]
+    found = torch.stack(torch._foreach_norm(tensors)).tolist()
+    return [norm * norm if math.isfinite(norm) else _square_sum(t) for norm, t in zip(found, tensors, strict=True)]
 
 
 def _square_sum(tensor: Tensor) -> float:

@@ -96,6 +96,11 @@ class Family:
         self._strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         self.length = math.prod(shape)
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the first begins, how far apart they are, and how many."""
+        return self._begin, self._step, len(self.names)
+
     def rows(self, memory: Tensor) -> Tensor:
         """All of them as a matrix, each a row."""
         return memory.as_strided((len(self.names), self.length), (self._step, 1), self._begin)

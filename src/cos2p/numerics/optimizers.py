@@ -62,7 +62,7 @@ def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
     def plain(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> Any:
         return (hooked if _has_hooks(self) else bare)(self, closure)
 
-    plain.hooked = True  # torch is not to put its own around it
+    plain.hooked = True  # type: ignore[attr-defined]  # torch is not to put its own around it
     return plain
 
 
@@ -119,7 +119,7 @@ class SGD(_PlainZero, torch.optim.SGD):
                 )
         return None
 
-    step.hooked = True
+    step.hooked = True  # type: ignore[attr-defined]
 
     def _is_one_call(self, gradients: list[list[Tensor | None]]) -> bool:
         """Whether every parameter has a gradient, none a state, and nobody wants to be asked."""

@@ -8,6 +8,7 @@ voices there is no measure, and only the door's own limit holds.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from cos2p.models.one_piece import OnePiece
 from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.square_sums import Squares, flat, segment_squares
+from cos2p.submodel.square_sums import Squares, Vectors, segment_squares
 
 VOICES = 3
 """Fewest devices whose median says something of the fleet."""
@@ -47,14 +48,22 @@ def kind_of(key: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _measures(counts: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
-    """How many segments each vector has, and how many scalars each segment. Not to be changed."""
-    lengths = torch.tensor([segments for segments, _ in counts])
-    return lengths, torch.tensor([size for _, size in counts], dtype=torch.float32).repeat_interleave(lengths)
+def _measures(of: tuple[Vectors, ...]) -> tuple[Tensor, Tensor]:
+    """To which of the vectors each number belongs, and how many scalars each segment has. Not to be changed."""
+    lengths = torch.tensor([own.numbers for own in of])
+    sizes = torch.tensor([own.size for own in of], dtype=torch.float32)
+    return torch.arange(len(of)).repeat_interleave(lengths), sizes.repeat_interleave(lengths)
 
 
-def _row_sums(values: Tensor) -> Tensor:
-    return values.sum(1) if values.shape[1] != 1 else values.reshape(-1)
+def _totals(squares: Squares) -> list[float]:
+    """Over all segments of each vector."""
+    if all(own.segments == 1 for own in squares.of):
+        return squares.values.tolist()
+    sums = (
+        part.sum(1) if own.segments != 1 else part.view(-1)
+        for own, part in zip(squares.of, squares.parts(), strict=True)
+    )
+    return torch.cat(list(sums)).tolist()
 
 
 class NormBound:
@@ -84,7 +93,7 @@ class NormBound:
         """No segment longer than `factor` times what is usual for its kind."""
         return self._shortened(item, self._squares(item))
 
-    def _shortened(self, item: Contribution, squares: list[Squares]) -> Contribution:
+    def _shortened(self, item: Contribution, squares: Squares) -> Contribution:
         factors = self._factors(squares)
         if not factors:
             return item
@@ -94,22 +103,21 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
-    def _factors(self, squares: list[Squares]) -> SegmentValues:
+    def _factors(self, squares: Squares) -> SegmentValues:
         """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
         a model has a hundred short ones."""
-        usual = {kind: self.usual(kind) for kind in dict.fromkeys(kind_of(own.keys[0]) for own in squares)}
-        known = [own for own in squares if own.values.numel() and usual[kind_of(own.keys[0])] is not None]
-        if not known:
+        if not squares.of:
             return {}
-        lengths, size = _measures(tuple((own.values.numel(), own.size) for own in known))
-        limit = torch.tensor([self.factor * float(usual[kind_of(own.keys[0])] or 0.0) for own in known])
-        rms = (flat(known) / size).sqrt_()
-        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
+        usual = [self.usual(kind_of(own.keys[0])) for own in squares.of]
+        which, size = _measures(squares.of)
+        limit = torch.tensor([math.inf if each is None else self.factor * each for each in usual])
+        rms = (squares.values / size).sqrt_()
+        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.index_select(0, which)).clamp_max_(1.0)
         if not bool((factor < 1).any()):
             return {}
         found: SegmentValues = {}
-        for own, part in zip(known, factor.split(lengths.tolist()), strict=True):
-            for key, values in zip(own.keys, part.view_as(own.values), strict=True):
+        for own, part in zip(squares.of, Squares(squares.of, factor).parts(), strict=True):
+            for key, values in zip(own.keys, part, strict=True):
                 if bool((values < 1).any()):
                     found[key] = values.view(()) if full_length(self.config, key) is None else values
         return found
@@ -131,7 +139,7 @@ class NormBound:
 
     # ------------------------------------------------------------ segments
 
-    def _squares(self, item: Contribution) -> list[Squares]:
+    def _squares(self, item: Contribution) -> Squares:
         """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
         shapes = compact_shapes(self.config, item.spec)
         if isinstance(item.delta, OnePiece) and item.delta.arranged.is_of(shapes):
@@ -139,10 +147,12 @@ class NormBound:
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
         others = {name: tensor for name, tensor in item.delta.items() if name not in plain}
-        return segment_squares(known, self.config, self._scratch) + [
-            Squares((name,), tensor.square().sum().view(1, 1), max(1, tensor.numel()))
-            for name, tensor in others.items()
-        ]
+        own = segment_squares(known, self.config, self._scratch)
+        if not others:
+            return own
+        of = tuple(Vectors((name,), 1, max(1, tensor.numel())) for name, tensor in others.items())
+        sums = [tensor.square().sum().view(1) for tensor in others.values()]
+        return Squares(own.of + of, torch.cat([own.values, *sums]))
 
     def _plain(self, item: Contribution) -> set[str]:
         """Names of tensors that are whole segments of the model."""
@@ -155,23 +165,23 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _kinds(self, squares: list[Squares]) -> dict[str, float]:
+    def _kinds(self, squares: Squares) -> dict[str, float]:
         """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
-        if not squares:
+        if not squares.of:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = iter(torch.cat([_row_sums(own.values) for own in squares]).tolist())
-        for own in squares:
+        totals = iter(_totals(squares))
+        for own in squares.of:
             total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
             for _ in own.keys:
                 total += next(totals)
-            sums[kind_of(own.keys[0])] = total, count + own.size * own.values.numel()
+            sums[kind_of(own.keys[0])] = total, count + own.size * own.numbers
         return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
 
     # ------------------------------------------------------------ memory
 
-    def _note(self, client: str, squares: list[Squares]) -> None:
-        if not squares:
+    def _note(self, client: str, squares: Squares) -> None:
+        if not squares.of:
             return  # an update may come without a step of the model
         own = self._forget(client)
         for kind, rms in self._kinds(squares).items():
