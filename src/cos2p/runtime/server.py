@@ -140,6 +140,8 @@ class Server:
         """The unanswered task of each client that has one."""
         self._trainers: dict[str, Trainer] = {}
         """By open task."""
+        self._newest: Trainer | None = None
+        """Of the order that is being made."""
         self._shared: tuple[tuple[int, SubmodelSpec, str], Weights] | None = None
         """What the last task was given, and what it was cut by."""
         self.shelves = Shelves(context.config)
@@ -312,7 +314,9 @@ class Server:
         """Who does the work of this order; the same one for as long as it is open."""
         known = self._trainers.get(order.task)
         if known is None or known.order is not order:
-            known = make_trainer(self.context.config, order)
+            known = self._newest
+            if known is None or known.order is not order:
+                known = self._newest = make_trainer(self.context.config, order)
             if order.task in self.orders:
                 self._trainers[order.task] = known
         return known

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, islice
 from statistics import median_low
 from typing import Any
 
@@ -35,6 +36,9 @@ RECENT = 3
 DEVICES = 64
 """Devices that are remembered, those heard last."""
 
+NEARLY = 0.999
+"""A sum of squares below so much of the largest that is let through is not looked at more closely."""
+
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -47,23 +51,38 @@ def kind_of(key: str) -> str:
     return _NUMBER.sub("", key)
 
 
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where the numbers of some vectors lie in a row. Not to be changed."""
+
+    which: Tensor
+    """To which of the vectors each number belongs."""
+    sizes: Tensor
+    """How many scalars the segment of each number has."""
+    single: Tensor
+    """The numbers of vectors of one segment."""
+    begins: tuple[int, ...]
+
+
 @lru_cache(maxsize=64)
-def _measures(of: tuple[Vectors, ...]) -> tuple[Tensor, Tensor]:
-    """To which of the vectors each number belongs, and how many scalars each segment has. Not to be changed."""
+def _places(of: tuple[Vectors, ...]) -> _Places:
     lengths = torch.tensor([own.numbers for own in of])
-    sizes = torch.tensor([own.size for own in of], dtype=torch.float32)
-    return torch.arange(len(of)).repeat_interleave(lengths), sizes.repeat_interleave(lengths)
+    which = torch.arange(len(of)).repeat_interleave(lengths)
+    sizes, single = torch.tensor([float(own.size) for own in of]), torch.tensor([own.segments == 1 for own in of])
+    begins = tuple(accumulate((own.numbers for own in of), initial=0))
+    return _Places(which, sizes.index_select(0, which), single[which].nonzero().view(-1), begins)
 
 
-def _totals(squares: Squares) -> list[float]:
+def _totals(squares: Squares) -> Iterator[float]:
     """Over all segments of each vector."""
-    if all(own.segments == 1 for own in squares.of):
-        return squares.values.tolist()
-    sums = (
-        part.sum(1) if own.segments != 1 else part.view(-1)
-        for own, part in zip(squares.of, squares.parts(), strict=True)
-    )
-    return torch.cat(list(sums)).tolist()
+    places = _places(squares.of)
+    single = iter(squares.values.index_select(0, places.single).tolist())
+    for own, begin in zip(squares.of, places.begins, strict=False):
+        if own.segments == 1:
+            yield from islice(single, len(own.keys))
+        else:
+            part = squares.values[begin : begin + own.numbers]
+            yield from part.view(len(own.keys), own.segments).sum(1).tolist()
 
 
 class NormBound:
@@ -108,11 +127,15 @@ class NormBound:
         a model has a hundred short ones."""
         if not squares.of:
             return {}
+        places = _places(squares.of)
         usual = [self.usual(kind_of(own.keys[0])) for own in squares.of]
-        which, size = _measures(squares.of)
-        limit = torch.tensor([math.inf if each is None else self.factor * each for each in usual])
-        rms = (squares.values / size).sqrt_()
-        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.index_select(0, which)).clamp_max_(1.0)
+        limits = [math.inf if each is None else self.factor * each for each in usual]
+        near = [NEARLY * own.size * limit * limit for own, limit in zip(squares.of, limits, strict=True)]
+        if not bool((squares.values > torch.tensor(near).index_select(0, places.which)).any()):
+            return {}
+        rms = (squares.values / places.sizes).sqrt_()
+        limit = torch.tensor(limits).index_select(0, places.which)
+        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit).clamp_max_(1.0)
         if not bool((factor < 1).any()):
             return {}
         found: SegmentValues = {}
@@ -170,7 +193,7 @@ class NormBound:
         if not squares.of:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = iter(_totals(squares))
+        totals = _totals(squares)
         for own in squares.of:
             total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
             for _ in own.keys:
