@@ -145,7 +145,7 @@ def check_spec(spec: SubmodelSpec, order: Order, config: ModelConfig) -> None:
             raise UpdateRefused(f"block {block}: it keeps segments that were not offered")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _is_as_sent(spec: SubmodelSpec, sent: SubmodelSpec) -> bool:
     """Thousands of numbers each, which tasks have in common: compared once."""
     return spec == sent

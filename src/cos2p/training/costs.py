@@ -31,12 +31,11 @@ class TaskFlops:
 
 def trained_shape(config: ModelConfig, order: Order) -> Shape:
     """The size of what the device will train, known before its masks are."""
-    return _trained_shape(config, order.spec, order.quotas)
+    return _trained(Shape.of(config, order.spec), order.quotas)
 
 
-def _trained_shape(config: ModelConfig, spec: SubmodelSpec, quotas: tuple[BlockSize, ...] | None) -> Shape:
-    shape = Shape.of(config, spec)
-    return shape if quotas is None else replace(shape, window=quotas)
+def _trained(sent: Shape, quotas: tuple[BlockSize, ...] | None) -> Shape:
+    return sent if quotas is None else replace(sent, window=quotas)
 
 
 def trained_spec(order: Order) -> SubmodelSpec:
@@ -101,13 +100,14 @@ def submodel_flops(
 ) -> TaskFlops:
     """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel."""
     known = order.shelved.features if order.shelved is not None else 0
-    return _submodel_flops(config, order.spec, order.quotas, known, settings, samples, test_samples)
+    sent = Shape.of(config, order.spec)  # tables are kept by sizes: a spec has thousands of numbers
+    return _submodel_flops(config, sent, order.quotas, known, settings, samples, test_samples)
 
 
 @lru_cache(maxsize=1024)
 def _submodel_flops(
     config: ModelConfig,
-    spec: SubmodelSpec,
+    sent: Shape,
     quotas: tuple[BlockSize, ...] | None,
     known: int,
     settings: LocalSettings,
@@ -116,12 +116,12 @@ def _submodel_flops(
 ) -> TaskFlops:
     """`known`: through how many blocks the device has features of earlier tasks."""
     load = workload(settings, samples)
-    shape = _trained_shape(config, spec, quotas)
+    shape = _trained(sent, quotas)
     tokens = load.length(config)
     epochs_of_steps = samples / load.batch
     masks = 0.0
     if quotas is not None:
-        step = shape_flops(config, Shape.of(config, spec), load, "mask")
+        step = shape_flops(config, sent, load, "mask")
         seen = mask_samples(samples, settings.mask.share)
         masks = settings.mask.passes * (seen / load.batch) * step
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
@@ -152,21 +152,21 @@ def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, s
 
 def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> Ledger:
     """The worst phase of plain training."""
-    return _submodel_memory(config, order.spec, order.quotas, settings, samples)
+    return _submodel_memory(config, Shape.of(config, order.spec), order.quotas, settings, samples)
 
 
 @lru_cache(maxsize=1024)
 def _submodel_memory(
     config: ModelConfig,
-    spec: SubmodelSpec,
+    sent: Shape,
     quotas: tuple[BlockSize, ...] | None,
     settings: LocalSettings,
     samples: int,
 ) -> Ledger:
     load = workload(settings, samples)
-    shape = _trained_shape(config, spec, quotas)
+    shape = _trained(sent, quotas)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
     if quotas is not None:
         small = load.with_(micro_batch=min(settings.mask.micro_batch or load.micro, load.micro), step_in_backward=False)
-        phases.append(shape_ledger(config, Shape.of(config, spec), small, "mask"))
+        phases.append(shape_ledger(config, sent, small, "mask"))
     return max(phases, key=lambda entry: entry.total)

@@ -26,7 +26,7 @@ class Shard:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """These training samples, ready for the model, and their labels."""
-        if self._ready is None or self.train.augments:
+        if self.train.augments or self._ready is None:
             return self.train.batch(rows, self.normalize)
         return self._ready.index_select(0, rows), self.train.labels.index_select(0, rows)
 
