@@ -111,10 +111,15 @@ def compact_shape(config: ModelConfig, name: str, cut: Slice | None) -> tuple[in
 
 
 @lru_cache(maxsize=256)
-def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
-    """Names and shapes of what a device trains and sends back."""
+def trained_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+    """Names and shapes of what a device trains and sends back: the very same for the same submodel."""
     slices = window_slices(config, spec)
     return MappingProxyType({name: compact_shape(config, name, cut) for name, cut in slices.items()})
+
+
+def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
+    """The same for who changes them."""
+    return dict(trained_shapes(config, spec))
 
 
 def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:

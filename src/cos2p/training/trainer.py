@@ -42,7 +42,7 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, cut_out, extract_prefix
+from cos2p.submodel.slicing import cut_out, extract_prefix, trained_shapes
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
@@ -183,7 +183,7 @@ class Trainer:
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of the update that must come back, if the device says it trained `spec`."""
-        return compact_shapes(self.config, spec)
+        return trained_shapes(self.config, spec)
 
     def upload(self) -> int:
         """Bytes of what comes back, if its numbers take 32 bits."""

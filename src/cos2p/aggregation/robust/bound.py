@@ -26,7 +26,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece
 from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from cos2p.submodel.square_sums import Squares, Vectors, segment_squares
 
 VOICES = 3
@@ -164,7 +164,7 @@ class NormBound:
 
     def _squares(self, item: Contribution) -> Squares:
         """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
-        shapes = compact_shapes(self.config, item.spec)
+        shapes = trained_shapes(self.config, item.spec)
         if isinstance(item.delta, OnePiece) and item.delta.arranged.is_of(shapes):
             return segment_squares(item.delta, self.config, self._scratch)
         plain = self._plain(item)
@@ -179,7 +179,7 @@ class NormBound:
 
     def _plain(self, item: Contribution) -> set[str]:
         """Names of tensors that are whole segments of the model."""
-        shapes = compact_shapes(self.config, item.spec)
+        shapes = trained_shapes(self.config, item.spec)
         return {name for name, tensor in item.delta.items() if shapes.get(name) == tuple(tensor.shape)}
 
     def _scaled(self, name: str, tensor: Tensor, factors: SegmentValues, plain: bool) -> Tensor:
