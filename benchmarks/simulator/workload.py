@@ -19,6 +19,17 @@ from cos2p.submodel.slicing import extract
 NO_PARTICIPATION = "schedule.clients_per_round does not exist: every device takes part in every round"
 
 
+def digits_over_and_over(folder: Path, copies: int) -> dict[str, Any]:
+    """The digits so many times, in a file in the folder: the data of a recipe."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    file = folder / f"digits-{copies}.npz"
+    np.savez(file, image=np.tile(pixels, (copies, 1, 1)), label=np.tile(digits.target, copies))
+    return {"source": "npz", "path": str(folder), "train": file.name}
+
+
 @dataclass(frozen=True)
 class Workload:
     devices: int
@@ -59,15 +70,7 @@ class Workload:
         """The digits; for more than a hundred devices as many times over as gives each the same dozen."""
         split = {"validation_fraction": 0.1, "test_fraction": 0.2}
         copies = -(-self.devices // 100)
-        if copies == 1:
-            return {"source": "digits", **split}
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-        file = folder / f"digits-{copies}.npz"
-        np.savez(file, image=np.tile(pixels, (copies, 1, 1)), label=np.tile(digits.target, copies))
-        return {"source": "npz", "path": str(folder), "train": file.name, **split}
+        return {**({"source": "digits"} if copies == 1 else digits_over_and_over(folder, copies)), **split}
 
     def export(self, folder: Path) -> Path:
         """Shards and first weights in a file, for who does the same work without cos2p's runtime."""

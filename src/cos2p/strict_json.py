@@ -15,7 +15,7 @@ DEPTH = 12
 DIGITS = 18
 """Of an integer: it fits in 64 bits."""
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]|,')
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]|,')
 
 
 def loads(text: str | bytes | bytearray | memoryview, values: int, digits: int = DIGITS) -> Any:

@@ -378,3 +378,46 @@ def test_steps_are_torchs_own(name: str, torchs: type[torch.optim.Optimizer]) ->
             (tensor**4).sum().backward()
             stepper.step()
     torch.testing.assert_close(ours, theirs)
+
+
+class TestSGD:
+    @staticmethod
+    def steps(optimizer: torch.optim.Optimizer, tensors: list[Tensor], *, without: int | None = None) -> list[Tensor]:
+        for number in range(3):
+            optimizer.zero_grad()
+            for place, tensor in enumerate(tensors):
+                rng = torch_rng(number, "gradient", place)
+                tensor.grad = None if place == without else torch.randn(tensor.shape, generator=rng)
+            optimizer.step()
+        return [tensor.detach() for tensor in tensors]
+
+    @staticmethod
+    def tensors() -> list[Tensor]:
+        return [torch.randn(size, generator=torch_rng(0, "start", size)).requires_grad_() for size in (1, 7, 64, 333)]
+
+    @pytest.mark.parametrize("without", [None, 1])
+    @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"momentum": 0.9}, {"fused": False}])
+    def test_it_ends_with_torchs_bits(self, options: dict[str, Any], without: int | None) -> None:
+        ours, theirs = self.tensors(), self.tensors()
+        found = self.steps(make_optimizer("sgd", ours, 0.3, **options), ours, without=without)
+        plain = torch.optim.SGD(theirs, 0.3, **{"fused": True, **options})
+        expected = self.steps(plain, theirs, without=without)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+    @pytest.mark.parametrize("name", ["sgd", "adamw"])
+    def test_hooks_are_called(self, name: str) -> None:
+        tensors, called = self.tensors(), list[str]()
+        optimizer = make_optimizer(name, tensors, 0.3)
+        optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+        optimizer.register_step_post_hook(lambda *_: called.append("after"))
+        self.steps(optimizer, tensors)
+        assert called == ["before", "after"] * 3
+
+    def test_gradients_are_dropped_or_zeroed(self) -> None:
+        tensors = self.tensors()
+        optimizer = make_optimizer("sgd", tensors, 0.3)
+        self.steps(optimizer, tensors)
+        optimizer.zero_grad(set_to_none=False)
+        assert all(tensor.grad is not None and not tensor.grad.any() for tensor in tensors)
+        optimizer.zero_grad()
+        assert all(tensor.grad is None for tensor in tensors)

@@ -31,3 +31,10 @@ def test_a_gpu_is_asked_for_many_at_once() -> None:
     late.add(BAD, ONE)
     with pytest.raises(TrainingError):
         late.values()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_no_loss_is_less_than_nothing(device: str) -> None:
+    log = Losses(torch.device(device), "")
+    log.add(ONE, torch.tensor(-0.0))
+    assert str(log.values()) == "[0.0]"

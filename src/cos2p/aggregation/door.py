@@ -22,7 +22,7 @@ import torch
 from cos2p.aggregation.admission import check_identity, check_spec, check_update
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.envelope import Buffer, Envelope
+from cos2p.messages.envelope import Buffer, Envelope, Table
 from cos2p.messages.forms import MOST_UNDECLARED, Forms, check_forms, forms_found
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
@@ -84,7 +84,7 @@ class Door:
         check_identity(meta["client"], meta["task"], meta["version"], self.order)
         check_spec(spec, self.order, self.config)
         found = envelope.table.found
-        if not self._is_plain_answer(spec, found):
+        if not self._is_plain_answer(spec, envelope.table):
             check_forms(self._forms(spec, found), found)
         update = Update(
             client=self.order.client,
@@ -105,12 +105,12 @@ class Door:
         size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
         return replace(update, report=kept_report(update.report, self.trainer)), size
 
-    def _is_plain_answer(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bool:
-        """Whether just what must come back came, and nothing is to come beside it."""
+    def _is_plain_answer(self, spec: SubmodelSpec, table: Table) -> bool:
+        """Whether just what must come back came, in one piece, and nothing is to come beside it."""
         if self.trainer.beside(spec):
             return False
-        answer = self.trainer.answer(spec)
-        return found == {f"d/{name}": (torch.float32, tuple(shape)) for name, shape in answer.items()}
+        together = table.arranged("d")  # if there is such a thing, all of them are float32
+        return together is not None and table.labels == {"d"} and together[0].is_of(self.trainer.answer(spec))
 
     def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
         """As the message names its tensors."""

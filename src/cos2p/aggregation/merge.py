@@ -36,7 +36,7 @@ from cos2p.submodel.segments import (
     segmented,
     whole_segments,
 )
-from cos2p.submodel.slicing import Slice, compact_shapes, is_uncut, window_slices
+from cos2p.submodel.slicing import Slice, is_uncut, trained_shapes, window_slices
 
 LARGE_BYTES = 2**29
 """From here on a copy of the model more or less matters."""
@@ -227,7 +227,7 @@ class SegmentMerge(Merge):
         return _even_means(weight, segments)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        shapes = compact_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
+        shapes = trained_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
         own = {name: delta for name, delta in item.delta.items() if shapes.get(name) == tuple(delta.shape)}
         return _gamma_means(self._gamma(replace(item, delta=own), current))
 

@@ -6,7 +6,7 @@ personal submodel, the upload.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ class Phases:
         return self.download + self.prefix + self.masks + self.training + self.upload
 
     def to_dict(self) -> dict[str, float]:
-        return asdict(self)
+        return dict(vars(self))
 
 
 def task_phases(

@@ -187,7 +187,7 @@ class Envelope:
         raise ValueError(f"tensor {_short(stray)} belongs to no part of the message")
 
 
-_PLAIN_HEADER = re.compile(rb'\{"__metadata__":\{"cos2p":("(?:[^"\\]|\\.)*")\}')
+_PLAIN_HEADER = re.compile(rb'\{"__metadata__":\{"cos2p":("[^"\\]*(?:\\.[^"\\]*)*")\}')
 """The beginning of a header as `packing` and safetensors write it: the message's own text first."""
 
 _KNOWN_BYTES = 2**18

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import torch
@@ -49,9 +50,7 @@ def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Parcel:
     if alone and isinstance(piece := filled[alone], OnePiece):
         table, bodies = _piece_table(alone, piece.arranged), piece.arranged.dense(piece.memory)
     else:
-        table, bodies = _packed(
-            {f"{label}/{n}": tensor for label, part in filled.items() for n, tensor in part.items()}
-        )
+        table, bodies = _packed(filled)
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
     return Parcel(len(text).to_bytes(8, "little") + text, bodies)
@@ -67,30 +66,41 @@ def _piece_table(label: str, arranged: Arrangement) -> bytes:
 class _Packed:
     """What was packed last."""
 
-    tensors: tuple[tuple[str, Tensor, int], ...] = ()
-    """With the number of changes each had seen."""
+    parts: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    changes: Sequence[int] = ()
+    """How many each tensor had seen."""
     table: bytes = b"}"
     bodies: tuple[memoryview, ...] = ()
 
-    def is_of(self, tensors: Mapping[str, Tensor]) -> bool:
-        return len(tensors) == len(self.tensors) and all(
-            tensors.get(name) is known and known._version == changes for name, known, changes in self.tensors
-        )
+    def is_of(self, parts: Mapping[str, Mapping[str, Tensor]]) -> bool:
+        """Whether these are the very same tensors, unchanged."""
+        if list(parts) != list(self.parts):
+            return False
+        for part, known in zip(parts.values(), self.parts.values(), strict=True):
+            if list(part) != list(known) or not all(map(is_, part.values(), known.values())):
+                return False
+        return _changes(self.parts) == self.changes
 
 
 _last = _Packed()
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, Sequence[memoryview]]:
+def _changes(parts: Mapping[str, Mapping[str, Tensor]]) -> list[int]:
+    return [tensor._version for part in parts.values() for tensor in part.values()]
+
+
+def _packed(parts: Mapping[str, Mapping[str, Tensor]]) -> tuple[bytes, Sequence[memoryview]]:
     """The table and the bytes. Tasks of one version often carry the very same tensors, those of small models are kept
     until others come."""
     global _last
-    if _last.is_of(tensors):
+    if _last.is_of(parts):
         return _last.table, _last.bodies
+    tensors = {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
     order, table = _table(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
     bodies = _bodies([tensors[name] for name in order])
     if sum(body.nbytes for body in bodies) <= MOST_BYTES:
-        _last = _Packed(tuple((name, t, t._version) for name, t in tensors.items()), table, tuple(bodies))
+        kept = {label: dict(part) for label, part in parts.items()}
+        _last = _Packed(kept, _changes(kept), table, tuple(bodies))
     return table, bodies
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -34,6 +35,7 @@ class Arrangement:
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = dict(shapes)
+        self._compared: Mapping[str, tuple[int, ...]] | None = None
         self.begins: dict[str, int] = {}
         self.runs: list[tuple[int, int, int]] = []
         """Tensors with no gap between them: where the first begins, where it would if there were no gaps at all, and
@@ -49,6 +51,15 @@ class Arrangement:
                 self.runs.append((begin, self.values, length))
             self.values += length
             self.scalars += -(-length // ALIGNED) * ALIGNED
+
+    def is_of(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether it is of tensors with just these names and shapes. What cannot change is compared once."""
+        if shapes is self._compared:
+            return True
+        same = self.shapes == shapes
+        if same and isinstance(shapes, MappingProxyType):
+            self._compared = shapes
+        return same
 
     @cached_property
     def families(self) -> list[Family]:
@@ -84,6 +95,11 @@ class Family:
         self.names, self.shape, self._begin, self._step = names, shape, begin, step
         self._strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         self.length = math.prod(shape)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the first begins, how far apart they are, and how many."""
+        return self._begin, self._step, len(self.names)
 
     def rows(self, memory: Tensor) -> Tensor:
         """All of them as a matrix, each a row."""

@@ -108,8 +108,7 @@ class SubmodelSpec:
     @classmethod
     def full(cls, config: ModelConfig, exits: Iterable[int] | None = None) -> SubmodelSpec:
         """The whole model, with its last exit (or the exits named)."""
-        chosen = tuple(exits) if exits is not None else (config.depth,)
-        return cls(0, (BlockKeep.full(config),) * config.depth, chosen)
+        return _full(config, tuple(exits) if exits is not None else (config.depth,))
 
     def check(self, config: ModelConfig) -> SubmodelSpec:
         """Raise SpecError if the spec names something the model does not have; return itself otherwise."""
@@ -191,6 +190,12 @@ class SubmodelSpec:
         if not isinstance(values, dict):
             raise SpecError(f"not a submodel spec: expected an object, got {type(values).__name__}")
         return cls.from_dict(values)
+
+
+@lru_cache(maxsize=64)
+def _full(config: ModelConfig, exits: tuple[int, ...]) -> SubmodelSpec:
+    """The very same for every task of a run: tables are kept by it."""
+    return SubmodelSpec(0, (BlockKeep.full(config),) * config.depth, exits)
 
 
 @lru_cache(maxsize=64)

@@ -29,11 +29,12 @@ from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
 from cos2p.errors import BudgetError, ConfigError, UpdateRefused
-from cos2p.messages import Order, Task, Update, pieces_of, write_task
+from cos2p.messages import Order, Task, Update, pieces_of, tensor_bytes, write_task
 from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods import Trainer, make_trainer, trainers
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
+from cos2p.models.one_piece import MOST_BYTES
 from cos2p.models.spec import SubmodelSpec
 from cos2p.numerics.optimizers import learning_rate
 from cos2p.runtime.coordinator import Coordinator
@@ -136,6 +137,10 @@ class Server:
         """The unanswered task of each client that has one."""
         self._trainers: dict[str, Trainer] = {}
         """By open task."""
+        self._newest: Trainer | None = None
+        """Of the order that is being made."""
+        self._shared: tuple[tuple[int, SubmodelSpec, str], Weights] | None = None
+        """What the last task was given, and what it was cut by."""
         self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
@@ -302,7 +307,9 @@ class Server:
         """Who does the work of this order; the same one for as long as it is open."""
         known = self._trainers.get(order.task)
         if known is None or known.order is not order:
-            known = make_trainer(self.context.config, order)
+            known = self._newest
+            if known is None or known.order is not order:
+                known = self._newest = make_trainer(self.context.config, order)
             if order.task in self.orders:
                 self._trainers[order.task] = known
         return known
@@ -314,8 +321,18 @@ class Server:
         if order.shelved is not None:
             held = tuple(order.shelved.held)
             frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
-        sent = packed(trainer.sent(weights), order.wire.down)
-        return Task(order, weights=sent, prefix=encode(frozen, order.prefix_precision))
+        return Task(order, weights=self._sent(order, trainer), prefix=encode(frozen, order.prefix_precision))
+
+    def _sent(self, order: Order, trainer: Trainer) -> Weights:
+        """The trainable part. Of a small model, tasks of a version that are given the same one are given the very
+        same."""
+        key = order.version, order.spec, order.wire.down
+        if self._shared is not None and self._shared[0] == key and type(trainer).sent is Trainer.sent:
+            return self._shared[1]
+        sent = packed(trainer.sent(self.versions[order.version]), order.wire.down)
+        small = tensor_bytes(sent) <= MOST_BYTES
+        self._shared = (key, sent) if small and type(trainer).sent is Trainer.sent else None
+        return sent
 
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
@@ -563,7 +580,7 @@ class Server:
         if self.privacy is not None:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(self.method)
-        current = int(values["current"])
+        current, self._shared = int(values["current"]), None
         self.versions = Versions(groups[f"version.{current}"], current, self.versions.spool)
         for name, group in groups.items():
             kind, _, rest = name.partition(".")

@@ -111,13 +111,15 @@ def compact_shape(config: ModelConfig, name: str, cut: Slice | None) -> tuple[in
 
 
 @lru_cache(maxsize=256)
-def _compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
-    return {name: compact_shape(config, name, cut) for name, cut in window_slices(config, spec).items()}
+def trained_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+    """Names and shapes of what a device trains and sends back: the very same for the same submodel."""
+    slices = window_slices(config, spec)
+    return MappingProxyType({name: compact_shape(config, name, cut) for name, cut in slices.items()})
 
 
 def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what a device trains and sends back."""
-    return dict(_compact_shapes(config, spec))
+    """The same for who changes them."""
+    return dict(trained_shapes(config, spec))
 
 
 def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:
@@ -140,6 +142,8 @@ def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSp
 
 def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
     """The frozen part: what is below the window, and what stays inside and above it."""
+    if not frozen_slices(config, spec):
+        return {}
     taken = take(weights, frozen_slices(config, spec))
     return {sent: taken[name] for sent, name in frozen_names(config, spec).items()}
 

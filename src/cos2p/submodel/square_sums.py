@@ -1,7 +1,7 @@
-"""Σx² of every segment of an update, in as few passes as its tensors allow.
+"""Σx² of every segment of an update, and the norm of every tensor, in as few passes as its tensors allow.
 
-Blocks are alike: of tensors in one piece those of all blocks are summed at once, with the results of one by one, bit
-for bit.
+Blocks are alike: of tensors in one piece those of all blocks are summed at once, and where there are passes in C all of
+them in one call, with the results of one by one, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,35 +15,62 @@ from torch import Tensor
 
 from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import Arrangement, Family, OnePiece
+from cos2p.submodel import native
 from cos2p.submodel.kernels import SCRATCH, Scratch, square_sums
+from cos2p.submodel.native.passes import Table
 from cos2p.submodel.segments import Segmented, by_segment, segment_sizes, segmented
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Some vectors of segments that are equally long and of one size."""
+
+    keys: tuple[str, ...]
+    segments: int
+    """Of each."""
+    size: int
+    """Scalars of one segment."""
+
+    @property
+    def numbers(self) -> int:
+        return len(self.keys) * self.segments
 
 
 @dataclass(frozen=True, eq=False)
 class Squares:
-    """Of some vectors of segments that are equally long and of one size."""
+    """Σx² of segments, all in a row."""
 
-    keys: tuple[str, ...]
+    of: tuple[Vectors, ...]
     values: Tensor
-    """(keys, segments)"""
-    size: int
-    """Scalars of one segment."""
+
+    def parts(self) -> list[Tensor]:
+        """By vectors: (keys, segments)."""
+        split = self.values.split([own.numbers for own in self.of])
+        return [part.view(len(own.keys), own.segments) for own, part in zip(self.of, split, strict=True)]
 
 
-def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch) -> list[Squares]:
+def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch) -> Squares:
     """Of a compact submodel's tensors."""
     if isinstance(tensors, OnePiece):
         plan = _plan(config, tensors.arranged)
         if plan is not None:
-            return _together(plan, tensors.memory)
+            return Squares(plan.of, _all_at_once(plan, tensors.memory))
     table = segmented(config)
     entries = {name: square_sums(tensor, table[name].dim, scratch) for name, tensor in tensors.items()}
     sizes = segment_sizes(tensors, config)
-    return [Squares((key,), values.view(1, -1), sizes[key]) for key, values in by_segment(entries, config).items()]
+    found = by_segment(entries, config)
+    return Squares(
+        tuple(Vectors((key,), values.numel(), sizes[key]) for key, values in found.items()),
+        torch.cat([values.view(-1) for values in found.values()]) if found else torch.empty(0),
+    )
 
 
-_Plan = tuple[tuple[tuple[str, ...], int, tuple[tuple[Family, Segmented], ...]], ...]
-"""Keys, the size of a segment, and what is added up for them."""
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    of: tuple[Vectors, ...]
+    members: tuple[tuple[tuple[Family, Segmented], ...], ...]
+    """What is added up for each of them."""
+    table: Table
 
 
 @lru_cache(maxsize=64)
@@ -59,20 +86,34 @@ def _plan(config: ModelConfig, arranged: Arrangement) -> _Plan | None:
     keys = [key for own in parts for key in own]
     if len(keys) != len(set(keys)):
         return None
-    return tuple((own, sum(place.size for _, place in members), tuple(members)) for own, members in parts.items())
+    of = tuple(
+        Vectors(own, _segments(*members[0]), sum(place.size for _, place in members)) for own, members in parts.items()
+    )
+    plan = tuple(tuple(members) for members in parts.values())
+    return _Plan(of, plan, _table(of, plan, arranged))
 
 
-def _together(plan: _Plan, memory: Tensor) -> list[Squares]:
+def _segments(family: Family, place: Segmented) -> int:
+    return 1 if place.dim is None else family.shape[place.dim] // place.width
+
+
+def _all_at_once(plan: _Plan, memory: Tensor) -> Tensor:
+    passes = native.in_use()
+    found = passes.segment_squares(memory, plan.table) if passes is not None else None
+    return found if found is not None else _together(plan, memory)
+
+
+def _together(plan: _Plan, memory: Tensor) -> Tensor:
     squares = memory.square()
     found = []
-    for keys, size, members in plan:
+    for members in plan.members:
         total: Tensor | None = None
         for family, place in members:
             values = _sums(family, place, squares)
             total = values if total is None else total + values
         assert total is not None
-        found.append(Squares(keys, total, size))
-    return found
+        found.append(total.flatten())
+    return torch.cat(found) if found else torch.empty(0)
 
 
 def _sums(family: Family, place: Segmented, squares: Tensor) -> Tensor:
@@ -85,6 +126,38 @@ def _sums(family: Family, place: Segmented, squares: Tensor) -> Tensor:
     return values.view(len(family.names), -1, place.width).sum(-1) if place.width > 1 else values
 
 
-def flat(squares: list[Squares]) -> Tensor:
-    """All numbers in a row."""
-    return torch.cat([own.values.flatten() for own in squares])
+# ---------------------------------------------------------------- for C
+
+_WHOLE, _ROWS, _COLUMNS, _SINGLE = range(4)
+
+
+def _table(
+    of: tuple[Vectors, ...], plan: tuple[tuple[tuple[Family, Segmented], ...], ...], arranged: Arrangement
+) -> Table:
+    rows, to = [], 0
+    for own, members in zip(of, plan, strict=True):
+        for number, (family, place) in enumerate(members):
+            along, height, width = _WHOLE, 1, family.length
+            if place.dim is not None:
+                matrix = len(family.shape) == 2
+                along = _SINGLE if not matrix else _COLUMNS if place.dim else _ROWS
+                height, width = (family.shape[0], family.shape[1]) if matrix else (family.length, 1)
+            rows.append([*family.place, along, height, width, place.width, to, number == 0])
+        to += own.numbers
+    return Table(torch.tensor(rows, dtype=torch.int64).view(-1, 9), to, arranged.scalars)
+
+
+@lru_cache(maxsize=64)
+def _norm_table(arranged: Arrangement) -> Table:
+    rows = [[*family.place, family.length] for family in arranged.families]
+    return Table(torch.tensor(rows, dtype=torch.int64).view(-1, 4), len(arranged.shapes), arranged.scalars)
+
+
+def norms(tensors: OnePiece) -> Tensor:
+    """‖x‖₂ of every tensor, family by family."""
+    passes = native.in_use()
+    found = passes.norms(tensors.memory, _norm_table(tensors.arranged)) if passes is not None else None
+    if found is not None:
+        return found
+    families = [family.rows(tensors.memory) for family in tensors.arranged.families]
+    return torch.cat([torch.linalg.vector_norm(rows, dim=1) for rows in families]) if families else torch.empty(0)

@@ -7,7 +7,7 @@ simulation, the wall's on a real fleet; the server has no clock, so who logs an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
@@ -45,7 +45,9 @@ class Event:
 
     def at(self, t: float) -> Self:
         """The same, at this second."""
-        return replace(self, t=t)
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, t=t)
+        return copy
 
     def to_dict(self) -> dict[str, Any]:
         """As the file has it."""

@@ -116,6 +116,9 @@ def mark_in_use(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
+_PLAIN_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 def event_line(event: Event) -> str:
     """An event as the file has it. Numbers that are not finite become null; numpy and torch scalars are numbers.
 
@@ -126,8 +129,11 @@ def event_line(event: Event) -> str:
     '{"client":"pi-1","kind":"died","t":null}'
     """
     values = event.to_dict()
-    plain = {name: _plain(values[name], name) for name in sorted(values)}
-    return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    try:
+        return _PLAIN_JSON.encode({name: values[name] for name in sorted(values)})
+    except (TypeError, ValueError):  # not all of it is what JSON has
+        plain = {name: _plain(values[name], name) for name in sorted(values)}
+        return _PLAIN_JSON.encode(plain)
 
 
 def parse_event(line: bytes) -> Event | None:

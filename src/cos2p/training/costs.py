@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward, exit_forward, prefix_forward, shape_flops
@@ -30,11 +31,11 @@ class TaskFlops:
 
 def trained_shape(config: ModelConfig, order: Order) -> Shape:
     """The size of what the device will train, known before its masks are."""
-    shape = Shape.of(config, order.spec)
-    if order.quotas is None:
-        return shape
-    window = tuple(BlockSize(q.heads, q.units) for q in order.quotas)
-    return replace(shape, window=window)
+    return _trained(Shape.of(config, order.spec), order.quotas)
+
+
+def _trained(sent: Shape, quotas: tuple[BlockSize, ...] | None) -> Shape:
+    return sent if quotas is None else replace(sent, window=quotas)
 
 
 def trained_spec(order: Order) -> SubmodelSpec:
@@ -72,6 +73,7 @@ def mask_samples(samples: int, share: float) -> int:
     return min(samples, max(1, math.ceil(samples * share)))
 
 
+@lru_cache(maxsize=1024)
 def workload(settings: LocalSettings, samples: int) -> Workload:
     """The local settings in the budget's words."""
     samples = max(1, samples)
@@ -97,13 +99,29 @@ def submodel_flops(
     config: ModelConfig, order: Order, settings: LocalSettings, samples: int, test_samples: int
 ) -> TaskFlops:
     """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel."""
+    known = order.shelved.features if order.shelved is not None else 0
+    sent = Shape.of(config, order.spec)  # tables are kept by sizes: a spec has thousands of numbers
+    return _submodel_flops(config, sent, order.quotas, known, settings, samples, test_samples)
+
+
+@lru_cache(maxsize=1024)
+def _submodel_flops(
+    config: ModelConfig,
+    sent: Shape,
+    quotas: tuple[BlockSize, ...] | None,
+    known: int,
+    settings: LocalSettings,
+    samples: int,
+    test_samples: int,
+) -> TaskFlops:
+    """`known`: through how many blocks the device has features of earlier tasks."""
     load = workload(settings, samples)
-    shape = trained_shape(config, order)
+    shape = _trained(sent, quotas)
     tokens = load.length(config)
     epochs_of_steps = samples / load.batch
     masks = 0.0
-    if order.quotas is not None:
-        step = shape_flops(config, Shape.of(config, order.spec), load, "mask")
+    if quotas is not None:
+        step = shape_flops(config, sent, load, "mask")
         seen = mask_samples(samples, settings.mask.share)
         masks = settings.mask.passes * (seen / load.batch) * step
     training = settings.epochs * epochs_of_steps * shape_flops(config, shape, load, "weight")
@@ -111,18 +129,16 @@ def submodel_flops(
         config, tokens, shape.rows
     )
     return TaskFlops(
-        prefix=(samples + test_samples) * _prefix_pass(config, order, shape, tokens),
+        prefix=(samples + test_samples) * _prefix_pass(config, shape, tokens, known),
         masks=masks,
         training=training + test_samples * forward,
     )
 
 
-def _prefix_pass(config: ModelConfig, order: Order, shape: Shape, tokens: int) -> float:
+def _prefix_pass(config: ModelConfig, shape: Shape, tokens: int, known: int) -> float:
     """One sample through the frozen part, from the features on that the device has of earlier tasks."""
-    whole = prefix_forward(config, shape, tokens)
-    known = order.shelved.features if order.shelved is not None else 0
     if known == 0:
-        return whole
+        return prefix_forward(config, shape, tokens)
     return sum(block_forward(config, size, tokens) for size in shape.prefix[known:])
 
 
@@ -136,10 +152,21 @@ def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, s
 
 def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> Ledger:
     """The worst phase of plain training."""
+    return _submodel_memory(config, Shape.of(config, order.spec), order.quotas, settings, samples)
+
+
+@lru_cache(maxsize=1024)
+def _submodel_memory(
+    config: ModelConfig,
+    sent: Shape,
+    quotas: tuple[BlockSize, ...] | None,
+    settings: LocalSettings,
+    samples: int,
+) -> Ledger:
     load = workload(settings, samples)
-    shape = trained_shape(config, order)
+    shape = _trained(sent, quotas)
     phases = [shape_ledger(config, shape, load, "prefix"), shape_ledger(config, shape, load, "weight")]
-    if order.quotas is not None:
+    if quotas is not None:
         small = load.with_(micro_batch=min(settings.mask.micro_batch or load.micro, load.micro), step_in_backward=False)
-        phases.append(shape_ledger(config, Shape.of(config, order.spec), small, "mask"))
+        phases.append(shape_ledger(config, sent, small, "mask"))
     return max(phases, key=lambda entry: entry.total)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -69,9 +68,13 @@ def exits_loss(
     """The paper's L_weight over all exits, shallowest first. One exit alone gives (1 − λ2)·CE, as the paper does."""
     whole = labels.device.type != "cpu" and outputs[-1].ndim == 3
     flat = [flatten(output, labels, keep_shape=whole) for output in outputs]
-    total = torch.zeros(())
+    total: Tensor | None = None
     for logits, target in flat:
-        total = total + (1 - lambda2) * (counted_cross_entropy if whole else cross_entropy)(logits, target)
+        own = (counted_cross_entropy if whole else cross_entropy)(logits, target)
+        own = (1 - lambda2) * own if lambda2 > 0 else own
+        own = own if own.dtype.itemsize >= 4 else own.float()  # exits in 16 bits are added up in 32
+        total = own if total is None else total + own
+    assert total is not None
     if lambda2 > 0:
         teacher, targets = flat[-1]
         real = targets != IGNORED if whole else None

@@ -47,9 +47,7 @@ class Ready:
         return known
 
     def forget(self) -> None:
-        """What the task left beside the weights."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        """What the task left beside the weights; its gradients went when its training ended."""
         for optimizer in self._optimizers.values():
             optimizer.state.clear()
 

@@ -31,6 +31,10 @@ class Losses:
         self._read: list[float] = []
 
     def add(self, objective: Tensor, reported: Tensor) -> None:
+        if self._together == 1:
+            value = objective.item()
+            self._note(value, value if reported is objective else reported.item())
+            return
         self._waiting.append(torch.stack((objective.detach(), reported.detach())))
         if len(self._waiting) >= self._together:
             self._ask()
@@ -43,7 +47,10 @@ class Losses:
 
     def _ask(self) -> None:
         for objective, reported in torch.stack(self._waiting).tolist():
-            if not math.isfinite(objective):
-                raise TrainingError(f"{self._name} became {objective}; {self._advice}")
-            self._read.append(reported)
+            self._note(objective, reported)
         self._waiting = []
+
+    def _note(self, objective: float, reported: float) -> None:
+        if not math.isfinite(objective):
+            raise TrainingError(f"{self._name} became {objective}; {self._advice}")
+        self._read.append(reported + 0.0)  # there is no loss of -0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from cos2p.data.augment import UNCHANGED, AugmentConfig, Augmenter
 from cos2p.data.examples import Examples, Normalize
 from cos2p.data.ragged import length_batches
 
+READY_BYTES = 2**16
+"""Images that take no more as numbers are kept as numbers: a thousand devices' in one process take 64 MB."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shard:
@@ -19,6 +23,20 @@ class Shard:
     test: Examples
     normalize: Normalize
     augment: AugmentConfig = UNCHANGED
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """These training samples, ready for the model, and their labels."""
+        if self.train.augments or self._ready is None:
+            return self.train.batch(rows, self.normalize)
+        return self._ready.index_select(0, rows), self.train.labels.index_select(0, rows)
+
+    @cached_property
+    def _ready(self) -> Tensor | None:
+        """All images of a small training part, normalised once for all batches; None if there are more."""
+        inputs = self.train.inputs
+        if not isinstance(inputs, Tensor) or self.train.is_text or 4 * inputs.numel() > READY_BYTES:
+            return None
+        return self.inputs(self.train, slice(None))
 
     @property
     def widths(self) -> Tensor | None:

@@ -42,7 +42,7 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, cut_out, extract_prefix
+from cos2p.submodel.slicing import cut_out, extract_prefix, trained_shapes
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
@@ -183,7 +183,7 @@ class Trainer:
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         """Names and shapes of the update that must come back, if the device says it trained `spec`."""
-        return compact_shapes(self.config, spec)
+        return trained_shapes(self.config, spec)
 
     def upload(self) -> int:
         """Bytes of what comes back, if its numbers take 32 bits."""
@@ -220,13 +220,14 @@ class Trainer:
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """FLOPs of the task on a device with so many training and test samples."""
         base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
-        taken = steps(samples, self.local.batch, self.local.epochs)
-        return replace(base, training=base.training + self.step_flops() * taken)
+        more = self.step_flops() * steps(samples, self.local.batch, self.local.epochs)
+        return replace(base, training=base.training + more) if more else base
 
     def memory(self, samples: int) -> Ledger:
         """Bytes of the task's worst moment."""
         base = submodel_memory(self.config, self.order, self.local, samples)
-        return replace(base, overhead=base.overhead + self.held_bytes())
+        held = self.held_bytes()
+        return replace(base, overhead=base.overhead + held) if held else base
 
     def step_flops(self) -> float:
         """What a step takes beside the training itself."""
@@ -375,7 +376,7 @@ class Trainer:
 
     def batch(self, rows: Tensor) -> Batch:
         """These training samples, ready for the model."""
-        inputs, labels = self.shard.train.batch(rows, self.shard.normalize)
+        inputs, labels = self.shard.batch(rows)
         return Batch(rows, place(inputs, self.device), place(labels, self.device))
 
     def _judge(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,13 @@ voices there is no measure, and only the door's own limit holds.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, islice
 from statistics import median_low
 from typing import Any
 
@@ -24,8 +26,8 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece
 from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
-from cos2p.submodel.slicing import compact_shapes
-from cos2p.submodel.square_sums import Squares, flat, segment_squares
+from cos2p.submodel.slicing import trained_shapes
+from cos2p.submodel.square_sums import Squares, Vectors, segment_squares
 
 VOICES = 3
 """Fewest devices whose median says something of the fleet."""
@@ -33,6 +35,9 @@ RECENT = 3
 """Updates of a device that are remembered."""
 DEVICES = 64
 """Devices that are remembered, those heard last."""
+
+NEARLY = 0.999
+"""A sum of squares below so much of the largest that is let through is not looked at more closely."""
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
@@ -46,15 +51,38 @@ def kind_of(key: str) -> str:
     return _NUMBER.sub("", key)
 
 
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where the numbers of some vectors lie in a row. Not to be changed."""
+
+    which: Tensor
+    """To which of the vectors each number belongs."""
+    sizes: Tensor
+    """How many scalars the segment of each number has."""
+    single: Tensor
+    """The numbers of vectors of one segment."""
+    begins: tuple[int, ...]
+
+
 @lru_cache(maxsize=64)
-def _measures(counts: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
-    """How many segments each vector has, and how many scalars each segment. Not to be changed."""
-    lengths = torch.tensor([segments for segments, _ in counts])
-    return lengths, torch.tensor([size for _, size in counts], dtype=torch.float32).repeat_interleave(lengths)
+def _places(of: tuple[Vectors, ...]) -> _Places:
+    lengths = torch.tensor([own.numbers for own in of])
+    which = torch.arange(len(of)).repeat_interleave(lengths)
+    sizes, single = torch.tensor([float(own.size) for own in of]), torch.tensor([own.segments == 1 for own in of])
+    begins = tuple(accumulate((own.numbers for own in of), initial=0))
+    return _Places(which, sizes.index_select(0, which), single[which].nonzero().view(-1), begins)
 
 
-def _row_sums(values: Tensor) -> Tensor:
-    return values.sum(1) if values.shape[1] != 1 else values.reshape(-1)
+def _totals(squares: Squares) -> Iterator[float]:
+    """Over all segments of each vector."""
+    places = _places(squares.of)
+    single = iter(squares.values.index_select(0, places.single).tolist())
+    for own, begin in zip(squares.of, places.begins, strict=False):
+        if own.segments == 1:
+            yield from islice(single, len(own.keys))
+        else:
+            part = squares.values[begin : begin + own.numbers]
+            yield from part.view(len(own.keys), own.segments).sum(1).tolist()
 
 
 class NormBound:
@@ -84,7 +112,7 @@ class NormBound:
         """No segment longer than `factor` times what is usual for its kind."""
         return self._shortened(item, self._squares(item))
 
-    def _shortened(self, item: Contribution, squares: list[Squares]) -> Contribution:
+    def _shortened(self, item: Contribution, squares: Squares) -> Contribution:
         factors = self._factors(squares)
         if not factors:
             return item
@@ -94,22 +122,25 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
-    def _factors(self, squares: list[Squares]) -> SegmentValues:
+    def _factors(self, squares: Squares) -> SegmentValues:
         """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
         a model has a hundred short ones."""
-        usual = {kind: self.usual(kind) for kind in dict.fromkeys(kind_of(own.keys[0]) for own in squares)}
-        known = [own for own in squares if own.values.numel() and usual[kind_of(own.keys[0])] is not None]
-        if not known:
+        if not squares.of:
             return {}
-        lengths, size = _measures(tuple((own.values.numel(), own.size) for own in known))
-        limit = torch.tensor([self.factor * float(usual[kind_of(own.keys[0])] or 0.0) for own in known])
-        rms = (flat(known) / size).sqrt_()
-        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit.repeat_interleave(lengths)).clamp_max_(1.0)
+        places = _places(squares.of)
+        usual = [self.usual(kind_of(own.keys[0])) for own in squares.of]
+        limits = [math.inf if each is None else self.factor * each for each in usual]
+        near = [NEARLY * own.size * limit * limit for own, limit in zip(squares.of, limits, strict=True)]
+        if not bool((squares.values > torch.tensor(near).index_select(0, places.which)).any()):
+            return {}
+        rms = (squares.values / places.sizes).sqrt_()
+        limit = torch.tensor(limits).index_select(0, places.which)
+        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit).clamp_max_(1.0)
         if not bool((factor < 1).any()):
             return {}
         found: SegmentValues = {}
-        for own, part in zip(known, factor.split(lengths.tolist()), strict=True):
-            for key, values in zip(own.keys, part.view_as(own.values), strict=True):
+        for own, part in zip(squares.of, Squares(squares.of, factor).parts(), strict=True):
+            for key, values in zip(own.keys, part, strict=True):
                 if bool((values < 1).any()):
                     found[key] = values.view(()) if full_length(self.config, key) is None else values
         return found
@@ -131,22 +162,24 @@ class NormBound:
 
     # ------------------------------------------------------------ segments
 
-    def _squares(self, item: Contribution) -> list[Squares]:
+    def _squares(self, item: Contribution) -> Squares:
         """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
-        shapes = compact_shapes(self.config, item.spec)
-        if isinstance(item.delta, OnePiece) and item.delta.arranged.shapes == shapes:
+        shapes = trained_shapes(self.config, item.spec)
+        if isinstance(item.delta, OnePiece) and item.delta.arranged.is_of(shapes):
             return segment_squares(item.delta, self.config, self._scratch)
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
         others = {name: tensor for name, tensor in item.delta.items() if name not in plain}
-        return segment_squares(known, self.config, self._scratch) + [
-            Squares((name,), tensor.square().sum().view(1, 1), max(1, tensor.numel()))
-            for name, tensor in others.items()
-        ]
+        own = segment_squares(known, self.config, self._scratch)
+        if not others:
+            return own
+        of = tuple(Vectors((name,), 1, max(1, tensor.numel())) for name, tensor in others.items())
+        sums = [tensor.square().sum().view(1) for tensor in others.values()]
+        return Squares(own.of + of, torch.cat([own.values, *sums]))
 
     def _plain(self, item: Contribution) -> set[str]:
         """Names of tensors that are whole segments of the model."""
-        shapes = compact_shapes(self.config, item.spec)
+        shapes = trained_shapes(self.config, item.spec)
         return {name for name, tensor in item.delta.items() if shapes.get(name) == tuple(tensor.shape)}
 
     def _scaled(self, name: str, tensor: Tensor, factors: SegmentValues, plain: bool) -> Tensor:
@@ -155,23 +188,23 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _kinds(self, squares: list[Squares]) -> dict[str, float]:
+    def _kinds(self, squares: Squares) -> dict[str, float]:
         """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
-        if not squares:
+        if not squares.of:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = iter(torch.cat([_row_sums(own.values) for own in squares]).tolist())
-        for own in squares:
+        totals = _totals(squares)
+        for own in squares.of:
             total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
             for _ in own.keys:
                 total += next(totals)
-            sums[kind_of(own.keys[0])] = total, count + own.size * own.values.numel()
+            sums[kind_of(own.keys[0])] = total, count + own.size * own.numbers
         return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
 
     # ------------------------------------------------------------ memory
 
-    def _note(self, client: str, squares: list[Squares]) -> None:
-        if not squares:
+    def _note(self, client: str, squares: Squares) -> None:
+        if not squares.of:
             return  # an update may come without a step of the model
         own = self._forget(client)
         for kind, rms in self._kinds(squares).items():

@@ -22,6 +22,8 @@ _ARGUMENTS = {
     "cos2p_column_sums": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _LENGTH),
     "cos2p_step_rows": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _FLOATS),
     "cos2p_step_columns": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _FLOATS, _LENGTH),
+    "cos2p_norms": (_FLOATS, _FLOATS, _INDEX, _LENGTH),
+    "cos2p_segment_squares": (_FLOATS, _FLOATS, _INDEX, _LENGTH),
 }
 
 

@@ -7,6 +7,7 @@ not done (False, None), nothing is changed then, and torch does it or says what 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,21 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from cos2p.accelerator import CPU
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What is to be done with a piece of memory, as `squares.c` reads it. Who makes it answers for its numbers."""
+
+    rows: Tensor
+    """(rows, columns), int64"""
+    results: int
+    reach: int
+    """Scalars that the memory has to have."""
+
+    def __post_init__(self) -> None:
+        assert self.rows.dtype is torch.int64
+        assert self.rows.is_contiguous()
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,8 @@ class Passes:
     """Trusted with products and their sums: they come out as torch's."""
     sums: bool = True
     """Trusted with the order of long sums."""
+    squares: bool = True
+    """Trusted with norms, and with sums of squares."""
 
     def add_part(self, total: Tensor, part: Tensor, factor: Tensor, dim: int, index: Tensor, *,
                  worth: int, first: bool) -> bool:  # fmt: skip
@@ -85,6 +103,21 @@ class Passes:
             return None
         increment_version(total)
         return way
+
+    def norms(self, memory: Tensor, table: Table) -> Tensor | None:
+        """Of all tensors that the table tells of."""
+        return self._by_table(self.library.cos2p_norms, memory, table)
+
+    def segment_squares(self, memory: Tensor, table: Table) -> Tensor | None:
+        """Σx² of all segments that the table tells of."""
+        return self._by_table(self.library.cos2p_segment_squares, memory, table)
+
+    def _by_table(self, function: Callable[..., int], memory: Tensor, table: Table) -> Tensor | None:
+        if not self.squares or not _plain(memory) or memory.numel() < table.reach:
+            return None
+        found = torch.empty(table.results)
+        rows = table.rows
+        return None if function(found.data_ptr(), memory.data_ptr(), rows.data_ptr(), len(rows)) else found
 
     def sums_of(self, a: Tensor, b: Tensor | None) -> bool:
         """Whether these are matrices to be summed here."""
