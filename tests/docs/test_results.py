@@ -134,13 +134,29 @@ def test_one_block_beside_eight() -> None:
             assert_shows(text, line.figures[column.key], column)
 
 
-def test_what_the_depth_page_compares_with() -> None:
-    headings, _, *rows = tables_of(RESULTS / "depth.md")[1]
-    studies = {"paper-shape": "Co-S²P", "one-block-by-rate": "FedRolex", "one-block": "FedAvg (full)"}
+@pytest.mark.parametrize(
+    ("number", "studies"),
+    [
+        (1, {"paper-shape": "Co-S²P", "one-block-by-rate": "FedRolex", "one-block": "FedAvg (full)"}),
+        (3, {"growing": "Co-S²P", "one-block-five-seeds": "FedRolex", "two-blocks": "FedRolex"}),
+        (5, {"heterofl": "HeteroFL", "growing": "Co-S²P", "growing-bytes": "Co-S²P"}),
+    ],
+)
+def test_what_the_depth_page_compares_with(number: int, studies: dict[str, str]) -> None:
+    headings, _, *rows = tables_of(RESULTS / "depth.md")[number]
+    growing = depth_line("growing", "Co-S²P").figures["top1"]
     for (study, title), (_, *cells) in zip(studies.items(), rows, strict=True):
-        line = line_of(read_record(RESULTS / "depth" / f"trec-depth-{study}"), "results", title)
+        line = depth_line(study, title)
         for heading, text in zip(headings[1:], cells, strict=True):
-            assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+            if "ahead" not in heading:
+                assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+            elif text:
+                seeds = line.figures["top1"].by_seed
+                assert_shows(text, Figure.of({seed: growing.by_seed[seed] - seeds[seed] for seed in seeds}), TOP1)
+
+
+def depth_line(study: str, title: str) -> Line:
+    return line_of(read_record(RESULTS / "depth" / f"trec-depth-{study}"), "results", title)
 
 
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
@@ -177,4 +193,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 30
+    assert len(RECORDS) == 36
