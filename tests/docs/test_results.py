@@ -39,8 +39,8 @@ PAGES = [
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("text.md", 2, "text/fpb-mini", "results"),
     ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
-    ("pretrained.md", 8, "pretrained/minilm-banking77", "results"),
-    ("pretrained.md", 9, "pretrained/dino-caltech101-56px", "results"),
+    ("pretrained.md", 9, "pretrained/minilm-banking77", "results"),
+    ("pretrained.md", 10, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -176,8 +176,20 @@ def test_the_frontier_shows_the_figures_of_its_record() -> None:
     assert len(rows) == len(table.lines) == 8
 
 
+def test_equal_updates_and_equal_time_are_those_of_the_record() -> None:
+    headings, _, *rows = tables_of(RESULTS / "pretrained.md")[2]
+    tables = {one.name: one for one in read_record(RESULTS / "pretrained/minilm-trec-frontier-tuned").tables}
+    shown = {"at equal updates": "by_budget", "at equal virtual time": "by_budget_time"}
+    for title, *cells in rows:
+        for heading, name in shown.items():
+            (line,) = [one for one in tables[name].lines if one.title == title]
+            (column,) = tables[name].columns
+            assert_shows(cells[headings.index(heading) - 1], line.figures[column.key], column)
+    assert len(rows) == 3
+
+
 def test_heads_at_every_depth_are_those_of_the_record() -> None:
-    _, _, *rows = tables_of(RESULTS / "pretrained.md")[3]
+    _, _, *rows = tables_of(RESULTS / "pretrained.md")[4]
     results = [
         outcome.result or {} for outcome in read_record(RESULTS / "pretrained/minilm-trec-told").outcomes.values()
     ]
@@ -193,4 +205,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 36
+    assert len(RECORDS) == 37
