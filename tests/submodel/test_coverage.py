@@ -102,3 +102,14 @@ def test_the_printed_table() -> None:
     )
     assert done.stdout.count("rolling: N* = 2") == 3
     assert done.stdout.count("rolling without offsets: N* = 0") == 3
+
+
+def test_a_growing_model_is_trained_from_the_bottom_to_its_top() -> None:
+    """Two thirds of these devices have half of a block, one third two blocks; all of them train the newest one."""
+    found = coverage_table(model("vit-nano"), [1 / 16, 1 / 16, 1 / 4], 4.0, "growing", rounds=40)
+    first, last = found.blocks[0], found.blocks[-1]
+    assert first == (1, 3, 0, 0, 0, 0, 0, 0)
+    assert last == (0, 0, 0, 0, 0, 0, 1, 3)
+    newest = [max(block for block, devices in enumerate(row) if devices) for row in found.blocks]
+    assert newest == sorted(newest)
+    assert newest.count(1) == 20

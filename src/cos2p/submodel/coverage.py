@@ -14,7 +14,7 @@ from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.sizes import model
 from cos2p.submodel.rates import cut
-from cos2p.submodel.window import Schedule, tier_offsets, window_start
+from cos2p.submodel.window import Schedule, growing_top, tier_offsets, window_start
 
 FLEETS: dict[str, tuple[str, tuple[tuple[int, float], ...]]] = {
     "E1": ("vit-tiny", ((1, 1 / 16), (7, 9 / 16))),
@@ -63,8 +63,11 @@ def coverage_table(
     rounds: int = 100,
     offsets: Sequence[int] | None = None,
     first: int = 0,
+    stay: float = 0.5,
 ) -> Coverage:
     """Play `rounds` rounds of a fleet with one keep rate per device; `offsets` default to those of the tiers.
+
+    `first` and `stay` as in the recipe; of a growing model these rounds are the whole run.
 
     >>> coverage_table(model("vit-tiny"), [1 / 16] + 7 * [9 / 16]).minimum
     2
@@ -79,8 +82,9 @@ def coverage_table(
     rows, tops = [], []
     for cycle in range(rounds):
         row, top = [0] * config.depth, 0
+        turn = growing_top(config.depth, max(sizes), cycle / rounds, stay) if schedule == "growing" else cycle
         for blocks, offset in zip(sizes, starts_at, strict=True):
-            start = window_start(schedule, dispatched, blocks, cycle, offset, first)
+            start = window_start(schedule, dispatched, blocks, turn, offset, first)
             for block in range(start, start + blocks):
                 dispatched[block] += 1
                 row[block] += 1

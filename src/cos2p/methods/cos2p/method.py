@@ -181,7 +181,7 @@ class Cos2p(Method):
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
         window, offset = self.settings.window, self.offsets[member.name]
-        turn = {"together": self.round, "growing": self.top()}.get(window.schedule, cycle)
+        turn = self.round if window.schedule == "together" else self.top() if window.schedule == "growing" else cycle
         start = window_start(
             window.schedule, self.dispatched, blocks, turn, offset, window.first, self.heights[member.name]
         )
