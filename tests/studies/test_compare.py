@@ -100,8 +100,8 @@ def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) 
     asked = plan(tmp_path, methods=("fedavg", "cos2p"), search=Search())
     report = compare(asked, execute, lambda report: None, records.append)
     (trials, later), (forms, still_later), (finals, _) = execute.batches
-    assert (len(trials), later) == (5 + 5, 2 + 4), "Co-S²P has two further forms"
-    assert (len(forms), still_later, len(finals)) == (2, 4, 4)
+    assert (len(trials), later) == (5 + 5, 3 + 4), "Co-S²P has three further forms"
+    assert (len(forms), still_later, len(finals)) == (3, 4, 4)
     assert {cell.recipe.training.lr for cell in forms} == {0.004}, "forms are tried at the best rate"
     assert {cell.seed for cell in (*trials, *forms)} == {1000}
     assert {cell.recipe.training.lr for cell in trials} == {0.001, 0.002, 0.004, 0.008, 0.016}
@@ -226,7 +226,7 @@ def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_run
     trials = [*rates, *others]
     forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
     assert forms == {(True, "clients"), (False, "clients"), (True, "filled")}
-    assert (len(rates), len(others)) == (3 + 3, 2 + 2)
+    assert (len(rates), len(others)) == (3 + 3, 2 + 3)
     assert {cell.recipe.training.lr for cell in others if "ramfed" in cell.name} == {0.002}  # the best of its rates
     assert [(cell.recipe.training.lr, cell.recipe.method["denominator"]) for cell in beside] == [(0.004, "filled")]
     chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
@@ -259,7 +259,7 @@ def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
 
 def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None:
     row = Row("cos2p", "Co-S²P", method="cos2p")
-    assert possible_forms(tiny_base(tmp_path), row) == ["scaler", "wide windows"]
+    assert possible_forms(tiny_base(tmp_path), row) == ["scaler", "wide windows", "growing"]
     whole = replace(row, changes=("method.form=pretrained",))
     assert possible_forms(tiny_base(tmp_path), whole) == []
 

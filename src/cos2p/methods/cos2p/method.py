@@ -55,7 +55,14 @@ class Cos2p(Method):
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
-        "growing": ("method.form=growing", "method.window.schedule=growing"),
+        "growing": (  # field by field: a recipe for a pretrained model cannot have it, and is not made to
+            "method.window.schedule=growing",
+            "method.window.ratio=4",
+            "method.rescale=true",
+            "method.exits.kind=none",
+            "method.masks.heads=random",
+            "method.masks.units=random",
+        ),
     }
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
