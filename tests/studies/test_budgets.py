@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cos2p.methods import build_method
+from cos2p.methods.base import Call
+from cos2p.methods.fitting import needed_bytes
 from cos2p.recipe import Recipe
 from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
 from tests.studies.fakes import tiny_base
@@ -64,6 +68,36 @@ def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:
     head = fit(tmp_path, "fedlora", 1_000_000)
     assert isinstance(head, Absent)
     assert "even the head alone needs" in head.reason
+
+
+@pytest.mark.parametrize("end", ["schedule.updates=40", "schedule.rounds=40"])
+def test_of_a_growing_model_the_late_tasks_count(tmp_path: Path, end: str) -> None:
+    """Behind frozen blocks a task needs more than at the bottom, where all of them are in the first half of a run."""
+    growing = ("method.form=growing", "model.exits=shared", "model.depth=6", end)
+    worlds, given = Worlds(), recipe(tmp_path, "cos2p", *growing)
+    found = worlds.fit([given], MIDDLE)
+    assert isinstance(found, Fit)
+    world, weights = worlds.of(given)
+    members = {name: replace(member, rate=found.rate) for name, member in world.context.members.items()}
+    method = build_method(given.method, replace(world.context, members=members))
+    tops, largest = set(), 0
+    for merged in range(41):
+        method.merged = merged  # type: ignore[attr-defined]
+        for member in members.values():
+            task = method.assign(Call(member, merged, 0, 0, weights))
+            tops.add(task.spec.top)
+            largest = max(largest, needed_bytes(method, member, task))
+    assert max(tops) == 6
+    assert largest <= found.needed <= MIDDLE
+
+
+def test_a_method_without_submodels_of_the_smallest_rate_takes_a_larger_one(tmp_path: Path) -> None:
+    found = fit(tmp_path, "heterofl", LARGE)
+    assert isinstance(found, Fit)
+    assert found.rate == 1.0
+    none = fit(tmp_path, "heterofl", 1_000)
+    assert isinstance(none, Absent)
+    assert none.reason.startswith("its smallest task needs")
 
 
 def test_data_are_read_once_for_all_methods(tmp_path: Path) -> None:

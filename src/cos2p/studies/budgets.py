@@ -63,8 +63,9 @@ class Worlds:
     def fit(self, recipes: Sequence[Recipe], memory: int) -> Fit | Absent:
         """The largest fit of one method, whose recipes (of several seeds) differ in their data's division alone."""
         tries = [_Tries(recipe.method, *self.of(recipe), memory) for recipe in recipes]
+        smallest = next((rate for rate in reversed(RATES) if all(trying.possible(rate) for trying in tries)), RATES[0])
         for trying in tries:
-            least = trying.needed(RATES[-1])
+            least = trying.needed(smallest)
             if least > memory:
                 return Absent(trying.refusal or f"its smallest task needs {format_bytes(least)}")
         rate = next(rate for rate in RATES if all(trying.needed(rate) <= memory for trying in tries))
@@ -76,7 +77,12 @@ class _Tries:
     """One method on one division of the data, every device with so much memory."""
 
     def __init__(self, method: dict[str, Any], world: World, weights: Weights, memory: int) -> None:
-        self._method, self._context, self._weights, self._memory = method, world.context, weights, memory
+        self._method, self._weights, self._memory = method, weights, memory
+        self._turns = max(3, world.context.config.depth)
+        schedule = world.context.schedule.model_copy(update={"rounds": self._turns, "updates": None})
+        self._context = replace(
+            world.context, schedule=schedule
+        )  # the turns are a whole run: some tasks come late in it
         self._worst = 0
         """The turn that needed most: looked at first, a rate that does not fit is soon seen."""
         self._known: dict[float, int] = {}
@@ -89,11 +95,18 @@ class _Tries:
             self._known[rate] = self._largest(rate)
         return self._known[rate]
 
+    def possible(self, rate: float) -> bool:
+        """Whether the method has submodels of this rate at all, whatever they need."""
+        try:
+            self._at(rate)
+        except BudgetError:
+            return False
+        return True
+
     def _largest(self, rate: float) -> int:
         method, weights = self._at(rate)
-        turns = range(self._context.config.depth)
         largest = 0
-        for turn in (self._worst, *turns):
+        for turn in (self._worst, *range(self._turns + 1)):
             for member in _extremes(method.context.members.values()):
                 try:
                     needed = max(needed_bytes(method, member, t) for t in _tasks(method, member, turn, weights))
