@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cos2p.errors import BudgetError
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.methods.fitting import needed_bytes
+from cos2p.methods.heterofl.cut import scaled_rate
 from cos2p.recipe import Recipe
 from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
 from tests.studies.fakes import tiny_base
@@ -92,10 +94,13 @@ def test_of_a_growing_model_the_late_tasks_count(tmp_path: Path, end: str) -> No
 
 
 def test_a_method_without_submodels_of_the_smallest_rate_takes_a_larger_one(tmp_path: Path) -> None:
-    found = fit(tmp_path, "heterofl", LARGE)
+    tiny = ("model.dim=8", "model.heads=2", "model.mlp=8")
+    with pytest.raises(BudgetError, match="no scaled submodel"):
+        scaled_rate(recipe(tmp_path, "heterofl", *tiny).model.config(image=8), RATES[-1])
+    found = fit(tmp_path, "heterofl", LARGE, *tiny)
     assert isinstance(found, Fit)
     assert found.rate == 1.0
-    none = fit(tmp_path, "heterofl", 1_000)
+    none = fit(tmp_path, "heterofl", 1_000, *tiny)
     assert isinstance(none, Absent)
     assert none.reason.startswith("its smallest task needs")
 
