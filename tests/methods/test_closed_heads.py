@@ -1,24 +1,32 @@
-"""Exits that start in closed form: who tells when, what it is worth, and that a restart changes nothing."""
+"""Exits that start or end in closed form: who tells when, what it is worth, and that a restart changes nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from cos2p import ElasticTransformer, SubmodelSpec
+from cos2p.aggregation.closed_form import closed_form
 from cos2p.errors import ConfigError
 from cos2p.methods import Method, Settings, methods
 from cos2p.methods.base import RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
 from cos2p.methods.head_start import HeadStart
+from cos2p.models.context import make_context
+from cos2p.models.layout import Weights
 from cos2p.models.sizes import model
-from cos2p.training.statistics import StatisticsSettings, statistics_memory, statistics_spec
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from cos2p.runtime.decisions import ClientLeft
+from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house
 from tests.methods.played import play
 
 MEANS = {"name": "cos2p", "exits": {"start": "means"}}
+BOTH = {"name": "cos2p", "exits": {"start": "means", "finish": "discriminant"}}
 
 
 def test_every_device_tells_once_and_trains_from_then_on() -> None:
@@ -92,10 +100,129 @@ def test_a_restart_of_any_changes_nothing(name: str, tmp_path: Path) -> None:
     check_a_restart_changes_nothing({"name": name, "start": "discriminant"}, tmp_path, updates=8)
 
 
-def test_with_a_checkpoint_every_method_begins_so_unless_told_otherwise() -> None:
+ENDING = (
+    *(name for name in OTHERS if name != "heterofl"),
+    "cos2p",
+    "fedlora",
+    "fedra",
+    "fedepth",
+    "chain",
+    "topwindow",
+)
+
+
+def closed_top(fleet: Fleet, weights: Weights) -> Tensor:
+    """The discriminant of these weights' features, computed from all devices' samples at once."""
+    config, shards = fleet.context.config, fleet.shards.values()
+    model = ElasticTransformer(config, SubmodelSpec.full(config, (config.depth,))).load(weights).eval()
+    sums: Weights = {}
+    for shard in shards:
+        inputs, labels = shard.train.batch(torch.arange(len(shard.train)), shard.normalize)
+        with torch.no_grad():
+            context, x_BTD = make_context(config, inputs), model.embed(inputs)
+            for block in range(config.depth):
+                x_BTD = model.blocks[str(block)](x_BTD, context)
+            x_BD = model.exits[str(config.depth)].features(x_BTD, context)
+        unit = torch.nn.functional.normalize(x_BD, dim=1)
+        own = {
+            "counts": torch.bincount(labels, minlength=config.classes).float(),
+            "2.sums": torch.zeros(config.classes, config.dim).index_add_(0, labels, unit),
+            "2.length": x_BD.norm(dim=1).sum(),
+            "2.moments": packed(unit.T @ unit),
+        }
+        sums = {name: sums[name] + value if sums else value for name, value in own.items()}
+    return closed_form(sums, 2, "discriminant", 0.3)[0]
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_any_method_can_end_so(name: str) -> None:
+    """When all training is merged everybody tells of the model that is judged, adapters and all, and its head is just
+    that of these features."""
+    end = {"finish": "discriminant"}
+    own = {"exits": end} if name in ("cos2p", "topwindow") else end
+    house = digits_house(updates=9, mu=0.3, t_clk=0.0, redispatch="at-once")
+    fleet = Fleet(house, {"name": name, **own})
+    before: Weights = {}
+    while fleet.done is None:
+        if fleet.orders[-1].trainer == "statistics":
+            before = before or dict(fleet.server.weights)
+        fleet.answer()
+    kinds = [order.trainer for order in fleet.orders]
+    assert kinds[-3:] == ["statistics"] * 3
+    assert "statistics" not in kinds[:-3], "three devices tell, at the end alone"
+    assert {order.version for order in fleet.orders[-3:]} == {fleet.server.coordinator.version - 1}
+    assert fleet.server.coordinator.merged == 9
+    assert fleet.done == "max_updates"
+    judged = fleet.method.evaluated_weights(before)
+    head, wanted = fleet.server.weights["exits.2.linear.weight"], closed_top(fleet, judged)
+    assert (head - wanted).abs().max() < 0.02 * wanted.abs().max()  # blocks travel in 16 bits
+    rest = {
+        n
+        for n, t in before.items()
+        if not n.startswith("exits.2.linear.") and not torch.equal(t, fleet.server.weights[n])
+    }
+    assert not rest, "telling changes the head alone"
+
+
+def test_a_model_that_is_not_the_servers_own_cannot_end_so() -> None:
+    with pytest.raises(ConfigError, match=r'HeteroFL is judged by another model .*method\.finish = "trained"'):
+        Fleet(digits_house(updates=9), {"name": "heterofl", "finish": "discriminant"})
+
+
+@pytest.mark.parametrize("schedule", [{"updates": 6}, {"rounds": 2}])
+def test_there_has_to_be_something_left_to_train(schedule: dict[str, int]) -> None:
+    for method in ({"name": "fedavg", "start": "means", "finish": "means"}, BOTH):
+        with pytest.raises(ConfigError, match=r'finish.*only tell.* or set method\.(exits\.)?finish = "trained"'):
+            Fleet(digits_house(**schedule), method)
+
+
+def test_who_does_not_want_to_tell_does_not_tell_at_the_end_either() -> None:
+    form = {"name": "cos2p", "form": "pretrained", "exits": {"start": "fresh"}}
+    fleet = Fleet(digits_house(rounds=2, mu=1.0, t_clk=0.0), form).run()
+    assert {order.trainer for order in fleet.orders} == {"submodel"}
+    assert not HeadStart(finish="as-start").finish_form
+
+
+def test_whoever_is_gone_is_not_waited_for_at_the_end() -> None:
+    fleet = Fleet(digits_house(updates=12, mu=1.0, t_clk=0.0, redispatch="at-aggregation"), BOTH).run(answers=6)
+    gone = fleet.orders[-1].client
+    fleet.server.handle(ClientLeft(gone))
+    fleet._pending = type(fleet._pending)(order for order in fleet._pending if order.client != gone)
+    fleet.run()
+    told = [order.client for order in fleet.orders if order.settings.get("final")]
+    assert sorted(told) == sorted(fleet.context.members.keys() - {gone})
+    assert fleet.done == "max_updates"
+    assert fleet.server.coordinator.merged == 11
+
+
+@pytest.mark.parametrize("answers", [8, 10])
+def test_a_restart_shortly_before_the_end_changes_nothing(answers: int, tmp_path: Path) -> None:
+    straight, broken = Fleet(digits_house(updates=12), BOTH).run(), Fleet(digits_house(updates=12), BOTH).run(answers)
+    broken.restart(tmp_path)
+    broken.run()
+    assert all(torch.equal(a, broken.server.weights[name]) for name, a in straight.server.weights.items())
+
+
+def test_the_step_comes_down_to_where_training_ends() -> None:
+    """The last round does not count: a run of nine updates that ends by telling steps as one of six."""
+    training = digits().context.training.model_copy(update={"lr_schedule": "cosine"})
+
+    def steps(**changes: Any) -> list[float]:
+        house = digits_house(updates=changes.pop("updates"), mu=1.0, t_clk=0.0, redispatch="at-aggregation")
+        fleet = Fleet(replace(house, training=training), {"name": "fedavg", **changes}).run()
+        return [order.lr for order in fleet.orders if order.trainer != "statistics"]
+
+    assert steps(updates=9, finish="means") == steps(updates=6)
+
+
+OTHERWISE_JUDGED = ("heterofl", "fedavg-adavit", "fedavg-adavit-full", "fedavg-qvit", "fedavg-qvit-hard")
+
+
+def test_with_a_checkpoint_every_method_begins_and_ends_so_unless_told_otherwise() -> None:
     for name, kind in methods().items():
         if issubclass(kind.settings_type, HeadStart) and name != "fedncm":
-            assert kind.pretrained(language=False) == {"start": "discriminant"}, name
+            finish = {} if name in OTHERWISE_JUDGED else {"finish": "as-start"}
+            assert kind.pretrained(language=False) == {"start": "discriminant", **finish}, name
             assert kind.pretrained(language=True) == {}, name
 
 

@@ -109,11 +109,6 @@ def test_a_restart_before_the_last_round_changes_nothing(tmp_path: Path) -> None
     assert all(torch.equal(a, broken.server.weights[name]) for name, a in straight.server.weights.items())
 
 
-def test_finishing_needs_a_last_round() -> None:
-    with pytest.raises(ConfigError, match=r"set schedule\.rounds"):
-        Fleet(digits_house(updates=6), FINISH)
-
-
 def test_the_pretrained_form_survives_a_restart(tmp_path: Path) -> None:
     check_a_restart_changes_nothing({"name": "cos2p", "form": "pretrained"}, tmp_path, updates=8)
 

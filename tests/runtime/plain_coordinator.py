@@ -146,7 +146,18 @@ class Coordinator:
     @property
     def stalled(self) -> bool:
         """Nobody is waited for: only a client that joins, or answers after all, moves the run on."""
-        return self.finished is None and not self._expected()
+        return self.finished is None and not self._any_expected()
+
+    @property
+    def in_finale(self) -> bool:
+        """Whether the round under way is the last one, of a run that ends with one of its own kind."""
+        rules = self.rules
+        if not rules.finale:
+            return False
+        when_it_began = self.merged - self._reported.total()
+        if rules.max_updates is not None and when_it_began >= rules.max_updates - rules.finale:
+            return True
+        return self.version + 1 == rules.rounds
 
     # ------------------------------------------------------------ what the events mean
 
@@ -188,6 +199,8 @@ class Coordinator:
         record.close_ticket(good=True)
         record.here = True
         staleness = self.version - ticket.version
+        if self.in_finale and staleness:
+            return Drop(client, task, "too late: the last round is under way, and the model is told about as it is")
         limit = self.rules.max_staleness
         if limit is not None and staleness > limit:
             return Drop(client, task, f"too stale: {staleness} versions old, at most {limit} are merged")
@@ -238,22 +251,39 @@ class Coordinator:
         """It has done its part of this round and gets its next task with the next version."""
         return self.rules.redispatch == "at-aggregation" and client in self._reported
 
+    def _left_to_give(self) -> float:
+        """Tasks that may still be given out before the finale."""
+        rules = self.rules
+        if not rules.finale or rules.max_updates is None or self.in_finale:
+            return float("inf")
+        at_work = [r for r in self._clients.values() if r.gets_tasks and r.ticket is not None and not r.overdue]
+        return max(0, rules.max_updates - rules.finale - self.merged - len(at_work))
+
+    def _at_work_and_ready(self) -> tuple[set[str], set[str]]:
+        expected = set(self._expected())
+        at_work = {name for name in expected if self._clients[name].ticket is not None}
+        return at_work, expected - at_work
+
+    def _any_expected(self) -> bool:
+        at_work, ready = self._at_work_and_ready()
+        return bool(at_work) or min(len(ready), self._left_to_give()) > 0
+
     def _threshold_met(self) -> bool:
         """cnt ≥ ⌈μN⌉, with N the clients that reported in this round or can be expected to."""
-        taking_part = self._reported.keys() | set(self._expected())
-        return self.rules.trigger.met(
-            updates=self._reported.total(), reporters=len(self._reported), clients=len(taking_part)
-        )
+        at_work, ready = self._at_work_and_ready()
+        new = int(min(len(ready - self._reported.keys()), self._left_to_give()))
+        clients = len(self._reported.keys() | at_work) + new
+        return self.rules.trigger.met(updates=self._reported.total(), reporters=len(self._reported), clients=clients)
 
     def _round_is_over(self, event: News) -> bool:
-        if not self._expected():
+        if not self._any_expected():
             return True
         if self._listening:
             return event == TimerFired(self._listening_timer)
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
     def _close_round(self, event: News) -> list[Action]:
-        ending = self._run_is_over(event)
+        ending, last = self._run_is_over(event), self.in_finale
         actions: list[Action] = []
         if self._reported and (ending is not None or self._round_is_over(event)):
             actions.append(self._aggregate())
@@ -262,6 +292,8 @@ class Coordinator:
             actions.append(StartTimer(self._listening_timer, self.rules.trigger.t_clk))
         if ending is None and self.version == self.rules.rounds:
             ending = "rounds"
+        if ending is None and last and any(isinstance(action, Aggregate) for action in actions):
+            ending = "max_updates"
         if ending is not None:
             actions.append(self._finish(ending))
         return actions
@@ -270,7 +302,7 @@ class Coordinator:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(event, Stop):
             return event.reason
-        return "max_updates" if self.merged == self.rules.max_updates else None
+        return "max_updates" if self.merged == self.rules.max_updates and not self.rules.finale else None
 
     def _aggregate(self) -> Aggregate:
         action = Aggregate(self.version, self.version + 1, tuple(self._reported), self._reported.total())
@@ -293,7 +325,7 @@ class Coordinator:
             return []
         actions: list[Action] = []
         for client, record in self._clients.items():
-            if record.ticket is not None or not record.gets_tasks or self._waits(client):
+            if record.ticket is not None or not record.gets_tasks or self._waits(client) or not self._left_to_give():
                 continue
             task = _task_name(client, record.attempts)
             record.ticket = Ticket(task, self.version, record.cycle, record.attempts)

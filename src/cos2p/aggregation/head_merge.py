@@ -66,7 +66,8 @@ class HeadMerge(Merge):
         return even_weight(1.0)
 
     def apply(self, current: Weights) -> Weights:
-        updated = self.own.apply(current)
+        # Of the last round nothing is merged: a memory of earlier updates would move what was just told about.
+        updated = dict(current) if self.final else self.own.apply(current)
         if self.arrived and self.start is not None:
             self.told, self.arrived = _added(self.told, self.arrived), {}
             for name, head in self._closed_heads(self.told, self.start).items():

@@ -19,6 +19,15 @@ Choice = Literal["uniform", "coverage", "speed"]
 _GUARD = 1e-9
 
 
+def share_of(wanted: float, here: int) -> int:
+    """`clients_per_round` as a number: it counts clients, or below 1 it is a share of those here.
+
+    >>> share_of(5, 8), share_of(0.07, 100), share_of(0.01, 8)
+    (5, 7, 1)
+    """
+    return int(wanted) if wanted >= 1 else max(1, math.ceil(wanted * here - _GUARD))
+
+
 @dataclass(frozen=True)
 class Rules:
     """How a run goes. At least one of `rounds` and `max_updates` says where it ends."""
@@ -34,6 +43,10 @@ class Rules:
 
     max_updates: int | None = None
     """Merged updates until the end; gives methods with different triggers the same amount of training."""
+
+    finale: int = 0
+    """How many clients are to answer once more when training is over, in a last round that waits for all of them. So
+    many of `max_updates` are theirs: no more tasks are given out before it than it leaves. 0: there is none."""
 
     task_timeout: float | None = None
     """Seconds after which a client is not waited for any more. Several times the slowest device's task; its
@@ -74,12 +87,20 @@ class Rules:
             ("max_staleness", 0),
             ("max_failures", 1),
             ("max_in_flight", 1),
+            ("finale", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it is at least {least}")
+        if self.max_updates is not None and self.finale >= self.max_updates:
+            raise ConfigError(f"the last round alone takes {self.finale} of {self.max_updates} updates; allow for more")
         if self.task_timeout is not None and not (self.task_timeout > 0 and math.isfinite(self.task_timeout)):
             raise ConfigError(f"task_timeout is {self.task_timeout}; it is a number of seconds above 0, or None")
+
+    @property
+    def before_finale(self) -> int | None:
+        """Merged updates until the last round begins; None if rounds alone count."""
+        return None if self.max_updates is None else self.max_updates - self.finale
 
     @property
     def limited(self) -> bool:
@@ -88,11 +109,7 @@ class Rules:
 
     def taking_part(self, here: int) -> float:
         """How many of the clients that are here may take part in a round."""
-        if self.clients_per_round is None:
-            return math.inf
-        if self.clients_per_round >= 1:
-            return self.clients_per_round
-        return max(1, math.ceil(self.clients_per_round * here - _GUARD))
+        return math.inf if self.clients_per_round is None else share_of(self.clients_per_round, here)
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Rules:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from cos2p.aggregation.rules import Choice, Redispatch
+from cos2p.aggregation.rules import Choice, Redispatch, share_of
 from cos2p.settings import Settings
 
 
@@ -63,6 +63,10 @@ class ScheduleSettings(Settings):
         if self.updates:
             shares.append(merged / max(1, self.updates - telling))
         return min(1.0, max(shares))
+
+    def taking_part(self, devices: int) -> int:
+        """How many of so many devices take part in a round."""
+        return devices if self.clients_per_round is None else min(devices, share_of(self.clients_per_round, devices))
 
     @model_validator(mode="after")
     def _ends(self) -> ScheduleSettings:

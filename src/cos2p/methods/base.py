@@ -117,6 +117,8 @@ class Call:
     attempt: int
     weights: Weights
     """The current full model; not to be changed."""
+    final: bool = False
+    """Training is over: the round is the last one of a method that `gathers_last`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +158,8 @@ class Method:
     gathers_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     gathers_last: bool = False
-    """In its last round every device tells something: that one and the one before wait for everybody."""
+    """In a last round of its own, after all training, every device tells something. It waits for everybody, and begins
+    when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
     frugal: ClassVar[tuple[str, ...]] = ()
@@ -170,10 +173,19 @@ class Method:
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
         """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes.
 
-        A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it.
+        A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it. And it
+        ends so: trained on devices that lack classes it falls behind the features that it reads.
         """
-        starts = issubclass(cls.settings_type, HeadStart) and not language
-        return {"start": "discriminant"} if starts else {}
+        if language or not issubclass(cls.settings_type, HeadStart):
+            return {}
+        finish = {"finish": "as-start"} if cls.judges_its_weights() else {}
+        return {"start": "discriminant", **finish}
+
+    @classmethod
+    def judges_its_weights(cls) -> bool:
+        """Whether what is judged is the run's own model with `evaluated_weights`, and no other model or pass."""
+        own = (cls.evaluation_config.__func__, cls.evaluation_model.__func__)  # type: ignore[attr-defined]
+        return own == (Method.evaluation_config.__func__, Method.evaluation_model.__func__)  # type: ignore[attr-defined]
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,6 +194,11 @@ class Method:
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context
+
+    @property
+    def telling(self) -> int:
+        """Updates of a run that tell something and do not train."""
+        return len(self.context.members) * (self.gathers_first + self.gathers_last)
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"

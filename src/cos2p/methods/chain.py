@@ -65,8 +65,7 @@ class Chain(FrozenBaseMethod):
 
     def stage(self, version: int) -> int:
         """Which part of the run this is."""
-        telling = 0 if self.settings.start_form is None else len(self.context.members)
-        progress = self.context.schedule.share_done(version, self.merged, telling)
+        progress = self.context.schedule.share_done(version, self.merged, self.telling)
         return min(len(self.starts) - 1, int(progress * len(self.starts)))
 
     def assign(self, call: Call) -> Assignment:

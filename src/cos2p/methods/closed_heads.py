@@ -1,4 +1,4 @@
-"""Exits in closed form before anything trains: a device's first task is to tell sums of its features (one pass).
+"""Exits in closed form: a device's first task, its last one, or both, is to tell sums of its features (one pass).
 
 What several methods share: the task, and who has told already; `head_start` has the settings.
 """
@@ -60,35 +60,62 @@ def statistics_assignment(
     return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)
 
 
-def told_task(method: Method, member: Member, form: HeadForm) -> Assignment:
-    """Sums of features where the method trains heads, with as little memory as they can be found in."""
+def check_room_to_train(method: Method, field: str) -> None:
+    """ConfigError if a run that tells at its end, as `field` says, has nothing left to train in between."""
+    if not method.gathers_last:
+        return
+    schedule, away = method.context.schedule, f'or set {field} = "trained"'
+    if schedule.rounds is not None and schedule.rounds < 3:
+        raise ConfigError(f"{field}: the last round only tells, and the one before waits for all; 3 rounds, {away}")
+    if schedule.updates is not None and schedule.updates <= method.telling:
+        raise ConfigError(
+            f"{field}: {method.telling} of the {schedule.updates} updates only tell sums of features, which leaves "
+            f"none to train; set schedule.updates higher, {away}"
+        )
+
+
+def told_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
+    """Sums of features where the method trains heads, at the end where it is judged, with as little memory as they can
+    be found in."""
     precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
+    depths = (method.context.config.depth,) if final else method.head_depths()
     options = (
-        statistics_assignment(method.context, member, method.head_depths(), form, precision, features=store)
+        statistics_assignment(method.context, member, depths, form, precision, final=final, features=store)
         for store in STORES
     )
     return first_that_fits(method, member, options, "one pass over the data")
 
 
-class HeadFirst(Method):
-    """Stands before a method (`head_first`): at first every device tells, then it has the method's own tasks."""
+class ToldHead(Method):
+    """Stands before a method (`with_told_head`): at first, at the end or both every device tells, and in between it has
+    the method's own tasks."""
 
     settings: HeadStart
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
-        self.gathers_first = True
+        self.gathers_first = self.settings.start_form is not None
+        self.gathers_last = self.settings.finish_form is not None
+        if self.gathers_last and not self.judges_its_weights():
+            raise ConfigError(
+                f"{self.title} is judged by another model than the server's own, so that its head cannot be told of at "
+                'the end; set method.finish = "trained"'
+            )
+        check_room_to_train(self, "method.finish")
         self.told: set[str] = set()
         """Clients that have told sums of their features."""
 
     def assign(self, call: Call) -> Assignment:
-        if call.member.name in self.told:
-            return super().assign(call)
-        assert self.settings.start_form is not None
-        return told_task(self, call.member, self.settings.start_form)
+        start, finish = self.settings.start_form, self.settings.finish_form
+        if finish is not None and call.final:
+            return told_task(self, call.member, finish, final=True)
+        if start is not None and call.member.name not in self.told:
+            return told_task(self, call.member, start)
+        return super().assign(call)
 
     def merge(self) -> Merge:
-        return HeadMerge(super().merge(), self.settings.start_form, None, self.settings.ridge)
+        settings = self.settings
+        return HeadMerge(super().merge(), settings.start_form, settings.finish_form, settings.ridge)
 
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
@@ -105,6 +132,6 @@ class HeadFirst(Method):
         self.told = set(values["told"])
 
 
-def head_first(method: type[Method]) -> type[Method]:
-    """The method with a head that starts in closed form; any method, whatever its tasks and its merge."""
-    return type(method.__name__, (HeadFirst, method), {"__doc__": method.__doc__, "__module__": method.__module__})
+def with_told_head(method: type[Method]) -> type[Method]:
+    """The method with a head that starts or ends in closed form; any method, whatever its tasks and its merge."""
+    return type(method.__name__, (ToldHead, method), {"__doc__": method.__doc__, "__module__": method.__module__})

@@ -25,6 +25,7 @@ class FedNcmSettings(FrozenBaseSettings):
     start: Literal["means", "discriminant"] = Field(
         default="means", description="`means` of the classes, or the linear `discriminant` between them."
     )
+    finish: Literal["trained"] = Field(default="trained", description="Nothing trains, so it ends as it began.")
 
 
 class FedNcm(FrozenBaseMethod):

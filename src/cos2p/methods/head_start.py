@@ -1,4 +1,4 @@
-"""Settings of heads that may start in closed form; `closed_heads` is what follows from them."""
+"""Settings of heads that may start and end in closed form; `closed_heads` is what follows from them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from cos2p.settings import Settings
 
 
 class HeadStart(Settings):
-    """Where heads begin."""
+    """Where heads begin, and where the top one ends."""
 
     start: Literal["fresh", "means", "discriminant"] = Field(
         default="fresh",
         description="`fresh`: as the model came; `means`, `discriminant`: in closed form from sums of features by "
         "class, which each device tells in its first task (the server learns its class counts and mean features).",
+    )
+    finish: Literal["trained", "as-start", "means", "discriminant"] = Field(
+        default="trained",
+        description="Where the top head ends: as it was `trained`, or once more in closed form, from sums that every "
+        "device tells in a last round, of the features as they are then; `as-start`: in the form of `start`, and "
+        "`trained` if that is `fresh`. The round waits for everybody and takes as many of `schedule.updates` as there "
+        "are devices.",
     )
     ridge: float = Field(
         default=0.3,
@@ -28,16 +35,8 @@ class HeadStart(Settings):
     def start_form(self) -> HeadForm | None:
         return None if self.start == "fresh" else self.start
 
-
-class ExitStart(HeadStart):
-    """Where the exits begin, and where the top one ends."""
-
-    finish: Literal["trained", "means", "discriminant"] = Field(
-        default="trained",
-        description="Where the top exit ends: as it was `trained`, or once more in closed form, from sums that every "
-        "device tells in the last round (the two last rounds then wait for everybody).",
-    )
-
     @property
     def finish_form(self) -> HeadForm | None:
+        if self.finish == "as-start":
+            return self.start_form
         return None if self.finish == "trained" else self.finish

@@ -21,6 +21,7 @@ who is ready lies in a set that finds its k-th member quickly (`participation`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -117,8 +118,8 @@ class Coordinator:
         return self._clients[client].cycle if client in self._clients else 0
 
     def too_stale(self, ticket: Ticket) -> bool:
-        """Whether an answer to this task would be dropped now."""
-        limit = self.rules.max_staleness
+        """Whether an answer to this task would be dropped now: too old, or training when training is over."""
+        limit = 0 if self.in_finale else self.rules.max_staleness
         return limit is not None and self.version - ticket.version > limit
 
     def in_flight(self) -> Mapping[str, Ticket]:
@@ -148,6 +149,15 @@ class Coordinator:
             waited = sorted((client.number, timer) for timer, client in self._deadlines.items() if not client.overdue)
             timers += [StartTimer(timer, self.rules.task_timeout) for _, timer in waited]
         return timers
+
+    @property
+    def in_finale(self) -> bool:
+        """Whether the round under way is the last one, of a run that ends with one of its own kind."""
+        rules, before = self.rules, self.merged - self._updates
+        if not rules.finale:
+            return False
+        by_updates = rules.before_finale is not None and before >= rules.before_finale
+        return by_updates or self.version + 1 == rules.rounds
 
     @property
     def stalled(self) -> bool:
@@ -204,6 +214,8 @@ class Coordinator:
         staleness = self.version - ticket.version
         if self.too_stale(ticket):
             self._recount(record)
+            if self.in_finale:
+                return Drop(client, task, "too late: the last round is under way, and the model is told about as it is")
             limit = self.rules.max_staleness
             return Drop(client, task, f"too stale: {staleness} versions old, at most {limit} are merged")
         record.cycle += 1
@@ -274,13 +286,20 @@ class Coordinator:
     def _free_places(self) -> float:
         """How many more may be given a task now."""
         rules, census = self.rules, self._census
+        left = self._left_to_give()
         if not rules.limited:
-            return len(census.ready)
+            return min(len(census.ready), left)
         taking_part = census.busy + (len(self._reported) if rules.redispatch == "at-aggregation" else 0)
         places = rules.taking_part(census.present) - taking_part
         if rules.max_in_flight is not None:
             places = min(places, rules.max_in_flight - census.busy)
-        return max(0, places)
+        return max(0, min(places, left))
+
+    def _left_to_give(self) -> float:
+        """How many more tasks there are before the finale: when the last of them are answered, nobody is at work."""
+        if not self.rules.finale or self.rules.before_finale is None or self.in_finale:
+            return math.inf
+        return max(0, self.rules.before_finale - self.merged - self._census.busy)
 
     def _expected(self) -> bool:
         """Whether anybody is waited for: at work, or about to get a task."""
@@ -303,7 +322,7 @@ class Coordinator:
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
     def _close_round(self, event: News) -> list[Action]:
-        ending = self._run_is_over(event)
+        ending, version, last = self._run_is_over(event), self.version, self.in_finale
         actions: list[Action] = []
         if self._reported and (ending is not None or self._round_is_over(event)):
             actions.append(self._aggregate())
@@ -312,6 +331,8 @@ class Coordinator:
             actions.append(StartTimer(self._listening_timer, self.rules.trigger.t_clk))
         if ending is None and self.version == self.rules.rounds:
             ending = "rounds"
+        if ending is None and last and self.version > version:
+            ending = "max_updates"
         if ending is not None:
             actions.append(self._finish(ending))
         return actions
@@ -320,6 +341,8 @@ class Coordinator:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(event, Stop):
             return event.reason
+        if self.rules.finale:  # it waits for all of its clients, and may have fewer of them, or late work beside
+            return None
         return "max_updates" if self.merged == self.rules.max_updates else None
 
     def _aggregate(self) -> Aggregate:

@@ -72,6 +72,7 @@ from cos2p.tracking.event_kinds import (
     Spent,
 )
 from cos2p.training.prefix import encode
+from cos2p.training.statistics import tells_last
 from cos2p.training.wire import packed
 
 
@@ -141,6 +142,8 @@ class Server:
         """Of the order that is being made."""
         self._shared: tuple[tuple[int, SubmodelSpec, str], Weights] | None = None
         """What the last task was given, and what it was cut by."""
+        self._judged: tuple[int, Weights] | None = None
+        """The version that is told about at the end, as the method judges it."""
         self.shelves = Shelves(context.config)
         self.trained = [0] * context.config.depth
         """How many updates held each block."""
@@ -151,8 +154,9 @@ class Server:
 
     @property
     def progress(self) -> float:
-        """How far the run is, 0 to 1, by rounds or by updates, whichever is further."""
-        return self.context.schedule.share_done(self.coordinator.version, self.coordinator.merged)
+        """How far the training is, 0 to 1, by rounds or by updates, whichever is further."""
+        coordinator = self.coordinator
+        return self.context.schedule.share_done(coordinator.version, coordinator.merged, coordinator.rules.finale)
 
     # ------------------------------------------------------------ what the driver calls
 
@@ -260,7 +264,7 @@ class Server:
         merge = self._make_merge(method)
         merge.take_over(self.merge)
         self.method, self.merge = method, merge
-        self.coordinator.rules = self._rules(self.coordinator.version)
+        self._renew_rules()
 
     def _largest_rms(self) -> float:
         limit = self.context.schedule.max_update_rms
@@ -272,20 +276,25 @@ class Server:
             own = self.privacy.merge(self.context.config, own)
         return placed(own, self._device)
 
-    def _rules(self, version: int) -> Rules:
+    def _renew_rules(self) -> None:
+        self.coordinator.rules = self._rules(self.coordinator.version, self.coordinator.in_finale)
+
+    def _rules(self, version: int, in_finale: bool = False) -> Rules:
         """As the method and the schedule say for the present members."""
         schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
         if version == 0 and self.method.gathers_first:
             redispatch = "at-aggregation"
             if trigger == Trigger.asynchronous():  # what one device tells is no beginning
                 trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
-        if self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds:
+        settles = self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds
+        if settles or in_finale:
             trigger, redispatch = Trigger.synchronous(), "at-aggregation"
         return Rules(
             trigger=trigger,
             redispatch=redispatch,
             rounds=schedule.rounds,
             max_updates=schedule.updates,
+            finale=schedule.taking_part(len(self.context.members)) if self.method.gathers_last else 0,
             task_timeout=schedule.task_timeout,
             max_staleness=schedule.max_staleness,
             max_failures=schedule.max_failures,
@@ -316,7 +325,7 @@ class Server:
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        weights, trainer = self.versions[order.version], self.trainer(order)
+        weights, trainer = self._asked_of(order), self.trainer(order)
         frozen = trainer.sent_frozen(weights)
         if order.shelved is not None:
             held = tuple(order.shelved.held)
@@ -329,14 +338,23 @@ class Server:
         key = order.version, order.spec, order.wire.down
         if self._shared is not None and self._shared[0] == key and type(trainer).sent is Trainer.sent:
             return self._shared[1]
-        sent = packed(trainer.sent(self.versions[order.version]), order.wire.down)
+        sent = packed(trainer.sent(self._asked_of(order)), order.wire.down)
         small = tensor_bytes(sent) <= MOST_BYTES
         self._shared = (key, sent) if small and type(trainer).sent is Trainer.sent else None
         return sent
 
+    def _asked_of(self, order: Order) -> Weights:
+        """The model that a task is cut from: its version, or, of one that is told about at the end, what is judged."""
+        weights = self.versions[order.version]
+        if not tells_last(order):
+            return weights
+        if self._judged is None or self._judged[0] != order.version:
+            self._judged = order.version, self.method.evaluated_weights(weights)
+        return self._judged[1]
+
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
-        weights, trainer = self.versions[order.version], self.trainer(order)
+        weights, trainer = self._asked_of(order), self.trainer(order)
         held = tuple(order.shelved.held) if order.shelved is not None else ()
         frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
         write_task(path, order, pieces_of(packed(trainer.sent(weights), order.wire.down)), frozen)
@@ -394,7 +412,8 @@ class Server:
     def order(self, action: Dispatch) -> Order:
         """What the client shall do, open from now on. BudgetError if it cannot."""
         member, training = self.context.members[action.client], self.context.training
-        call = Call(member, action.version, action.cycle, action.attempt, self.weights)
+        final = self.coordinator.in_finale
+        call = Call(member, action.version, action.cycle, action.attempt, self.weights, final)
         try:
             assignment = self.method.assign(call)
         except BudgetError as error:
@@ -474,7 +493,7 @@ class Server:
             self.merge.put_away(before, self.versions[old])
         self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
-            self.coordinator.rules = self._rules(action.version)
+            self._renew_rules()
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
         return [*effects, closed, *self._spent(), NewVersion(action.version), *barred]
 
@@ -576,7 +595,7 @@ class Server:
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
-        self.coordinator.rules = self._rules(self.coordinator.version)
+        self._renew_rules()
         if self.privacy is not None:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(self.method)

@@ -27,7 +27,7 @@ from cos2p.costs.budget import Ledger, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward
 from cos2p.costs.shape import Shape
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Update
+from cos2p.messages import Order, Update
 from cos2p.messages.forms import Forms, TensorForm
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key, exit_parameters
@@ -52,6 +52,11 @@ class StatisticsSettings(LocalSettings):
     depths: tuple[int, ...] = Field(min_length=1, description="Behind how many blocks features are summed, ascending.")
     moments: bool = Field(default=False, description="Also the sum of x·xᵀ: dim² / 2 scalars at every depth.")
     final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
+
+
+def tells_last(order: Order) -> bool:
+    """Whether the order asks for sums at the end of a run, of the features as they were trained."""
+    return order.trainer == StatisticsTrainer.name and bool(order.settings.get("final"))
 
 
 def statistics_spec(config: ModelConfig) -> SubmodelSpec:

@@ -24,7 +24,7 @@ from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
-from cos2p.methods.closed_heads import statistics_assignment
+from cos2p.methods.closed_heads import check_room_to_train, statistics_assignment
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
@@ -99,13 +99,9 @@ class Cos2p(Method):
         """Updates that trained and were merged so far."""
         self.reach = max(depths, default=1)
         """Blocks of the largest window: where a `growing` model begins."""
-        exits, schedule = self.settings.exits, context.schedule
+        exits = self.settings.exits
         self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
-        if self.gathers_last and (schedule.rounds is None or schedule.updates is not None or schedule.rounds < 3):
-            raise ConfigError(
-                "method.exits.finish needs to know the last round: set schedule.rounds, 3 or more, "
-                "and take schedule.updates out"
-            )
+        check_room_to_train(self, "method.exits.finish")
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,7 +134,7 @@ class Cos2p(Method):
     def assign(self, call: Call) -> Assignment:
         member, settings = call.member, self.settings
         self.round = call.version
-        if settings.exits.finish_form is not None and call.version + 1 == self.context.schedule.rounds:
+        if settings.exits.finish_form is not None and call.final:
             return self._statistics(member, settings.exits.finish_form, final=True)
         if settings.exits.start_form is not None and member.name not in self.told:
             return self._statistics(member, settings.exits.start_form)
@@ -196,8 +192,7 @@ class Cos2p(Method):
 
     def top(self) -> int:
         """The height at which the windows of a `growing` model end now."""
-        telling = len(self.context.members) if self.gathers_first else 0
-        progress = self.context.schedule.share_done(self.round, self.merged, telling)
+        progress = self.context.schedule.share_done(self.round, self.merged, self.telling)
         return growing_top(self.context.config.depth, self.reach, progress, self.settings.window.stay)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
-from cos2p.methods.head_start import ExitStart
+from cos2p.methods.head_start import HeadStart
 from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
@@ -34,8 +34,9 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "rescale": True,
     },
     "pretrained": {
-        # Exits from the features as they are; the loss at the true top, where they read them.
-        "exits": {"start": "discriminant", "kind": "none"},
+        # Exits from the features as they are, and at the end as they were trained: a trained one falls behind them. The
+        # loss at the true top, where they read them.
+        "exits": {"start": "discriminant", "finish": "as-start", "kind": "none"},
         "window": {"rest": "kept", "suffix": "streamed", "schedule": "together"},
         "masks": {"heads": "random", "units": "random"},
     },
@@ -87,7 +88,7 @@ class MaskSettings(MaskTraining):
         return frozenset({self.heads, self.units}) & LEARNED
 
 
-class ExitSettings(Distillation, ExitStart):
+class ExitSettings(Distillation, HeadStart):
     """Exits along the depth and self-distillation between them."""
 
     kind: Literal["tiers", "none"] = Field(
