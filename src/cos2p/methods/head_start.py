@@ -23,7 +23,7 @@ class HeadStart(Settings):
         description="Where the top head ends: as it was `trained`, or once more in closed form, from sums that every "
         "device tells in a last round, of the features as they are then; `as-start`: in the form of `start`, and "
         "`trained` if that is `fresh`. The round waits for everybody and takes as many of `schedule.updates` as there "
-        "are devices.",
+        "are devices; a run that is stopped earlier ends as trained.",
     )
     ridge: float = Field(
         default=0.3,
