@@ -13,7 +13,7 @@ from cos2p.methods.base import Call
 from cos2p.methods.fitting import needed_bytes
 from cos2p.methods.heterofl.cut import scaled_rate
 from cos2p.recipe import Recipe
-from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
+from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _tasks, _Tries
 from tests.studies.fakes import tiny_base
 
 SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
@@ -61,6 +61,14 @@ def test_tasks_that_tell_of_the_data_count_too_and_so_do_those_after_them(tmp_pa
     none = fit(tmp_path, "fedncm", SMALL)
     assert isinstance(none, Fit)
     assert none.takes == "no training"
+
+
+def test_what_is_told_at_the_end_counts_too(tmp_path: Path) -> None:
+    given = recipe(tmp_path, "cos2p", "method.exits.finish=discriminant")
+    world, weights = Worlds().of(given)
+    method, member = build_method(given.method, world.context), next(iter(world.context.members.values()))
+    tasks = [(task.trainer.name, getattr(task.settings, "final", False)) for task in _tasks(method, member, 0, weights)]
+    assert tasks == [("statistics", True), ("submodel", False)]
 
 
 def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from cos2p.devices.rates import cautious_workload, rate_limit
 from cos2p.errors import BudgetError
 from cos2p.messages import Order
 from cos2p.methods import Trainer
-from cos2p.methods.base import Member, RunContext
+from cos2p.methods.base import Call, Member, Method, RunContext
+from cos2p.methods.fitting import needed_bytes
 from cos2p.training.embeddings import held_tables
 from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.units import format_bytes
@@ -32,6 +33,19 @@ def check_fit(context: RunContext, order: Order, needed: int) -> None:
         raise BudgetError(
             f"{order.client}: its task needs {format_bytes(needed)}, the device has "
             f"{format_bytes(member.device.memory)}; {advice(context, member)}"
+        )
+
+
+def check_last_fit(method: Method, call: Call) -> None:
+    """With a client's first task: whether that of the last round will fit. A run shall not find out at its end."""
+    context, member = method.context, call.member
+    if call.attempt > 0 or not method.gathers_last or method.over_budget or not context.enforce_memory:
+        return
+    needed = needed_bytes(method, member, method.assign(replace(call, final=True)))
+    if needed > member.device.memory:
+        raise BudgetError(
+            f"{member.name}: to tell sums of its features at the end needs {format_bytes(needed)}, the device has "
+            f'{format_bytes(member.device.memory)}; let the head end as it is trained: finish = "trained"'
         )
 
 

@@ -56,7 +56,7 @@ from cos2p.runtime.decisions import (
     UpdateRejected,
 )
 from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
-from cos2p.runtime.fit import advice, check_fit, saving_as_needed
+from cos2p.runtime.fit import advice, check_fit, check_last_fit, saving_as_needed
 from cos2p.runtime.shelves import Shelves
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import (
@@ -414,6 +414,7 @@ class Server:
         member, training = self.context.members[action.client], self.context.training
         final = self.coordinator.in_finale
         call = Call(member, action.version, action.cycle, action.attempt, self.weights, final)
+        check_last_fit(self.method, call)
         try:
             assignment = self.method.assign(call)
         except BudgetError as error:

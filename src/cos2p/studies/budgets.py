@@ -132,8 +132,11 @@ class _Tries:
 
 
 def _tasks(method: Method, member: Member, turn: int, weights: Weights) -> Iterator[Assignment]:
-    """What the member would be given at this turn; where it first has to tell of its data, that and what follows."""
+    """What the member would be given at this turn; where it first has to tell of its data, that and what follows; what
+    it tells at the end comes before all others, so that the last task is one that trains."""
     call = Call(member, turn, turn, turn, weights)
+    if method.gathers_last:
+        yield method.assign(replace(call, final=True))
     task = method.assign(call)
     yield task
     if task.trainer is StatisticsTrainer:

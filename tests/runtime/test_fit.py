@@ -1,0 +1,40 @@
+"""Whether a task fits is known before a run begins, that of its last round too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cos2p.errors import BudgetError
+from cos2p.methods import build_method
+from cos2p.methods.base import Call, Method
+from cos2p.methods.fitting import needed_bytes
+from cos2p.runtime.fit import check_last_fit
+from tests.methods.fleet import digits_house
+
+FINISH = {"name": "cos2p", "exits": {"finish": "discriminant"}}
+
+
+def with_memory(memory: int | None = None) -> tuple[Method, Call]:
+    """The method on devices of so many bytes, and the first call of one of them."""
+    house = digits_house(updates=9)
+    if memory is not None:
+        changed = {"memory": memory}
+        members = {n: replace(m, device=m.device.model_copy(update=changed)) for n, m in house.members.items()}
+        house = replace(house, members=members)
+    method = build_method(FINISH, house)
+    return method, Call(next(iter(house.members.values())), 0, 0, 0, {})
+
+
+def test_a_device_that_could_not_tell_at_the_end_is_refused_at_the_beginning() -> None:
+    method, call = with_memory(1)  # so that it would pass one sample at a time
+    least = needed_bytes(method, call.member, method.assign(replace(call, final=True)))
+    check_last_fit(*with_memory(least))
+    method, call = with_memory(least - 1)
+    with pytest.raises(BudgetError, match=r'sums of its features at the end needs .* has .* finish = "trained"'):
+        check_last_fit(method, call)
+    check_last_fit(method, replace(call, attempt=1))  # said once is enough
+    check_last_fit(build_method({"name": "cos2p"}, method.context), call)
+    method.context = replace(method.context, enforce_memory=False)
+    check_last_fit(method, call)
