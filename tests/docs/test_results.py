@@ -38,9 +38,9 @@ PAGES = [
     ("text.md", 0, "text/agnews-mini", "results"),
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("text.md", 2, "text/fpb-mini", "results"),
-    ("pretrained.md", 0, "pretrained/minilm-trec", "results"),
-    ("pretrained.md", 9, "pretrained/minilm-banking77", "results"),
-    ("pretrained.md", 11, "pretrained/dino-caltech101-56px", "results"),
+    ("trained-heads.md", 0, "pretrained/minilm-trec", "results"),
+    ("trained-heads.md", 9, "pretrained/minilm-banking77", "results"),
+    ("trained-heads.md", 11, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -160,7 +160,7 @@ def depth_line(study: str, title: str) -> Line:
 
 
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
-    headings, _, *rows = tables_of(RESULTS / "pretrained.md")[1]
+    headings, _, *rows = tables_of(RESULTS / "trained-heads.md")[1]
     (table,) = [
         one for one in read_record(RESULTS / "pretrained/minilm-trec-frontier").tables if one.name == "by_budget"
     ]
@@ -177,7 +177,7 @@ def test_the_frontier_shows_the_figures_of_its_record() -> None:
 
 
 def test_equal_updates_and_equal_time_are_those_of_the_record() -> None:
-    headings, _, *rows = tables_of(RESULTS / "pretrained.md")[2]
+    headings, _, *rows = tables_of(RESULTS / "trained-heads.md")[2]
     tables = {one.name: one for one in read_record(RESULTS / "pretrained/minilm-trec-frontier-tuned").tables}
     shown = {"at equal updates": "by_budget", "at equal virtual time": "by_budget_time"}
     for title, *cells in rows:
@@ -189,7 +189,7 @@ def test_equal_updates_and_equal_time_are_those_of_the_record() -> None:
 
 
 def test_heads_at_every_depth_are_those_of_the_record() -> None:
-    _, _, *rows = tables_of(RESULTS / "pretrained.md")[4]
+    _, _, *rows = tables_of(RESULTS / "trained-heads.md")[4]
     results = [
         outcome.result or {} for outcome in read_record(RESULTS / "pretrained/minilm-trec-told").outcomes.values()
     ]

@@ -6,6 +6,7 @@ import csv
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,14 @@ def test_at_equal_time_all_stop_when_the_first_has_done(tmp_path: Path) -> None:
     found, _, _ = report(tmp_path)
     # 30 MB: Co-S²P ends at 60 s, FedLoRA had 50 % by then. 60 MB: FedLoRA ends at 100 s, Co-S²P had 64 % by then.
     assert means(found, 2) == {"fedavg": [None, None], "fedlora": [0.5, 0.66], "cos2p": [0.61, 0.64]}
+
+
+def test_a_score_of_a_trained_head_is_not_compared_with_one_that_was_told(tmp_path: Path) -> None:
+    """FedLoRA's head comes when it ends; what it had when Co-S²P was done was another's."""
+    asked = replace(plan(tmp_path), base=tiny_base(tmp_path, "fedlora:method.finish=discriminant"))
+    found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, history)
+    assert means(found, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, 0.64]}
+    assert any("2 runs would get the head in closed form only after that" in note for note in found.tables[2].notes)
 
 
 def test_runs_that_nobody_judged_in_time_are_told_of(tmp_path: Path) -> None:

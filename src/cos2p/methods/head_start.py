@@ -40,3 +40,10 @@ class HeadStart(Settings):
         if self.finish == "as-start":
             return self.start_form
         return None if self.finish == "trained" else self.finish
+
+
+def ends_told(settings: Settings) -> bool:
+    """Whether a method with these settings ends with a head that its devices tell of; before, its scores are those of
+    a trained one."""
+    heads = settings if isinstance(settings, HeadStart) else getattr(settings, "exits", None)
+    return isinstance(heads, HeadStart) and heads.finish_form is not None

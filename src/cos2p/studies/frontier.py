@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.errors import ConfigError
-from cos2p.methods import method_class
+from cos2p.methods import method_class, method_settings
+from cos2p.methods.head_start import ends_told
 from cos2p.studies.budgets import Absent, Fit, Worlds
 from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.compare import settle
@@ -177,6 +178,7 @@ def _report(
     titles = {name: method_class(name).title for name in plan.methods}
     columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
     cells = {(row.facts[METHOD], row.facts[MEMORY]): row.key for row in grid.rows}
+    leaping = {cell.name for cell in grid.cells if ends_told(method_settings(cell.recipe.method))}
     by_budget = equal_updates_table(grid, outcomes, titles, columns, cells)
     return Report(
         kind="frontier",
@@ -189,7 +191,7 @@ def _report(
         tables=(
             results_table("results", "Methods and budgets", grid, outcomes),
             by_budget,
-            equal_time_table(grid, outcomes, titles, columns, cells, history),
+            equal_time_table(grid, outcomes, titles, columns, cells, history, leaping),
         ),
         notes=tuple(notes),
         tuning=record,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,9 +49,18 @@ def equal_updates_table(
 
 
 def equal_time_table(
-    grid: Grid, outcomes: CellOutcomes, titles: Mapping[str, str], columns: Columns, cells: Cells, history: History
+    grid: Grid,
+    outcomes: CellOutcomes,
+    titles: Mapping[str, str],
+    columns: Columns,
+    cells: Cells,
+    history: History,
+    leaping: Collection[str] = (),
 ) -> Table:
-    """Where the fastest method of a budget ends, the others are stopped: their last score before that counts."""
+    """Where the fastest method of a budget ends, the others are stopped: their last score before that counts.
+
+    `leaping` cells get their head when they end: a score on the way is of another one, and is not compared with it.
+    """
     ends = {
         (budget, seed): _first_end(grid, outcomes, [key for (_, b), key in cells.items() if b == budget], seed)
         for budget in columns
@@ -59,6 +68,7 @@ def equal_time_table(
     }
 
     unjudged: set[str] = set()
+    cut_short: set[str] = set()
 
     def value(name: str, seed: int, budget: str) -> float | None:
         result, end = outcomes[name].result if name in outcomes else None, ends[budget, seed]
@@ -67,6 +77,9 @@ def equal_time_table(
         if result["virtual_seconds"] <= end:
             top1: float | None = result.get("top1")
             return top1
+        if name in leaping:
+            cut_short.add(name)
+            return None
         scores = [top1 for time, top1 in history(name) if time <= end]
         if not scores:
             unjudged.add(name)
@@ -78,13 +91,18 @@ def equal_time_table(
         "then; schedule.evaluate_every says how often there are any."
     )
     table = _table("by_budget_time", title, grid, outcomes, titles, columns, cells, value, note)
-    if not unjudged:
-        return table
-    missing = (
-        f"{count(len(unjudged), 'run')} had no score by then and stand in no cell here; "
-        "with --set schedule.evaluate_every=1 every round is judged."
-    )
-    return replace(table, notes=(*table.notes, missing))
+    notes = list(table.notes)
+    if unjudged:
+        notes.append(
+            f"{count(len(unjudged), 'run')} had no score by then and stand in no cell here; "
+            "with --set schedule.evaluate_every=1 every round is judged."
+        )
+    if cut_short:
+        notes.append(
+            f"{count(len(cut_short), 'run')} would get the head in closed form only after that and stand in no cell "
+            "here; run them with fewer updates (--updates) to compare what they reach in that time."
+        )
+    return replace(table, notes=tuple(notes))
 
 
 def _first_end(grid: Grid, outcomes: CellOutcomes, keys: Sequence[str], seed: int) -> float | None:
