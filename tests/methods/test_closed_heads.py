@@ -172,8 +172,20 @@ def test_a_model_that_is_not_the_servers_own_cannot_end_so() -> None:
 @pytest.mark.parametrize("schedule", [{"updates": 6}, {"rounds": 2}])
 def test_there_has_to_be_something_left_to_train(schedule: dict[str, int]) -> None:
     for method in ({"name": "fedavg", "start": "means", "finish": "means"}, BOTH):
-        with pytest.raises(ConfigError, match=r'finish.*only tell.* or set method\.(exits\.)?finish = "trained"'):
+        with pytest.raises(ConfigError, match=r'only tell sums of features.* finish = "trained"'):
             Fleet(digits_house(**schedule), method)
+
+
+def test_devices_that_join_a_short_run_do_not_end_it() -> None:
+    """Three tell at the start and three at the end of eight; with a fourth nothing would be left, and it goes on."""
+    house = digits_house(updates=8, mu=1.0, t_clk=0.0, redispatch="at-aggregation")
+    fleet = Fleet(house, BOTH).run(answers=4)
+    member = next(iter(house.members.values()))
+    for number in range(5):
+        fleet.server.welcome(replace(member, name=f"late-{number}"))
+    assert fleet.server.coordinator.rules.finale == 7
+    fleet.run()
+    assert fleet.done == "max_updates"
 
 
 def test_who_does_not_want_to_tell_does_not_tell_at_the_end_either() -> None:

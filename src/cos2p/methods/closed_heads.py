@@ -60,17 +60,15 @@ def statistics_assignment(
     return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)
 
 
-def check_room_to_train(method: Method, field: str) -> None:
-    """ConfigError if a run that tells at its end, as `field` says, has nothing left to train in between."""
-    if not method.gathers_last:
-        return
-    schedule, away = method.context.schedule, f'or set {field} = "trained"'
-    if schedule.rounds is not None and schedule.rounds < 3:
-        raise ConfigError(f"{field}: the last round only tells, and the one before waits for all; 3 rounds, {away}")
-    if schedule.updates is not None and schedule.updates <= method.telling:
+def check_room_to_train(method: Method) -> None:
+    """ConfigError if a run that tells at its end has nothing left to train in between."""
+    schedule, away = method.context.schedule, 'or let the head end as it is trained: finish = "trained"'
+    if method.gathers_last and schedule.rounds is not None and schedule.rounds < 3:
+        raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
+    if method.gathers_last and schedule.updates is not None and schedule.updates <= method.telling:
         raise ConfigError(
-            f"{field}: {method.telling} of the {schedule.updates} updates only tell sums of features, which leaves "
-            f"none to train; set schedule.updates higher, {away}"
+            f"{method.telling} of the {schedule.updates} updates would only tell sums of features, which leaves none "
+            f"to train; set schedule.updates higher, {away}"
         )
 
 
@@ -101,7 +99,6 @@ class ToldHead(Method):
                 f"{self.title} is judged by another model than the server's own, so that its head cannot be told of at "
                 'the end; set method.finish = "trained"'
             )
-        check_room_to_train(self, "method.finish")
         self.told: set[str] = set()
         """Clients that have told sums of their features."""
 

@@ -91,6 +91,8 @@ class Coordinator:
         self._listening = False  # the threshold is met and T_clk runs
         self._census = Census()
         self._draw = Draw(rules.seed)
+        self.in_finale = self._finale_is_due()
+        """Whether the round under way is the last one, of a run that ends with one of its own kind."""
 
     # ------------------------------------------------------------ what the driver asks
 
@@ -149,15 +151,6 @@ class Coordinator:
             waited = sorted((client.number, timer) for timer, client in self._deadlines.items() if not client.overdue)
             timers += [StartTimer(timer, self.rules.task_timeout) for _, timer in waited]
         return timers
-
-    @property
-    def in_finale(self) -> bool:
-        """Whether the round under way is the last one, of a run that ends with one of its own kind."""
-        rules, before = self.rules, self.merged - self._updates
-        if not rules.finale:
-            return False
-        by_updates = rules.before_finale is not None and before >= rules.before_finale
-        return by_updates or self.version + 1 == rules.rounds
 
     @property
     def stalled(self) -> bool:
@@ -345,6 +338,12 @@ class Coordinator:
             return None
         return "max_updates" if self.merged == self.rules.max_updates else None
 
+    def _finale_is_due(self) -> bool:
+        """Decided when a round begins: clients that join in its course, and so change the rules, do not change it."""
+        rules = self.rules
+        by_updates = rules.before_finale is not None and self.merged >= rules.before_finale
+        return rules.finale > 0 and (by_updates or self.version + 1 == rules.rounds)
+
     def _aggregate(self) -> Aggregate:
         reporters = tuple(self._reported)
         action = Aggregate(self.version, self.version + 1, reporters, self._updates)
@@ -352,6 +351,7 @@ class Coordinator:
         self._reported.clear()
         self._updates = 0
         self._listening = False
+        self.in_finale = self._finale_is_due()
         for client in reporters:
             self._recount(self._clients[client])
         return action
@@ -411,6 +411,7 @@ class Coordinator:
             "away": [record.number for record in self._by_number if record.untouched and not record.here],
             "reported": [[client, updates] for client, updates in self._reported.items()],
             "listening": self._listening,
+            "in_finale": self.in_finale,
             "drawn": self._draw.drawn,
         }
 
@@ -426,6 +427,7 @@ class Coordinator:
         coordinator._reported = Counter(dict(state["reported"]))
         coordinator._updates = coordinator._reported.total()
         coordinator._listening = state["listening"]
+        coordinator.in_finale = state.get("in_finale", False)
         coordinator._draw.drawn = state["drawn"]
         for name in decode_roster(state["roster"], roster):
             coordinator._enrol(name)

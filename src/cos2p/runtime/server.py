@@ -294,7 +294,7 @@ class Server:
             redispatch=redispatch,
             rounds=schedule.rounds,
             max_updates=schedule.updates,
-            finale=schedule.taking_part(len(self.context.members)) if self.method.gathers_last else 0,
+            finale=self._telling_last(),
             task_timeout=schedule.task_timeout,
             max_staleness=schedule.max_staleness,
             max_failures=schedule.max_failures,
@@ -303,6 +303,14 @@ class Server:
             choose=schedule.choose,
             seed=self.context.seed,
         )
+
+    def _telling_last(self) -> int:
+        """How many clients answer in the last round, if there is one of its own; of few updates they leave one."""
+        if not self.method.gathers_last:
+            return 0
+        schedule = self.context.schedule
+        telling = max(1, schedule.taking_part(len(self.context.members)))
+        return telling if schedule.updates is None else min(telling, schedule.updates - 1)
 
     def _worth(self, client: str) -> float:
         """How much a client's next task would be worth, where the schedule chooses by that."""

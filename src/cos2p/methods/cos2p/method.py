@@ -24,7 +24,7 @@ from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
-from cos2p.methods.closed_heads import check_room_to_train, statistics_assignment
+from cos2p.methods.closed_heads import statistics_assignment
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
@@ -101,7 +101,6 @@ class Cos2p(Method):
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
         self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
-        check_room_to_train(self, "method.exits.finish")
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
