@@ -22,13 +22,10 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.merge import Merge as MergePart
 from cos2p.aggregation.placed import placed
 from cos2p.aggregation.privacy.clipping import Draw
-from cos2p.aggregation.privacy.guard import Privacy, check_covered, check_rounds, holders_per_round
+from cos2p.aggregation.privacy.guard import check_covered
 from cos2p.aggregation.robust.claims import credited
-from cos2p.aggregation.robust.guard import Guard
-from cos2p.aggregation.rules import Rules
-from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.versions import Versions
-from cos2p.errors import BudgetError, ConfigError, UpdateRefused
+from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, tensor_bytes, write_task
 from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods import Trainer, make_trainer, trainers
@@ -57,6 +54,8 @@ from cos2p.runtime.decisions import (
 )
 from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
 from cos2p.runtime.fit import advice, check_fit, check_last_fit, saving_as_needed
+from cos2p.runtime.protection import guard_of, privacy_of, spent
+from cos2p.runtime.run_rules import rules_of
 from cos2p.runtime.shelves import Shelves
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import (
@@ -69,7 +68,6 @@ from cos2p.tracking.event_kinds import (
     Left,
     Merged,
     Refused,
-    Spent,
 )
 from cos2p.training.prefix import encode
 from cos2p.training.statistics import tells_last
@@ -82,31 +80,6 @@ class ClosedTask(UpdateRefused):
     def __init__(self, task: str) -> None:
         super().__init__("its task is closed: answered before, or given up")
         self.task = task
-
-
-def _privacy(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
-    if not context.privacy.on:
-        return None
-    trigger, redispatch = method.rules()
-    check_rounds(context.privacy, trigger, redispatch)
-    rates = [member.rate for member in context.members.values()]
-    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
-
-
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
-
-
-def _guard(context: RunContext) -> Guard:
-    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
-    if not context.privacy.on:
-        return Guard(context.config, context.robust)
-    if context.robust.holds:
-        raise ConfigError(
-            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
-            "them may change; with [privacy] leave both at their defaults"
-        )
-    return Guard(context.config, context.robust.model_copy(update={"bound": 0.0}))
 
 
 class Server:
@@ -127,11 +100,11 @@ class Server:
         """
         self._device = device
         self.context, self.method, self._bench_unfit = context, method, bench_unfit
-        self.privacy = _privacy(context, method, draw or partial(torch_rng, context.seed))
-        self.coordinator = Coordinator(self._rules(0), tuple(context.members), self._worth)
+        self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
+        self.coordinator = Coordinator(rules_of(context, method), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.merge = self._make_merge(method)
-        self.guard = _guard(context)
+        self.guard = guard_of(context)
         self.orders: dict[str, Order] = {}
         """Every unanswered task."""
         self._task_of: dict[str, str] = {}
@@ -277,40 +250,8 @@ class Server:
         return placed(own, self._device)
 
     def _renew_rules(self) -> None:
-        self.coordinator.rules = self._rules(self.coordinator.version, self.coordinator.in_finale)
-
-    def _rules(self, version: int, in_finale: bool = False) -> Rules:
-        """As the method and the schedule say for the present members."""
-        schedule, (trigger, redispatch) = self.context.schedule, self.method.rules()
-        if version == 0 and self.method.gathers_first:
-            redispatch = "at-aggregation"
-            if trigger == Trigger.asynchronous():  # what one device tells is no beginning
-                trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
-        settles = self.method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds
-        if settles or in_finale:
-            trigger, redispatch = Trigger.synchronous(), "at-aggregation"
-        return Rules(
-            trigger=trigger,
-            redispatch=redispatch,
-            rounds=schedule.rounds,
-            max_updates=schedule.updates,
-            finale=self._telling_last(),
-            task_timeout=schedule.task_timeout,
-            max_staleness=schedule.max_staleness,
-            max_failures=schedule.max_failures,
-            clients_per_round=schedule.clients_per_round,
-            max_in_flight=schedule.max_in_flight,
-            choose=schedule.choose,
-            seed=self.context.seed,
-        )
-
-    def _telling_last(self) -> int:
-        """How many clients answer in the last round, if there is one of its own; of few updates they leave one."""
-        if not self.method.gathers_last:
-            return 0
-        schedule = self.context.schedule
-        telling = max(1, schedule.taking_part(len(self.context.members)))
-        return telling if schedule.updates is None else min(telling, schedule.updates - 1)
+        coordinator = self.coordinator
+        coordinator.rules = rules_of(self.context, self.method, coordinator.version, coordinator.in_finale)
 
     def _worth(self, client: str) -> float:
         """How much a client's next task would be worth, where the schedule chooses by that."""
@@ -532,22 +473,8 @@ class Server:
         """A round is closed: what the run has cost so far."""
         if self.privacy is None:
             return []
-        account, settings = self.privacy.account, self.privacy.settings
-        account.close_round()
-        return [
-            Spent(
-                epsilon=_finite(account.worst()),
-                delta=settings.delta,
-                budget=settings.epsilon,
-                noise=settings.noise,
-                clip=settings.clip,
-                multiplier=account.multiplier,
-                devices={
-                    client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
-                    for client, n in sorted(account.updates.items())
-                },
-            )
-        ]
+        self.privacy.account.close_round()
+        return [spent(self.privacy)]
 
     def _coverage(self) -> dict[str, Any]:
         """How many of the round's updates held each head, and the units of each block at least, on average."""

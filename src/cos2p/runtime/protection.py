@@ -1,0 +1,54 @@
+"""What stands between updates and the model: privacy's clip and noise, the guard against devices that lie."""
+
+from __future__ import annotations
+
+import math
+
+from cos2p.aggregation.privacy.clipping import Draw
+from cos2p.aggregation.privacy.guard import Privacy, check_rounds, holders_per_round
+from cos2p.aggregation.robust.guard import Guard
+from cos2p.errors import ConfigError
+from cos2p.methods.base import Method, RunContext
+from cos2p.tracking.event_kinds import Spent
+
+
+def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def guard_of(context: RunContext) -> Guard:
+    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    if not context.privacy.on:
+        return Guard(context.config, context.robust)
+    if context.robust.holds:
+        raise ConfigError(
+            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
+            "them may change; with [privacy] leave both at their defaults"
+        )
+    return Guard(context.config, context.robust.model_copy(update={"bound": 0.0}))
+
+
+def spent(privacy: Privacy) -> Spent:
+    """What the run has cost so far, as an event."""
+    account, settings = privacy.account, privacy.settings
+    return Spent(
+        epsilon=_finite(account.worst()),
+        delta=settings.delta,
+        budget=settings.epsilon,
+        noise=settings.noise,
+        clip=settings.clip,
+        multiplier=account.multiplier,
+        devices={
+            client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+            for client, n in sorted(account.updates.items())
+        },
+    )
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
