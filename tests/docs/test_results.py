@@ -38,6 +38,7 @@ PAGES = [
     ("text.md", 0, "text/agnews-mini", "results"),
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("text.md", 2, "text/fpb-mini", "results"),
+    ("pretrained.md", 1, "pretrained/dino-caltech101", "results"),
     ("trained-heads.md", 0, "pretrained/minilm-trec", "results"),
     ("trained-heads.md", 9, "pretrained/minilm-banking77", "results"),
     ("trained-heads.md", 11, "pretrained/dino-caltech101-56px", "results"),
@@ -159,6 +160,26 @@ def depth_line(study: str, title: str) -> Line:
     return line_of(read_record(RESULTS / "depth" / f"trec-depth-{study}"), "results", title)
 
 
+def test_caltech_in_160_megabytes_is_that_of_its_record() -> None:
+    headings, _, *rows = tables_of(RESULTS / "pretrained.md")[2]
+    report = read_record(RESULTS / "pretrained/dino-caltech101-frontier")
+    whole = line_of(read_record(RESULTS / "pretrained/dino-caltech101"), "results", "FedAvg (full)").figures["top1"]
+    for title, *cells in rows:
+        line = line_of(report, "results", f"{title}, 160 MB")
+        own = line.figures["top1"]
+        for heading, text in zip(headings[1:], cells, strict=True):
+            if heading == "takes":
+                assert text == line.facts["takes"]
+            elif heading.startswith("to full"):
+                gaps = {seed: own.by_seed[seed] - whole.by_seed[seed] for seed in own.by_seed}
+                assert_shows(text, Figure.of(gaps), TOP1)
+            elif heading.startswith("virtual"):
+                assert text == f"{line.figures['virtual_seconds'].mean:.0f}"
+            else:
+                assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
+    assert len(rows) == 2
+
+
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
     headings, _, *rows = tables_of(RESULTS / "trained-heads.md")[1]
     (table,) = [
@@ -205,4 +226,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 40
+    assert len(RECORDS) == 42
