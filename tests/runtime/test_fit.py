@@ -32,7 +32,7 @@ def test_a_device_that_could_not_tell_at_the_end_is_refused_at_the_beginning() -
     least = needed_bytes(method, call.member, method.assign(replace(call, final=True)))
     check_last_fit(*with_memory(least))
     method, call = with_memory(least - 1)
-    with pytest.raises(BudgetError, match=r'sums of its features at the end needs .* has .* finish = "trained"'):
+    with pytest.raises(BudgetError, match=r'sums of its features at the end needs .* has .*finish = "trained"'):
         check_last_fit(method, call)
     check_last_fit(method, replace(call, attempt=1))  # said once is enough
     check_last_fit(build_method({"name": "cos2p"}, method.context), call)

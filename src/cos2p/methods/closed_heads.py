@@ -16,7 +16,7 @@ from cos2p.errors import ConfigError
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.fitting import STORES, first_that_fits
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_start import HeadStart, trained_instead
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
@@ -62,7 +62,7 @@ def statistics_assignment(
 
 def check_room_to_train(method: Method) -> None:
     """ConfigError if a run that tells at its end has nothing left to train in between."""
-    schedule, away = method.context.schedule, 'or let the head end as it is trained: finish = "trained"'
+    schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.gathers_last and schedule.rounds is not None and schedule.rounds < 3:
         raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
     if method.gathers_last and schedule.updates is not None and schedule.updates <= method.telling:

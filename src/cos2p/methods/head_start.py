@@ -47,3 +47,9 @@ def ends_told(settings: Settings) -> bool:
     a trained one."""
     heads = settings if isinstance(settings, HeadStart) else getattr(settings, "exits", None)
     return isinstance(heads, HeadStart) and heads.finish_form is not None
+
+
+def trained_instead(settings: Settings) -> str:
+    """What to set where a head cannot be told of at the end."""
+    field = "method.finish" if isinstance(settings, HeadStart) else "method.exits.finish"
+    return f'let the head end as it is trained: {field} = "trained"'

@@ -11,6 +11,7 @@ from cos2p.messages import Order
 from cos2p.methods import Trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.methods.fitting import needed_bytes
+from cos2p.methods.head_start import trained_instead
 from cos2p.training.embeddings import held_tables
 from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.units import format_bytes
@@ -45,7 +46,7 @@ def check_last_fit(method: Method, call: Call) -> None:
     if needed > member.device.memory:
         raise BudgetError(
             f"{member.name}: to tell sums of its features at the end needs {format_bytes(needed)}, the device has "
-            f'{format_bytes(member.device.memory)}; let the head end as it is trained: finish = "trained"'
+            f"{format_bytes(member.device.memory)}; {trained_instead(method.settings)}"
         )
 
 
