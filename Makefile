@@ -1,4 +1,4 @@
-# make demo   eight boards of 8 and 12 MB train a model that takes 25.6 MB
+# make demo   eight boards of 8 and 12 MB train a model that takes 23.9 MB
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
 # make test-slow   what takes longer: kills at random moments, a whole study, a Ray cluster, every page of the documentation
 # make docs   the documentation as a web site in site/

@@ -176,6 +176,15 @@ def test_there_has_to_be_something_left_to_train(schedule: dict[str, int]) -> No
             Fleet(digits_house(**schedule), method)
 
 
+def test_where_some_take_part_the_last_round_has_as_many() -> None:
+    """One of three devices at a time: six updates are not too few, though all three telling twice would take them."""
+    house = digits_house(updates=6, mu=1.0, t_clk=0.0, redispatch="at-aggregation", clients_per_round=1)
+    fleet = Fleet(house, {"name": "fedavg", "start": "means", "finish": "means"}).run()
+    assert fleet.method.telling == 4
+    assert fleet.server.coordinator.merged == 6
+    assert [bool(order.settings.get("final")) for order in fleet.orders] == [False] * 5 + [True]
+
+
 def test_devices_that_join_a_short_run_do_not_end_it() -> None:
     """Three tell at the start and three at the end of eight; with a fourth nothing would be left, and it goes on."""
     house = digits_house(updates=8, mu=1.0, t_clk=0.0, redispatch="at-aggregation")

@@ -174,7 +174,7 @@ class Method:
         """Settings that are other defaults where `model.pretrained` is set. A `language` model has no classes.
 
         A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it. And it
-        ends so: trained on devices that lack classes it falls behind the features that it reads.
+        ends so: a step that suits pretrained blocks hardly moves a head, which falls behind the features it reads.
         """
         if language or not issubclass(cls.settings_type, HeadStart):
             return {}
@@ -197,8 +197,9 @@ class Method:
 
     @property
     def telling(self) -> int:
-        """Updates of a run that tell something and do not train."""
-        return len(self.context.members) * (self.gathers_first + self.gathers_last)
+        """Updates of a run that tell something and do not train: each device's first, and those of the last round."""
+        devices, schedule = len(self.context.members), self.context.schedule
+        return devices * self.gathers_first + schedule.taking_part(devices) * self.gathers_last
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"

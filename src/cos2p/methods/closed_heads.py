@@ -65,10 +65,12 @@ def check_room_to_train(method: Method) -> None:
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.gathers_last and schedule.rounds is not None and schedule.rounds < 3:
         raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
-    if method.gathers_last and schedule.updates is not None and schedule.updates <= method.telling:
+    # Where not all take part in a round, a device may train before another one has told: only a round's are certain.
+    telling = schedule.taking_part(len(method.context.members)) * (method.gathers_first + method.gathers_last)
+    if method.gathers_last and schedule.updates is not None and schedule.updates <= telling:
         raise ConfigError(
-            f"{method.telling} of the {schedule.updates} updates would only tell sums of features, which leaves none "
-            f"to train; set schedule.updates higher, {away}"
+            f"{telling} of the {schedule.updates} updates would only tell sums of features, which leaves none to "
+            f"train; set schedule.updates higher, {away}"
         )
 
 
