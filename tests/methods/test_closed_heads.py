@@ -16,7 +16,7 @@ from cos2p.errors import ConfigError
 from cos2p.methods import Method, Settings, methods
 from cos2p.methods.base import RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.sizes import model
@@ -201,7 +201,7 @@ def test_who_does_not_want_to_tell_does_not_tell_at_the_end_either() -> None:
     form = {"name": "cos2p", "form": "pretrained", "exits": {"start": "fresh"}}
     fleet = Fleet(digits_house(rounds=2, mu=1.0, t_clk=0.0), form).run()
     assert {order.trainer for order in fleet.orders} == {"submodel"}
-    assert not HeadStart(finish="as-start").finish_form
+    assert not HeadSettings(finish="as-start").finish_form
 
 
 def test_whoever_is_gone_is_not_waited_for_at_the_end() -> None:
@@ -241,7 +241,7 @@ OTHERWISE_JUDGED = ("heterofl", "fedavg-adavit", "fedavg-adavit-full", "fedavg-q
 
 def test_with_a_checkpoint_every_method_begins_and_ends_so_unless_told_otherwise() -> None:
     for name, kind in methods().items():
-        if issubclass(kind.settings_type, HeadStart) and name != "fedncm":
+        if issubclass(kind.settings_type, HeadSettings) and name != "fedncm":
             finish = {} if name in OTHERWISE_JUDGED else {"finish": "as-start"}
             assert kind.pretrained(language=False) == {"start": "discriminant", **finish}, name
             assert kind.pretrained(language=True) == {}, name

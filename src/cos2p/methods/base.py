@@ -28,7 +28,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.ledger import peak
 from cos2p.devices.device import Device
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
@@ -176,7 +176,7 @@ class Method:
         A head that can start in closed form does so there: a fresh one would teach nonsense to what is below it. And it
         ends so: a step that suits pretrained blocks hardly moves a head, which falls behind the features it reads.
         """
-        if language or not issubclass(cls.settings_type, HeadStart):
+        if language or not issubclass(cls.settings_type, HeadSettings):
             return {}
         finish = {"finish": "as-start"} if cls.judges_its_weights() else {}
         return {"start": "discriminant", **finish}

@@ -1,6 +1,6 @@
 """Exits in closed form: a device's first task, its last one, or both, is to tell sums of its features (one pass).
 
-What several methods share: the task, and who has told already; `head_start` has the settings.
+What several methods share: the task, and who has told already; `head_settings` has the settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cos2p.errors import ConfigError
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.fitting import STORES, first_that_fits
-from cos2p.methods.head_start import HeadStart, trained_instead
+from cos2p.methods.head_settings import HeadSettings, trained_instead
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
@@ -90,7 +90,7 @@ class ToldHead(Method):
     """Stands before a method (`with_told_head`): at first, at the end or both every device tells, and in between it has
     the method's own tasks."""
 
-    settings: HeadStart
+    settings: HeadSettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)

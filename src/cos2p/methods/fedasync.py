@@ -31,7 +31,7 @@ from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -100,7 +100,7 @@ class ProximalTask(ExtendedSettings, ProximalSettings):
     """Plain training with the term."""
 
 
-class FedAsyncSettings(MixingSettings, ProximalSettings, HeadStart):
+class FedAsyncSettings(MixingSettings, ProximalSettings, HeadSettings):
     """Mixing on the server, a proximal term on the devices."""
 
 

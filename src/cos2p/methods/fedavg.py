@@ -8,12 +8,12 @@ from pydantic import Field
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 
 
-class FedAvgSettings(HeadStart):
+class FedAvgSettings(HeadSettings):
     weights: Literal["uniform", "samples"] = Field(
         default="uniform", description="`uniform`: the paper's objective, 1/N per client; `samples`: the textbook's."
     )

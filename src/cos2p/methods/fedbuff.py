@@ -24,7 +24,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Method
 from cos2p.methods.fedasync import Damping
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -33,7 +33,7 @@ from cos2p.submodel.segments import expand, segment_key
 from cos2p.submodel.slicing import window_slices
 
 
-class FedBuffSettings(HeadStart):
+class FedBuffSettings(HeadSettings):
     buffer: int | None = Field(
         default=None, ge=1, description="K: updates per aggregation. Empty: ⌈μN⌉, with μ of the schedule."
     )

@@ -14,14 +14,14 @@ from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import head_tasks
 from cos2p.methods.base import Assignment, Member, Method
 from cos2p.methods.fitting import first_that_fits
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.trainer import Trainer
 
 
-class FrozenBaseSettings(HeadStart):
+class FrozenBaseSettings(HeadSettings):
     weights: Literal["uniform", "samples"] = Field(default="uniform", description="How devices are averaged.")
     precision: Precision = Field(
         default="float16", description="Of what is frozen, on the wire: float32, float16 or int8."

@@ -19,7 +19,7 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.methods.closed_heads import check_room_to_train, with_told_head
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.training.masks import Remembered
@@ -88,7 +88,7 @@ def method_settings(values: Mapping[str, Any]) -> Settings:
 
 def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
     kind, settings = method_class(str(values["name"])), method_settings(values)
-    told = isinstance(settings, HeadStart) and (settings.start_form or settings.finish_form)
+    told = isinstance(settings, HeadSettings) and (settings.start_form or settings.finish_form)
     method = (with_told_head(kind) if told else kind)(settings, context)
     check_room_to_train(method)  # here alone: a device that joins later makes the method anew, and ends no run
     return method

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Forms, Member, Method, RunContext
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings
@@ -30,7 +30,7 @@ WITHOUT_SCALER: Forms = {"no scaler": ("method.rescale=false",)}
 """A form (`Method.forms`) of methods that rescale in training by default."""
 
 
-class WidthSettings(HeadStart):
+class WidthSettings(HeadSettings):
     rescale: bool = Field(
         default=True, description="Training-time 1/(kept share) on attention and MLP outputs (FedRolex's Scaler)."
     )

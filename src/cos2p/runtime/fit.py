@@ -11,7 +11,7 @@ from cos2p.messages import Order
 from cos2p.methods import Trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.methods.fitting import needed_bytes
-from cos2p.methods.head_start import trained_instead
+from cos2p.methods.head_settings import trained_instead
 from cos2p.training.embeddings import held_tables
 from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.units import format_bytes

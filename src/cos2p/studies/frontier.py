@@ -12,7 +12,7 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class, method_settings
-from cos2p.methods.head_start import ends_told
+from cos2p.methods.head_settings import ends_told
 from cos2p.studies.budgets import Absent, Fit, Worlds
 from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.compare import settle

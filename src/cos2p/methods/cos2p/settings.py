@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
-from cos2p.methods.head_start import HeadStart
+from cos2p.methods.head_settings import HeadSettings
 from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
 from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
@@ -88,7 +88,7 @@ class MaskSettings(MaskTraining):
         return frozenset({self.heads, self.units}) & LEARNED
 
 
-class ExitSettings(Distillation, HeadStart):
+class ExitSettings(Distillation, HeadSettings):
     """Exits along the depth and self-distillation between them."""
 
     kind: Literal["tiers", "none"] = Field(

@@ -10,7 +10,7 @@ from cos2p.aggregation.closed_form import HeadForm
 from cos2p.settings import Settings
 
 
-class HeadStart(Settings):
+class HeadSettings(Settings):
     """Where heads begin, and where the top one ends."""
 
     start: Literal["fresh", "means", "discriminant"] = Field(
@@ -45,11 +45,11 @@ class HeadStart(Settings):
 def ends_told(settings: Settings) -> bool:
     """Whether a method with these settings ends with a head that its devices tell of; before, its scores are those of
     a trained one."""
-    heads = settings if isinstance(settings, HeadStart) else getattr(settings, "exits", None)
-    return isinstance(heads, HeadStart) and heads.finish_form is not None
+    heads = settings if isinstance(settings, HeadSettings) else getattr(settings, "exits", None)
+    return isinstance(heads, HeadSettings) and heads.finish_form is not None
 
 
 def trained_instead(settings: Settings) -> str:
     """What to set where a head cannot be told of at the end."""
-    field = "method.finish" if isinstance(settings, HeadStart) else "method.exits.finish"
+    field = "method.finish" if isinstance(settings, HeadSettings) else "method.exits.finish"
     return f'let the head end as it is trained: {field} = "trained"'
