@@ -224,6 +224,21 @@ def test_a_restart_shortly_before_the_end_changes_nothing(answers: int, tmp_path
     assert all(torch.equal(a, broken.server.weights[name]) for name, a in straight.server.weights.items())
 
 
+@pytest.mark.parametrize("end", ["updates", "rounds"])
+def test_a_run_that_is_made_longer_in_its_last_round_trains_on(end: str, tmp_path: Path) -> None:
+    """What was told stands until training moves on, and the longer run ends by telling too."""
+    few = {"mu": 1.0, "t_clk": 0.0, "redispatch": "at-aggregation"}
+    fleet = Fleet(digits_house(**few, **{end: 9 if end == "updates" else 3}), BOTH).run(answers=7)
+    assert fleet.server.coordinator.in_finale
+    more = digits_house(**few, **{end: 15 if end == "updates" else 5})
+    fleet.context = more
+    fleet.restart(tmp_path)
+    assert not fleet.server.coordinator.in_finale
+    fleet.run()
+    assert [order.trainer for order in fleet.orders[9:]] == ["submodel"] * 3 + ["statistics"] * 3
+    assert fleet.server.coordinator.merged == 15
+
+
 def test_the_step_comes_down_to_where_training_ends() -> None:
     """The last round does not count: a run of nine updates that ends by telling steps as one of six."""
     training = digits().context.training.model_copy(update={"lr_schedule": "cosine"})

@@ -340,9 +340,13 @@ class Coordinator:
 
     def _finale_is_due(self) -> bool:
         """Decided when a round begins: clients that join in its course, and so change the rules, do not change it."""
-        rules = self.rules
-        by_updates = rules.before_finale is not None and self.merged >= rules.before_finale
+        rules, before = self.rules, self.merged - self._updates
+        by_updates = rules.before_finale is not None and before >= rules.before_finale
         return rules.finale > 0 and (by_updates or self.version + 1 == rules.rounds)
+
+    def reconsider_finale(self) -> None:
+        """The rules of a run that goes on may be those of a longer one: then the round is not its last."""
+        self.in_finale = self.in_finale and self._finale_is_due()
 
     def _aggregate(self) -> Aggregate:
         reporters = tuple(self._reported)

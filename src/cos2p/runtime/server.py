@@ -532,6 +532,8 @@ class Server:
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self._renew_rules()
+        self.coordinator.reconsider_finale()
+        self._renew_rules()
         if self.privacy is not None:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(self.method)
