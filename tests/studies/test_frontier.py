@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
 from cos2p.studies.budgets import Absent, Fit
@@ -20,6 +22,7 @@ from cos2p.studies.grid import Cell
 from cos2p.studies.markdown import to_csv, to_markdown
 from cos2p.studies.record import read_record, write_record
 from cos2p.studies.report import Report
+from cos2p.studies.same_time import LONGEST, Course, seconds_for, updates_in
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -27,8 +30,8 @@ BUDGETS = (30_000_000, 60_000_000)
 
 
 def plan(folder: Path, **changes: Any) -> Frontier:
-    given = {"methods": ("fedavg", "fedlora", "cos2p"), "memories": BUDGETS, "seeds": (0, 1), "command": "cos2p …"}
-    return Frontier(tiny_base(folder), **{**given, **changes})
+    usual = {"methods": ("fedavg", "fedlora", "cos2p"), "memories": BUDGETS, "seeds": (0, 1), "command": "cos2p …"}
+    return Frontier(tiny_base(folder), **{**usual, **changes})
 
 
 def made_up(recipes: Sequence[Any], memory: int) -> Fit | Absent:
@@ -62,8 +65,10 @@ def accuracy(cell: Cell) -> dict[str, Any]:
     return figures((0.6 if small else 0.7) + more, virtual_seconds=60.0 if small else 120.0)
 
 
-def history(cell: str) -> list[tuple[float, float]]:
-    return [(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)]
+def history(cell: str) -> Course:
+    """Of all methods: a round of two updates in 25 s."""
+    rounds = [(25.0 * n, 2 * n) for n in range(1, 5)]
+    return Course([(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)], rounds)
 
 
 def report(folder: Path, **changes: Any) -> tuple[Report, FakeExecute, Places]:
@@ -130,11 +135,75 @@ def test_a_score_of_a_trained_head_is_not_compared_with_one_that_was_told(tmp_pa
 def test_runs_that_nobody_judged_in_time_are_told_of(tmp_path: Path) -> None:
     asked = plan(tmp_path)
     places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
-    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: [])
+    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: Course())
     assert means(silent, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, None]}
     assert any("had no score by then" in note and "evaluate_every=1 " in note for note in silent.tables[2].notes)
     judged, _, _ = report(tmp_path)
     assert not any("no score by then" in note for note in judged.tables[2].notes)
+
+
+def test_methods_are_planned_for_the_time_of_the_first_one(tmp_path: Path) -> None:
+    """A pass over the two devices takes 25 s of everybody; FedLoRA, named first, takes 100 s, Co-S²P 60 and 120 s."""
+
+    def by_updates(cell: Cell) -> dict[str, Any]:
+        found = accuracy(cell)
+        updates = cell.recipe.schedule.updates or 0
+        return found | {"top1": updates / 100, "virtual_seconds": found["virtual_seconds"] if updates == 4 else 101.0}
+
+    asked = replace(plan(tmp_path), methods=("fedlora", "cos2p"), equal_time=True)
+    execute = FakeExecute(by_updates)
+    found = frontier(asked, find_places(asked, find=made_up), execute, lambda so_far: None, history)
+    assert means(found, 1) == {"fedlora": [0.04, 0.04], "cos2p": [0.04, 0.04]}
+    assert means(found, 2) == {"fedlora": [0.04, 0.04], "cos2p": [0.08, 0.08]}
+    assert "100 s in 30 MB (FedLoRA); 100 s in 60 MB (FedLoRA)" in found.tables[2].notes[-1]
+    assert [line.key for line in found.tables[3].lines] == ["cos2p@30MB, 8 updates", "cos2p@60MB, 8 updates"]
+    assert {line.key for line in found.tables[0].lines} == {row.key for row in find_places(asked, find=made_up).rows}
+    assert sorted({(cell.recipe.schedule.updates, cell.row) for cell in execute.cells}) == [
+        (4, "cos2p@30MB"),
+        (4, "cos2p@60MB"),
+        (4, "fedlora@30MB"),
+        (8, "cos2p@30MB, 8 updates"),
+        (8, "cos2p@60MB, 8 updates"),
+    ]
+    assert len({cell.name for cell in execute.cells}) == len(execute.cells)  # nothing runs twice
+
+
+def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None:
+    def pace(cell: str) -> Course:
+        return Course(rounds=[(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)])
+
+    asked = replace(plan(tmp_path), methods=("cos2p", "fedlora"), equal_time=True)
+    found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, pace)
+    assert means(found, 2) == {"cos2p": [0.61, 0.71], "fedlora": [None, None]}
+    assert len(found.tables) == 3
+
+
+@given(
+    rounds=st.lists(st.floats(0.1, 50.0), min_size=3, max_size=12),
+    seconds=st.floats(0.0, 1000.0),
+    told_last=st.booleans(),
+)
+def test_what_is_planned_ends_in_time_and_one_pass_more_would_not(
+    rounds: list[float], seconds: float, told_last: bool
+) -> None:
+    step, course = 8, Course(rounds=[(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))])
+    planned = updates_in([course], seconds, step, told_last=told_last)
+    least = 3 * step if told_last else step
+    if planned is None:
+        assert seconds_for(course, least, told_last=told_last) > seconds
+        return
+    assert planned >= least
+    assert seconds_for(course, planned, told_last=told_last) <= seconds
+    more = planned + step
+    assert more > LONGEST * course.rounds[-1][1] or seconds_for(course, more, told_last=told_last) > seconds
+
+
+def test_a_run_as_long_as_it_was_takes_as_long_as_it_did() -> None:
+    course = Course(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
+    for told_last in (False, True):
+        assert seconds_for(course, 32, told_last=told_last) == 10.0
+    assert seconds_for(course, 24, told_last=False) == 9.0
+    assert seconds_for(course, 24, told_last=True) == 6.0  # two rounds, and a second to tell
 
 
 def test_the_picture_shows_every_method_and_its_intervals(tmp_path: Path) -> None:

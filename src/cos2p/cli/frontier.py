@@ -23,6 +23,9 @@ def frontier(
     tune_seed: TuneSeed = TUNE_SEED,
     tune_updates: TuneUpdates = None,
     tune_finalists: TuneFinalists = 0,
+    equal_time: Annotated[
+        bool, typer.Option("--equal-time", help="Run methods again, planned for the virtual time of the first one.")
+    ] = False,
 ) -> None:
     """Compare methods at several byte budgets: each takes the largest rate, rank or group of blocks that fits.
 
@@ -32,7 +35,7 @@ def frontier(
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.frontier import Frontier, find_places, parse_memories
     from cos2p.studies.frontier import frontier as run_frontier
-    from cos2p.studies.frontier_tables import read_history
+    from cos2p.studies.same_time import read_course
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     plan = Frontier(
@@ -40,8 +43,9 @@ def frontier(
         methods=choose_methods(methods),
         memories=parse_memories(memory),
         seeds=study.seeds,
-        command=study.command(methods=methods, memory=memory, **tuning.given()),
+        command=study.command(methods=methods, memory=memory, **tuning.given(), **{"equal-time": equal_time}),
         search=tuning.search(),
+        equal_time=equal_time,
     )
     with reading(study.voice, "finding what fits:") as told:
         places = find_places(plan, told)
@@ -51,7 +55,7 @@ def frontier(
             places,
             execute,
             write,
-            lambda cell: read_history(study.folder / "cells" / cell),
+            lambda cell: read_course(study.folder / "cells" / cell),
             lambda record: write_tuning(record, study.folder),
         )
     )

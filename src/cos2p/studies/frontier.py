@@ -1,7 +1,8 @@
 """`frontier`: every method at every byte budget, each with the largest rate, rank or group that the ledger allows.
 
-The same batch, the same data, the same number of client updates; a second table has equal virtual time. A method that
-cannot keep a budget is absent there, with the reason; that is a result, not a failure.
+The same batch, the same data, the same number of client updates; a second table has equal virtual time, by the scores
+that runs had on their way or, if asked, by runs that were planned for that time. A method that cannot keep a budget is
+absent there, with the reason; that is a result, not a failure.
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from cos2p.methods.head_settings import ends_told
 from cos2p.studies.budgets import Absent, Fit, Worlds
 from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.compare import settle
+from cos2p.studies.frontier_again import Again, run_again
 from cos2p.studies.frontier_plot import plot
-from cos2p.studies.frontier_tables import History, budget_column, equal_time_table, equal_updates_table
+from cos2p.studies.frontier_tables import (
+    History,
+    budget_column,
+    equal_time_table,
+    equal_updates_table,
+    planned_time_table,
+)
 from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
 from cos2p.studies.report import Report
 from cos2p.studies.tables import results_table
@@ -44,6 +52,8 @@ class Frontier:
     command: str
     search: Search | None = None
     """None: every method trains at the recipe's learning rate."""
+    equal_time: bool = False
+    """Whether methods run again, planned for the time of the first one."""
 
 
 def parse_memories(text: str) -> tuple[int, ...]:
@@ -147,13 +157,19 @@ def frontier(
     `write` gets the report again whenever a cell is done; `history` is asked for a finished cell's accuracy on its way.
     """
     rows, notes, record = settle(plan.base, places.rows, plan.seeds, plan.search, execute, write_tuning)
-    grid = make_grid(plan.base, rows, plan.seeds)
     notes = [*notes, *_absences(places.absent)]
+    grid = make_grid(plan.base, rows, plan.seeds)
 
-    def report(outcomes: CellOutcomes) -> Report:
-        return _report(plan, grid, outcomes, notes, record, history)
+    def report(outcomes: CellOutcomes, again: Again | None = None) -> Report:
+        return _report(plan, grid if again is None else again.grid, outcomes, notes, record, history, again)
 
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+    later = len(grid.cells) if plan.equal_time else 0  # at most
+    done = execute(grid.cells, lambda so_far: write(report(so_far)), later)
+    if not plan.equal_time:
+        return report(done)
+    again = run_again(plan.base, grid, _cells(grid.rows), done, history)
+    more = execute(again.cells, lambda so_far: write(report({**done, **so_far}, again)))
+    return report({**done, **more}, again)
 
 
 def _absences(absent: Mapping[tuple[str, int], str]) -> list[str]:
@@ -166,6 +182,11 @@ def _absences(absent: Mapping[tuple[str, int], str]) -> list[str]:
     return notes
 
 
+def _cells(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """(title of the method, budget) → key of the row."""
+    return {(row.facts[METHOD], row.facts[MEMORY]): row.key for row in rows}
+
+
 def _report(
     plan: Frontier,
     grid: RunnableGrid,
@@ -173,13 +194,22 @@ def _report(
     notes: Sequence[str],
     record: Mapping[str, Any] | None,
     history: History,
+    again: Again | None,
 ) -> Report:
     recipe = grid.cells[0].recipe
     titles = {name: method_class(name).title for name in plan.methods}
     columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
-    cells = {(row.facts[METHOD], row.facts[MEMORY]): row.key for row in grid.rows}
-    leaping = {cell.name for cell in grid.cells if ends_told(method_settings(cell.recipe.method))}
+    rows = grid.rows if again is None else again.first
+    cells = _cells(rows)
     by_budget = equal_updates_table(grid, outcomes, titles, columns, cells)
+    tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), by_budget]
+    if again is None:
+        leaping = {cell.name for cell in grid.cells if ends_told(method_settings(cell.recipe.method))}
+        tables.append(equal_time_table(grid, outcomes, titles, columns, cells, history, leaping))
+    else:
+        tables.append(planned_time_table(grid, outcomes, titles, columns, again.where, again.note))
+        if again.rows:
+            tables.append(results_table("planned", "Methods planned for that time", grid, outcomes, again.rows))
     return Report(
         kind="frontier",
         title=f"{recipe.name}: accuracy by bytes per device",
@@ -188,11 +218,7 @@ def _report(
         updates=plan.base.updates or 0,
         grid=grid,
         outcomes=outcomes,
-        tables=(
-            results_table("results", "Methods and budgets", grid, outcomes),
-            by_budget,
-            equal_time_table(grid, outcomes, titles, columns, cells, history, leaping),
-        ),
+        tables=tuple(tables),
         notes=tuple(notes),
         tuning=record,
         axes={

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from cos2p.report.words import count
 from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import Column
 from cos2p.studies.grid import Grid
+from cos2p.studies.same_time import Course
 from cos2p.studies.tables import Figure, Line, Table, with_best
-from cos2p.tracking.event_kinds import Evaluated
-from cos2p.tracking.events import read_events
-from cos2p.tracking.figure_parts import deepest
 
-History = Callable[[str], Sequence[tuple[float, float]]]
-"""A finished cell's (virtual second, server's top-1), in order."""
+History = Callable[[str], Course]
+"""How a finished cell went."""
+
+TIME, TIME_TITLE = "by_budget_time", "Server top-1 by bytes per device, at equal virtual time"
 
 Columns = Mapping[str, Column]
 """By budget."""
@@ -28,24 +27,26 @@ def budget_column(memory: int) -> Column:
     return Column(f"at_{memory}", f"{memory / 1e6:g} MB", "%", 100.0, 1, "more")
 
 
-def read_history(run: Path) -> list[tuple[float, float]]:
-    """From a run's log."""
-    found = []
-    for event in read_events(run / "events.jsonl"):
-        if isinstance(event, Evaluated) and "top1" in deepest(event.test):
-            found.append((event.t, deepest(event.test)["top1"]))
-    return found
-
-
 def equal_updates_table(
     grid: Grid, outcomes: CellOutcomes, titles: Mapping[str, str], columns: Columns, cells: Cells
 ) -> Table:
+    title = "Server top-1 by bytes per device, at equal client updates"
+    return _table("by_budget", title, grid, outcomes, titles, columns, cells, _at_the_end(outcomes))
+
+
+def planned_time_table(
+    grid: Grid, outcomes: CellOutcomes, titles: Mapping[str, str], columns: Columns, cells: Cells, note: str
+) -> Table:
+    """At equal time, of runs that were planned for it."""
+    return _table(TIME, TIME_TITLE, grid, outcomes, titles, columns, cells, _at_the_end(outcomes), note)
+
+
+def _at_the_end(outcomes: CellOutcomes) -> Callable[[str, int, str], float | None]:
     def value(name: str, seed: int, budget: str) -> float | None:
         result = outcomes[name].result if name in outcomes else None
         return None if result is None else result.get("top1")
 
-    title = "Server top-1 by bytes per device, at equal client updates"
-    return _table("by_budget", title, grid, outcomes, titles, columns, cells, value)
+    return value
 
 
 def equal_time_table(
@@ -80,17 +81,16 @@ def equal_time_table(
         if name in leaping:
             cut_short.add(name)
             return None
-        scores = [top1 for time, top1 in history(name) if time <= end]
+        scores = [top1 for time, top1 in history(name).scores if time <= end]
         if not scores:
             unjudged.add(name)
         return scores[-1] if scores else None
 
-    title = "Server top-1 by bytes per device, at equal virtual time"
     note = (
         "At each budget and seed all are judged when the first of them has done its updates, by their last scores till "
         "then; schedule.evaluate_every says how often there are any."
     )
-    table = _table("by_budget_time", title, grid, outcomes, titles, columns, cells, value, note)
+    table = _table(TIME, TIME_TITLE, grid, outcomes, titles, columns, cells, value, note)
     notes = list(table.notes)
     if unjudged:
         notes.append(
@@ -100,7 +100,7 @@ def equal_time_table(
     if cut_short:
         notes.append(
             f"{count(len(cut_short), 'run')} would get the head in closed form only after that and stand in no cell "
-            "here; run them with fewer updates (--updates) to compare what they reach in that time."
+            "here; --equal-time runs them again, planned for the time of the first method."
         )
     return replace(table, notes=tuple(notes))
 
