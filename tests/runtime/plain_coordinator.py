@@ -31,6 +31,7 @@ from cos2p.runtime.decisions import (
     ClientLeft,
     Dispatch,
     Drop,
+    Enough,
     Finish,
     Merge,
     News,
@@ -102,6 +103,8 @@ class Coordinator:
         """Updates merged since the start of the run."""
         self.finished: str | None = None
         """Why the run is over, or None while it goes on."""
+        self.enough: str | None = None
+        self._told_early = False
         self._clients: dict[str, _Client] = {}
         self._reported: Counter[str] = Counter()  # updates of the round under way, by client
         self._listening = False  # the threshold is met and T_clk runs
@@ -154,6 +157,8 @@ class Coordinator:
         rules = self.rules
         if not rules.finale:
             return False
+        if self._told_early:
+            return True
         when_it_began = self.merged - self._reported.total()
         if rules.max_updates is not None and when_it_began >= rules.max_updates - rules.finale:
             return True
@@ -176,7 +181,9 @@ class Coordinator:
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop():
+            case Enough(reason) if self.rules.finale and not self.in_finale:
+                self.enough = self.enough or reason
+            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop() | Enough():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
             case _:
                 assert_never(event)
@@ -227,7 +234,7 @@ class Coordinator:
     def _why_no_ticket(self, client: str, task: str) -> str:
         given = self._clients[client].attempts if client in self._clients else 0
         if any(task == _task_name(client, attempt) for attempt in range(given)):
-            return "closed task: answered before, or given up when the client joined anew"
+            return "closed task: answered before, or given up"
         return "unknown task: never given to this client"
 
     # ------------------------------------------------------------ Algorithm 2: when the round ends
@@ -254,6 +261,8 @@ class Coordinator:
     def _left_to_give(self) -> float:
         """Tasks that may still be given out before the finale."""
         rules = self.rules
+        if rules.finale and self.enough and not self.in_finale:
+            return 0
         if not rules.finale or rules.max_updates is None or self.in_finale:
             return float("inf")
         at_work = [r for r in self._clients.values() if r.gets_tasks and r.ticket is not None and not r.overdue]
@@ -293,14 +302,20 @@ class Coordinator:
         if ending is None and self.version == self.rules.rounds:
             ending = "rounds"
         if ending is None and last and any(isinstance(action, Aggregate) for action in actions):
-            ending = "max_updates"
+            ending = self.enough or "max_updates"
+        if ending is None and self.enough and not self.in_finale and not self._reported and not self._any_expected():
+            self._told_early = True
+            for record in self._clients.values():
+                if record.ticket is not None:
+                    record.close_ticket(good=False)
+            ending = None if self._any_expected() else self.enough
         if ending is not None:
             actions.append(self._finish(ending))
         return actions
 
     def _run_is_over(self, event: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
-        if isinstance(event, Stop):
+        if isinstance(event, Stop) or (isinstance(event, Enough) and not self.rules.finale):
             return event.reason
         return "max_updates" if self.merged == self.rules.max_updates and not self.rules.finale else None
 

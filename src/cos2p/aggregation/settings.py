@@ -15,7 +15,12 @@ class ScheduleSettings(Settings):
     updates: int | None = Field(
         default=None, ge=1, description="Client updates in all: the fair measure between methods. Empty: no limit."
     )
-    virtual_seconds: float | None = Field(default=None, gt=0, description="End of virtual time. Empty: no limit.")
+    virtual_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="Virtual seconds after which training is over; a run that ends with a told head finishes what is at "
+        "work and tells. Empty: no limit.",
+    )
     mu: float = Field(default=0.5, gt=0, le=1, description="μ: share of the devices that must have reported.")
     t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")
     redispatch: Redispatch = Field(
@@ -50,7 +55,7 @@ class ScheduleSettings(Settings):
         default=0, ge=0, description="Test samples used during the run (the last evaluation uses all). 0: all."
     )
     patience: int = Field(
-        default=0, ge=0, description="Stop after this many evaluations without a better one; 0: never."
+        default=0, ge=0, description="Training is over after this many evaluations without a better one; 0: never."
     )
 
     def share_done(self, version: int, merged: int, telling: int = 0) -> float:

@@ -39,6 +39,7 @@ from cos2p.runtime.decisions import (
     ClientLeft,
     Dispatch,
     Drop,
+    Enough,
     Finish,
     Merge,
     News,
@@ -78,6 +79,8 @@ class Coordinator:
         """Aggregations so far; also the number of the round under way, from 0."""
         self.merged = 0
         """Updates merged since the start of the run."""
+        self.enough: str | None = None
+        """Why training is over before its time, in a run that has a last round still to come."""
         self.finished: str | None = None
         """Why the run is over, or None while it goes on."""
         self._roster = roster
@@ -175,7 +178,9 @@ class Coordinator:
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop():
+            case Enough(reason) if self.rules.finale and not self.in_finale:
+                self.enough = self.enough or reason
+            case ClientLeft() | UpdateRejected() | TaskFailed() | Stop() | Enough():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
             case _:
                 assert_never(event)
@@ -237,7 +242,7 @@ class Coordinator:
 
     def _why_no_ticket(self, client: str, task: str) -> str:
         if self.was_closed(client, task):
-            return "closed task: answered before, or given up when the client joined anew"
+            return "closed task: answered before, or given up"
         return "unknown task: never given to this client"
 
     def _close(self, record: ClientRecord, *, good: bool) -> None:
@@ -290,7 +295,11 @@ class Coordinator:
 
     def _left_to_give(self) -> float:
         """How many more tasks there are before the finale: when the last of them are answered, nobody is at work."""
-        if not self.rules.finale or self.rules.before_finale is None or self.in_finale:
+        if not self.rules.finale or self.in_finale:
+            return math.inf
+        if self.enough is not None:
+            return 0
+        if self.rules.before_finale is None:
             return math.inf
         return max(0, self.rules.before_finale - self.merged - self._census.busy)
 
@@ -325,7 +334,9 @@ class Coordinator:
         if ending is None and self.version == self.rules.rounds:
             ending = "rounds"
         if ending is None and last and self.version > version:
-            ending = "max_updates"
+            ending = self.enough or "max_updates"
+        if ending is None and self.enough and not self.in_finale and not self._reported and not self._expected():
+            ending = self._begin_finale()
         if ending is not None:
             actions.append(self._finish(ending))
         return actions
@@ -333,6 +344,8 @@ class Coordinator:
     def _run_is_over(self, event: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(event, Stop):
+            return event.reason
+        if isinstance(event, Enough) and not self.rules.finale:
             return event.reason
         if self.rules.finale:  # it waits for all of its clients, and may have fewer of them, or late work beside
             return None
@@ -344,9 +357,18 @@ class Coordinator:
         by_updates = rules.before_finale is not None and before >= rules.before_finale
         return rules.finale > 0 and (by_updates or self.version + 1 == rules.rounds)
 
+    def _begin_finale(self) -> str | None:
+        """Training was over before its time, and nobody is at work any more. Who was and is not waited for has done so
+        in vain. Returns why the run ends at once, if nobody is there for its last round."""
+        for client in list(self._open):
+            self._close(self._clients[client], good=False)
+            self._recount(self._clients[client])
+        self.in_finale = True
+        return None if self._expected() else self.enough
+
     def reconsider_finale(self) -> None:
         """The rules of a run that goes on may be those of a longer one: then the round is not its last."""
-        self.in_finale = self.in_finale and self._finale_is_due()
+        self.in_finale = self.in_finale and (self.enough is not None or self._finale_is_due())
 
     def _aggregate(self) -> Aggregate:
         reporters = tuple(self._reported)
@@ -416,6 +438,7 @@ class Coordinator:
             "reported": [[client, updates] for client, updates in self._reported.items()],
             "listening": self._listening,
             "in_finale": self.in_finale,
+            "enough": self.enough,
             "drawn": self._draw.drawn,
         }
 
@@ -432,6 +455,7 @@ class Coordinator:
         coordinator._updates = coordinator._reported.total()
         coordinator._listening = state["listening"]
         coordinator.in_finale = state.get("in_finale", False)
+        coordinator.enough = state.get("enough")
         coordinator._draw.drawn = state["drawn"]
         for name in decode_roster(state["roster"], roster):
             coordinator._enrol(name)

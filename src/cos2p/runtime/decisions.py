@@ -65,12 +65,20 @@ class TimerFired:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the run now (early stopping, time is up, the user asked): aggregate what is buffered, then finish."""
+    """End the run now (nobody is left, a budget is spent): aggregate what is buffered, then finish."""
 
     reason: str
 
 
-News = ClientJoined | ClientLeft | UpdateArrived | UpdateRejected | TaskFailed | TimerFired | Stop
+@dataclass(frozen=True)
+class Enough:
+    """Training is over (early stopping, time is up). A run that ends with a round of its own kind still has it, when
+    those who are at work have answered; any other one ends now, as with `Stop`."""
+
+    reason: str
+
+
+News = ClientJoined | ClientLeft | UpdateArrived | UpdateRejected | TaskFailed | TimerFired | Stop | Enough
 
 # ---------------------------------------------------------------- actions
 

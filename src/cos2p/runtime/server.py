@@ -137,7 +137,7 @@ class Server:
         """Something happened that is not an update."""
         if isinstance(news, ClientJoined) and news.client in self.guard.barred:
             return [Benched(client=news.client, task="", reason=self.guard.barred[news.client])]
-        effects = self._carry_out(self.coordinator.handle(news))
+        effects = self._carry_out(self._decide(news))
         self._forget(getattr(news, "client", ""))
         return effects
 
@@ -159,9 +159,17 @@ class Server:
             reason = refusal_reason(error)
             told = Refused(client=sender, task=ticket.task, reason=reason)
             return [told, *self.handle(UpdateRejected(sender, ticket.task, reason))]
-        effects = self._carry_out(self.coordinator.handle(UpdateArrived(sender, ticket.task)), accepted)
+        effects = self._carry_out(self._decide(UpdateArrived(sender, ticket.task)), accepted)
         self._forget(sender)
         return effects
+
+    def _decide(self, news: News) -> list[Action]:
+        """A last round may begin without a new version, where training was over before its time: it has its rules."""
+        before = self.coordinator.in_finale
+        actions = self.coordinator.handle(news)
+        if self.coordinator.in_finale and not before:
+            self._renew_rules()
+        return actions
 
     def _let_in(self, sender: str, ticket: Ticket, data: Buffer | Update) -> Merged | None:
         """Read, check, decode, bound and add an update; None if it is too old to be added.
@@ -336,7 +344,7 @@ class Server:
         """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
         client = action.client
         if self.coordinator.is_benched(client):
-            return self._carry_out(self.coordinator.handle(ClientLeft(client)))
+            return self._carry_out(self._decide(ClientLeft(client)))
         if not self._affords(client):
             return self._let_go(client)
         try:
@@ -345,7 +353,7 @@ class Server:
             if not self._bench_unfit:
                 raise
             benched = self._carry_out(self.coordinator.bar(client, str(error)))
-            return benched + self._carry_out(self.coordinator.handle(ClientLeft(client)))
+            return benched + self._carry_out(self._decide(ClientLeft(client)))
 
     def _affords(self, client: str) -> bool:
         return self.privacy is None or self.privacy.account.allows(client)
@@ -353,9 +361,9 @@ class Server:
     def _let_go(self, client: str) -> list[Effect]:
         """The client has spent its privacy budget. When all have, the run is over."""
         effects: list[Effect] = [Left(client=client, reason=BUDGET_SPENT)]
-        effects += self._carry_out(self.coordinator.handle(ClientLeft(client)))
+        effects += self._carry_out(self._decide(ClientLeft(client)))
         if not any(map(self._affords, self.context.members)):
-            effects += self._carry_out(self.coordinator.handle(Stop(BUDGET_SPENT)))
+            effects += self._carry_out(self._decide(Stop(BUDGET_SPENT)))
         return effects
 
     def order(self, action: Dispatch) -> Order:

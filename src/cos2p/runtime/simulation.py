@@ -21,7 +21,7 @@ from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.methods.base import Member
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, Stop, TaskFailed, TimerFired
 from cos2p.runtime.lowering import lower
 from cos2p.runtime.own_models import take_own_model
 from cos2p.runtime.results import run_facts
@@ -176,7 +176,7 @@ class Simulation(Session):
         self.carry_out(self.server.handle(TimerFired(timer)))
 
     def _on_end(self, reason: str) -> None:
-        self.carry_out(self.server.handle(Stop(reason)))
+        self.carry_out(self.server.handle(Enough(reason)))
 
     # ------------------------------------------------------------ what the server wants done
 

@@ -37,7 +37,7 @@ from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined, ClientLeft, Stop, TaskFailed, TimerFired
+from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
 from cos2p.runtime.lowering import lower
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
@@ -261,13 +261,13 @@ class Driver(Session):
         elif isinstance(happening, Event):
             self.log(happening)
         elif happening.end:
-            self.carry_out(self.server.handle(Stop(happening.end)))
+            self.carry_out(self.server.handle(Enough(happening.end)))
         else:
             self.stop_requested = True
 
     def _ring(self, timer: str) -> None:
         if timer == END_OF_TIME:
-            self.carry_out(self.server.handle(Stop("virtual time")))
+            self.carry_out(self.server.handle(Enough("virtual time")))
         else:
             self.carry_out(self.server.handle(TimerFired(timer)))
 
