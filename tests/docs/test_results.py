@@ -39,7 +39,7 @@ PAGES = [
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("text.md", 2, "text/fpb-mini", "results"),
     ("pretrained.md", 1, "pretrained/dino-caltech101", "results"),
-    ("pretrained.md", 3, "pretrained/minilm-trec-told-head", "results"),
+    ("pretrained.md", 4, "pretrained/minilm-trec-told-head", "results"),
     ("trained-heads.md", 0, "pretrained/minilm-trec", "results"),
     ("trained-heads.md", 9, "pretrained/minilm-banking77", "results"),
     ("trained-heads.md", 11, "pretrained/dino-caltech101-56px", "results"),
@@ -164,8 +164,9 @@ def depth_line(study: str, title: str) -> Line:
 @pytest.mark.parametrize(
     ("number", "whole", "frontier", "budget", "methods"),
     [
-        (2, "dino-caltech101", "dino-caltech101-frontier", "160 MB", 2),
-        (4, "minilm-trec-told-head", "minilm-trec-told-head-frontier", "58.0 MB", 4),
+        (2, "dino-caltech101", "dino-caltech101-frontier", "160 MB", 5),
+        (3, "dino-caltech101", "dino-caltech101-frontier-80", "80.0 MB", 5),
+        (5, "minilm-trec-told-head", "minilm-trec-told-head-frontier", "58.0 MB", 4),
     ],
 )
 def test_what_fits_a_quarter_is_that_of_its_record(
@@ -188,6 +189,18 @@ def test_what_fits_a_quarter_is_that_of_its_record(
             else:
                 assert_shows(text, line.figures[BY_HEADING[heading].key], BY_HEADING[heading])
     assert len(rows) == methods
+
+
+def test_at_equal_time_is_what_the_page_says() -> None:
+    report = read_record(RESULTS / "pretrained/minilm-trec-told-head-frontier")
+    page = (RESULTS / "pretrained.md").read_text(encoding="utf-8")
+    (table,) = [one for one in report.tables if one.name == "by_budget_time"]
+    for title in ("FedLoRA", "top window", "FedRolex"):
+        (line,) = [one for one in table.lines if one.title == title]
+        (figure,) = line.figures.values()
+        assert figure.mean is not None
+        assert figure.half is not None
+        assert f"{100 * figure.mean:.1f} ± {100 * figure.half:.1f}" in page, title
 
 
 def test_the_frontier_shows_the_figures_of_its_record() -> None:
