@@ -192,6 +192,22 @@ def test_what_fits_a_quarter_is_that_of_its_record(
     assert len(rows) == methods
 
 
+def test_the_picture_of_both_budgets_is_that_of_their_records() -> None:
+    words = (RESULTS / "pretrained-caltech101.svg").read_text(encoding="utf-8")
+    shown = 0
+    for study in ("dino-caltech101-frontier-80", "dino-caltech101-frontier"):
+        (table,) = [one for one in read_record(RESULTS / "pretrained" / study).tables if one.name == "by_budget"]
+        (column,) = table.columns
+        for line in table.lines:
+            figure = line.figures[column.key]
+            assert figure.mean is not None
+            assert figure.half is not None
+            (said,) = re.findall(rf"[ ;.] {re.escape(line.title)}: ([^;\"]+)", words)
+            assert f"{column.title} {100 * figure.mean:.1f} ± {100 * figure.half:.1f}" in said
+            shown += 1
+    assert shown == words.count("<circle")
+
+
 def test_at_equal_time_is_what_the_page_says() -> None:
     report = read_record(RESULTS / "pretrained/minilm-trec-told-head-frontier")
     page = (RESULTS / "pretrained.md").read_text(encoding="utf-8")

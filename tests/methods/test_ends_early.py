@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,9 @@ from tests.methods.test_closed_heads import BOTH, closed_top
 REDISPATCH = ("at-once", "at-aggregation")
 
 
-def told_enough(answers: int, redispatch: str, method: object = None) -> Fleet:
+def told_enough(answers: int, redispatch: str, method: Mapping[str, Any] = BOTH) -> Fleet:
     house = digits_house(updates=60, mu=0.5, t_clk=0.0, redispatch=redispatch)
-    fleet = Fleet(house, method or BOTH).run(answers)  # type: ignore[arg-type]
+    fleet = Fleet(house, method).run(answers)
     fleet._carry_out(fleet.server.handle(Enough("out of patience")))
     return fleet
 

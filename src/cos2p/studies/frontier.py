@@ -17,7 +17,7 @@ from cos2p.methods.head_settings import ends_told
 from cos2p.studies.budgets import Absent, Fit, Worlds
 from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.compare import settle
-from cos2p.studies.frontier_again import Again, run_again
+from cos2p.studies.frontier_again import Again, plan_again
 from cos2p.studies.frontier_plot import plot
 from cos2p.studies.frontier_tables import (
     History,
@@ -167,7 +167,7 @@ def frontier(
     done = execute(grid.cells, lambda so_far: write(report(so_far)), later)
     if not plan.equal_time:
         return report(done)
-    again = run_again(plan.base, grid, _cells(grid.rows), done, history)
+    again = plan_again(plan.base, grid, _cells(grid.rows), done, history)
     more = execute(again.cells, lambda so_far: write(report({**done, **so_far}, again)))
     return report({**done, **more}, again)
 

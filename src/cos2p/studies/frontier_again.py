@@ -15,6 +15,8 @@ from cos2p.studies.same_time import updates_in
 
 @dataclass(frozen=True)
 class Again:
+    """What the second part consists of."""
+
     grid: RunnableGrid
     """Of all rows, the first part's and these."""
     first: tuple[Row, ...]
@@ -31,7 +33,7 @@ class Again:
         return tuple(cell for cell in self.grid.cells if cell.name not in known)
 
 
-def run_again(base: Base, grid: RunnableGrid, places: Cells, outcomes: CellOutcomes, history: History) -> Again:
+def plan_again(base: Base, grid: RunnableGrid, places: Cells, outcomes: CellOutcomes, history: History) -> Again:
     """`places`: the rows by method and budget, in the order of the methods. Where a run failed, nothing is planned."""
     where, rows, given = {}, [], []
     by_key = {row.key: row for row in grid.rows}
