@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cos2p.methods.base import Member
+from cos2p.methods.base import Assignment, Call, Member
 from cos2p.methods.cos2p import Cos2p
 
 
@@ -19,3 +19,6 @@ class TopWindow(Cos2p):
     def next_blocks(self, member: Member, cycle: int) -> range:
         depth = self.context.config.depth
         return range(depth - self.cuts[member.name].blocks, depth)
+
+    def _factored(self, call: Call) -> Assignment | None:
+        return None

@@ -52,8 +52,8 @@ def check_rounds(settings: PrivacySettings, trigger: Trigger, redispatch: Redisp
 
 NOT_PLAIN = (
     "privacy.noise: this method's devices send more than an update, or its server weighs updates by what is in them; "
-    "methods that average plain updates can be private: cos2p without exits in closed form, cos2p-sync, cos2p-async, "
-    "fedavg, fedrolex"
+    "methods that average plain updates can be private: cos2p, cos2p-sync and cos2p-async without exits in closed form "
+    "and without factors (method.factors.below = 0), fedavg, fedrolex"
 )
 
 

@@ -25,11 +25,12 @@ from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
+from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, factored_task, sizes
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
-from cos2p.methods.fitting import first_that_fits
+from cos2p.methods.fitting import first_that_fits, needed_bytes, room
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
@@ -51,7 +52,7 @@ class Cos2p(Method):
     settings: Cos2pSettings
     frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
     last_resort: ClassVar[tuple[str, ...]] = ("method.window.schedule=top",)  # nothing has to stand above it
-    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer)
+    trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer, FactoredTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
         "wide windows": ("method.rescale=true", "method.window.ratio=4"),
@@ -93,6 +94,8 @@ class Cos2p(Method):
         """How many tasks had each block in their window."""
         self.told: set[str] = set()
         """Clients that have told sums of their features."""
+        self.sizes: dict[str, Size | None] = {}
+        """Of clients with few bytes: which factors they train; None if none fit, and a window does."""
         self.round = 0
         """The version that the newest task was cut from."""
         self.merged = 0
@@ -123,7 +126,10 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        own = SegmentMerge(config, **self.settings.weighting.model_dump())
+        weighting = self.settings.weighting.model_dump()
+        own = SegmentMerge(config, **weighting)
+        if self.settings.factors.below:
+            own = FactoredMerge(config, **weighting, seed=self.context.seed)
         if self.gathers_first or self.gathers_last:
             return HeadMerge(own, exits.start_form, exits.finish_form, exits.ridge)
         return own
@@ -139,10 +145,17 @@ class Cos2p(Method):
             return self._statistics(member, settings.exits.start_form)
         if call.version < settings.exits.probe:
             return self._head_alone(member)
+        factored = self._factored(call)
+        if factored is not None:
+            return factored
         blocks = self.next_blocks(member, call.cycle)
-        start = blocks.start
         for block in blocks:
             self.dispatched[block] += 1
+        return self._window(call, blocks, self._trains_masks(member, blocks, call.version))
+
+    def _window(self, call: Call, blocks: range, trains_masks: bool) -> Assignment:
+        """These blocks, cut to the member's width."""
+        member, settings, start = call.member, self.settings, blocks.start
         quotas = tuple(self.quota(member, block) for block in blocks)
         window = tuple(self._kept(call, block, quota) for block, quota in zip(blocks, quotas, strict=True))
         prefix = None
@@ -151,7 +164,6 @@ class Cos2p(Method):
         spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, len(blocks)), prefix))
         spec = self.context.tables(spec, member)
         local = self._local(member)
-        trains_masks = self._trains_masks(member, blocks, call.version)
         if trains_masks:
             spec, local = self._with_candidates(call, spec, local)
         return Assignment(
@@ -179,6 +191,32 @@ class Cos2p(Method):
             for task in head_tasks(self.context, member)
         )
         return first_that_fits(self, member, options, "the head alone")
+
+    def _factored(self, call: Call) -> Assignment | None:
+        """Factors of all blocks, in the bytes of the window that they stand for; None where a window trains."""
+        name = call.member.name
+        if call.member.rate >= self.settings.factors.below:
+            return None
+        if name not in self.sizes:
+            most = self._window_bytes(call)
+            tasks = ((size, self._of_size(call, size)) for size in sizes(self.settings.factors.rank))
+            fitting = (size for size, task in tasks if needed_bytes(self, call.member, task) <= most)
+            self.sizes[name] = next(fitting, None)
+        size = self.sizes[name]
+        return None if size is None else self._of_size(call, size)
+
+    def _of_size(self, call: Call, size: Size) -> Assignment:
+        factors, first = self.settings.factors, self.settings.window.first
+        task = factored_task(self.context, call.member, factors, first, size, call.attempt)
+        precision = self.settings.prefix.precision
+        return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=factors.lr_factor)
+
+    def _window_bytes(self, call: Call) -> float:
+        """What training a window takes of the member, wherever it is; no more than it has."""
+        config, blocks = self.context.config, self.cuts[call.member.name].blocks
+        places = range(min(self.settings.window.first, config.depth - blocks), config.depth - blocks + 1)
+        tasks = (self._window(call, range(start, start + blocks), trains_masks=False) for start in places)
+        return min(room(self, call.member), max(needed_bytes(self, call.member, task) for task in tasks))
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
@@ -316,9 +354,10 @@ class Cos2p(Method):
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
             self.told.add(order.client)
+        if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name):
+            self.merged += 1
         if order.trainer != SubmodelTrainer.name:
             return
-        self.merged += 1
         if order.version < self.settings.masks.warmup:
             return  # not the client's choice yet
         own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had

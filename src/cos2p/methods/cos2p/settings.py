@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
+from cos2p.methods.cos2p.factored import FactorSettings
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
@@ -190,6 +191,7 @@ class Cos2pSettings(Settings):
     exits: ExitSettings = ExitSettings()
     window: WindowSettings = WindowSettings()
     prefix: PrefixSettings = PrefixSettings()
+    factors: FactorSettings = FactorSettings()
     weighting: WeightingSettings = WeightingSettings()
     rescale: bool = Field(default=False, description="Training-time 1/(kept share) on attention and MLP outputs.")
 

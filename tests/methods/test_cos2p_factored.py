@@ -1,0 +1,211 @@
+"""Devices of few bytes in Co-S²P: low-rank factors of all blocks, multiplied out and merged as windows are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.errors import RecipeError
+from cos2p.messages import Order, Task, tensor_bytes
+from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods.adapters.factors import first_factor, is_adapter, merged
+from cos2p.methods.base import Call
+from cos2p.methods.cos2p.factored import FactoredMerge, FactoredSettings, FactoredTrainer
+from cos2p.methods.fitting import needed_bytes
+from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.recipe import Recipe
+from cos2p.tracking.event_kinds import Merged
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from tests.methods.budgets import asked, with_memory
+from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
+from tests.submodel.strategies import CONFIGS, random_weights
+from tests.tiny import VIT, assert_close, context, same
+
+KEPT: dict[str, Any] = {
+    "name": "cos2p",
+    "window": {"rest": "kept", "suffix": "streamed", "schedule": "together"},
+    "masks": {"heads": "random", "units": "random"},
+    "exits": {"kind": "none"},
+}
+ALL = {**KEPT, "factors": {"below": 1.0, "rank": 2}}
+MIXED = {**KEPT, "factors": {"below": 0.3, "rank": 2}}
+"""Of the three devices the first two have a smaller rate than that."""
+
+
+def roomy() -> Any:
+    """Devices whose windows take more bytes than factors of rank 2."""
+    return with_rates(digits_house(updates=6), 0.75, 0.75, 0.75)
+
+
+def test_small_devices_train_factors_and_large_ones_windows_in_one_run() -> None:
+    house = with_rates(digits_house(updates=9), 0.6, 0.6, 0.9)
+    fleet = Fleet(house, {**KEPT, "factors": {"below": 0.7, "rank": 2}}).run()
+    names = list(fleet.context.members)
+    kinds = {order.client: order.trainer for order in fleet.orders}
+    assert kinds == dict(zip(names, ["factored", "factored", "submodel"], strict=True))
+    assert len([note for note in fleet.notes if isinstance(note, Merged)]) == 9
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [name for name in fleet.server.weights if is_adapter(name)]
+    for name in ("blocks.0.q.weight", "blocks.1.fc2.weight", "exits.2.linear.weight"):
+        assert not torch.equal(fleet.server.weights[name], fleet.start[name])
+
+
+def test_a_restart_changes_nothing(tmp_path: Path) -> None:
+    check_a_restart_changes_nothing(ALL, tmp_path, house=roomy())
+
+
+def first(fleet: Fleet) -> tuple[Order, Task]:
+    return fleet.orders[0], fleet.server.task(fleet.orders[0])
+
+
+def test_factors_do_not_come_and_both_go_back() -> None:
+    fleet = Fleet(roomy(), ALL)
+    config, (order, task) = fleet.context.config, first(fleet)
+    assert sorted(task.weights) == sorted(name for name in fleet.start if name.startswith("exits.2."))
+    update, _ = run_task(config, Task.from_bytes(task.to_bytes()), digits().shards[order.client], {})
+    known = make_trainer(config, order)
+    assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
+    assert tensor_bytes(update.delta) == known.upload()
+    assert update.to_bytes() == run_task(config, task, digits().shards[order.client], {})[0].to_bytes()
+
+
+def test_one_client_is_local_training() -> None:
+    """The server's next model is the device's own with its factors merged, computed without the server's code."""
+    fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), {**ALL, "name": "cos2p-sync"})
+    order, task = first(fleet)
+    trainer = make_trainer(fleet.context.config, order)
+    trainer.run(task, digits().shards[order.client], {})
+    trained = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    fleet.run()
+    local = merged({**fleet.start, **trained}, scale=2.0)
+    assert_close(fleet.server.weights, {n: t for n, t in local.items() if not is_adapter(n)}, atol=1e-6)
+    assert not torch.equal(local["blocks.0.v.weight"], fleet.start["blocks.0.v.weight"])
+
+
+def test_every_task_has_a_draw_of_its_own() -> None:
+    fleet = Fleet(roomy(), ALL).run()
+    draws = {(order.client, order.settings["draw"]) for order in fleet.orders}
+    assert len(draws) == len(fleet.orders) >= 6
+    one, other, wider = (
+        first_factor("blocks.0.adapters.q.down", (rank, 16), 0, "pi-0", draw) for rank, draw in ((2, 0), (2, 1), (4, 0))
+    )
+    assert not torch.equal(one, other)
+    assert torch.equal(one, wider[:2])
+
+
+@given(family=st.sampled_from(sorted(CONFIGS)), seed=st.integers(0, 99), scale=st.sampled_from([0.5, 2.0]))
+def test_decoded_factors_are_the_change_of_the_matrices(family: str, seed: int, scale: float) -> None:
+    config, weights = CONFIGS[family], random_weights(CONFIGS[family], seed)
+    rng = torch.Generator().manual_seed(seed)
+    block, rank = seed % config.depth, 1 + seed % 3
+    outputs, inputs = weights[f"blocks.{block}.fc2.weight"].shape
+    drawn = first_factor(f"blocks.{block}.adapters.fc2.down", (rank, inputs), 7, "pi", 3)
+    up, down = torch.randn(rank, outputs, generator=rng), drawn + torch.randn(rank, inputs, generator=rng)
+    place = f"blocks.{block}.adapters.fc2"
+    spec = SubmodelSpec(0, (BlockKeep.full(config),) * config.depth, (config.depth,), fixed_embeddings=True)
+    settings = FactoredSettings(rank=rank, scale=scale, draw=3, blocks=(block,), targets=("fc2",))
+    item = Contribution(
+        "pi", spec, {f"{place}.up": -up, f"{place}.down": drawn - down}, 1, 0, weights, settings.model_dump(mode="json")
+    )
+    merge = FactoredMerge(config, rule="uniform", seed=7)
+    decoded = merge.decode(item, weights)
+    end = merged({**weights, f"{place}.up": up, f"{place}.down": down}, scale)
+    name = f"blocks.{block}.fc2.weight"
+    assert list(decoded.delta) == [name]
+    assert_close({name: weights[name] - decoded.delta[name]}, {name: end[name]}, atol=1e-4)
+    merge.add(decoded, weights)
+    assert_close({name: merge.apply(weights)[name]}, {name: end[name]}, atol=1e-4)
+
+
+def test_windows_are_merged_as_without_factors() -> None:
+    house = with_rates(digits_house(updates=6), 0.25, 0.25, 0.5)
+    plain, beside = (Fleet(house, {**KEPT, "factors": {"below": below}}).run() for below in (0.0, 0.01))
+    assert isinstance(beside.method.merge(), FactoredMerge)
+    assert type(plain.method.merge()) is SegmentMerge
+    assert same(plain.server.weights, beside.server.weights)
+
+
+def test_factors_take_no_more_bytes_than_the_window_they_stand_for() -> None:
+    """A rate is a budget; where not even rank 2 keeps it, the window trains."""
+    config = VIT.with_(dim=64, mlp=256, heads=4, depth=6)
+    kinds = set()
+    for rate in (0.02, 0.1, 0.2, 0.4, 0.8):
+        house = context(config, (rate,))
+        method, windows = (build_method({**KEPT, "factors": {"below": b}}, house) for b in (1.0, 0.0))
+        member = next(iter(house.members.values()))
+        task = asked(method, member.name)
+        places = [asked(windows, member.name, turn) for turn in range(config.depth)]
+        kinds.add(task.trainer)
+        assert needed_bytes(method, member, task) <= max(needed_bytes(windows, member, place) for place in places)
+    assert kinds == {FactoredTrainer, SubmodelTrainer}
+
+
+def test_a_device_s_memory_bounds_the_rank() -> None:
+    house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,))
+    name, member = next(iter(house.members.items()))
+    method = build_method({**KEPT, "factors": {"below": 1.0}}, house)
+    large = asked(method, name)
+    needed = needed_bytes(method, member, large)
+    tight = build_method({**KEPT, "factors": {"below": 1.0}}, with_memory(house, needed - 1))
+    small = asked(tight, name)
+    assert isinstance(large.settings, FactoredSettings)
+    assert isinstance(small.settings, FactoredSettings)
+    assert (small.settings.rank, small.settings.features) != (large.settings.rank, large.settings.features)
+    assert needed_bytes(tight, member, small) < needed
+
+
+def test_blocks_below_the_first_stay_as_they_are() -> None:
+    fleet = Fleet(roomy(), {**ALL, "window": {**KEPT["window"], "first": 1}}).run()
+    moved = {name.split(".")[1] for name, t in fleet.server.weights.items() if not torch.equal(t, fleet.start[name])}
+    assert moved == {"1", "2"}  # the second block, and the exit behind it
+
+
+def test_a_product_that_is_too_large_is_refused_though_its_factors_are_small() -> None:
+    fleet = Fleet(replace(roomy(), schedule=roomy().schedule.model_copy(update={"max_update_rms": 3.0})), ALL)
+    order, task = first(fleet)
+    update, _ = run_task(fleet.context.config, task, digits().shards[order.client], {})
+    harmful = {name: torch.full_like(t, 2.9) if is_adapter(name) else t for name, t in update.delta.items()}
+    before = dict(fleet.server.weights)
+    told = fleet.server.receive(order.client, replace(update, delta=harmful).to_bytes())
+    reasons = [str(getattr(note, "reason", "")) for note in told]
+    assert any("at most 3 is let in" in reason for reason in reasons), reasons
+    assert same(fleet.server.weights, before)
+
+
+def test_a_top_window_stays_a_window() -> None:
+    house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.8,))
+    (name,) = house.members
+    assert asked(build_method({**KEPT, "name": "topwindow", "factors": {"below": 1.0}}, house), name).trainer is (
+        SubmodelTrainer
+    )
+
+
+def test_privacy_says_that_factors_are_not_covered() -> None:
+    values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
+    method = {**MIXED, "weighting": {"rule": "uniform"}}
+    recipe = Recipe.parse(
+        {**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}}
+    )
+    from cos2p.runtime.server import Server
+    from cos2p.runtime.world import build_world, first_weights
+
+    world = build_world(recipe)
+    with pytest.raises(RecipeError, match=r"method\.factors\.below"):
+        Server(world.context, world.method(), first_weights(recipe, world.config))
+
+
+def test_a_call_is_answered_with_the_same_size_every_time() -> None:
+    house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.8,))
+    name, member = next(iter(house.members.items()))
+    settings = {**KEPT, "factors": {"below": 1.0}}
+    early, late = build_method(settings, house), build_method(settings, house)
+    tasks = [early.assign(Call(member, turn, turn, turn, {})) for turn in range(3)]
+    assert len({task.settings.model_copy(update={"draw": 0}).model_dump_json() for task in tasks}) == 1
+    assert late.assign(Call(member, 2, 2, 2, {})).settings == tasks[2].settings
