@@ -33,7 +33,8 @@ from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.lowering import lowered
-from cos2p.runtime.world import build_world, fleet_devices
+from cos2p.runtime.rates import largest_fitting
+from cos2p.runtime.world import build_world, fleet_devices, run_context
 from tests.fleet.lab import small_recipe
 from tests.runtime.texts import text_recipe
 
@@ -218,6 +219,26 @@ def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=12_000_000)).rate < 1.0
     with pytest.raises(BudgetError, match=r"dev-1 has 10\.0 kB"):
         member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10_000))
+
+
+def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
+    """Where blocks stay around a window, a device that joins gets a rate with which its tasks fit all the same."""
+    device = {"preset": "laptop", "name": "dev", "batch": 8}
+    recipe = small_recipe(1, model__dim=64, model__depth=6, fleet__devices=[device])
+    kept = {
+        "name": "cos2p",
+        "window": {"rest": "kept", "suffix": "streamed"},
+        "masks": {"heads": "random", "units": "random"},
+        "exits": {"kind": "none"},
+    }
+    around = Recipe.parse({**recipe.model_dump(mode="json", exclude_none=True), "method": kept})
+    config, facts = build_world(recipe).config, JoinRequest(50, 10, memory=5_000_000)
+    plain, member = (member_of(given, config, "dev-1", facts) for given in (recipe, around))
+    assert member.rate < plain.rate
+    context = run_context(around, config, {member.name: member})
+    assert largest_fitting(around.method, context, member) == member.rate
+    with pytest.raises(BudgetError, match="not even"):
+        member_of(around, config, "dev-1", JoinRequest(50, 10, memory=2_000_000))
 
 
 def test_a_lowered_rate_is_always_lower() -> None:

@@ -190,9 +190,7 @@ def test_a_top_window_stays_a_window() -> None:
 def test_privacy_says_that_factors_are_not_covered() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
     method = {**MIXED, "weighting": {"rule": "uniform"}}
-    recipe = Recipe.parse(
-        {**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}}
-    )
+    recipe = Recipe.parse({**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}})
     from cos2p.runtime.server import Server
     from cos2p.runtime.world import build_world, first_weights
 
@@ -203,7 +201,7 @@ def test_privacy_says_that_factors_are_not_covered() -> None:
 
 def test_a_call_is_answered_with_the_same_size_every_time() -> None:
     house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.8,))
-    name, member = next(iter(house.members.items()))
+    (member,) = house.members.values()
     settings = {**KEPT, "factors": {"below": 1.0}}
     early, late = build_method(settings, house), build_method(settings, house)
     tasks = [early.assign(Call(member, turn, turn, turn, {})) for turn in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,11 @@ from cos2p.errors import BudgetError
 from cos2p.methods import build_method
 from cos2p.methods.base import Call, Method
 from cos2p.methods.fitting import needed_bytes
-from cos2p.runtime.fit import check_last_fit
+from cos2p.runtime.fit import advice, check_last_fit
+from cos2p.runtime.rates import largest_fitting
+from tests.methods.budgets import with_memory as with_bytes
 from tests.methods.fleet import digits_house
+from tests.tiny import VIT, context
 
 FINISH = {"name": "cos2p", "exits": {"finish": "discriminant"}}
 
@@ -38,3 +42,28 @@ def test_a_device_that_could_not_tell_at_the_end_is_refused_at_the_beginning() -
     check_last_fit(build_method({"name": "cos2p"}, method.context), call)
     method.context = replace(method.context, enforce_memory=False)
     check_last_fit(method, call)
+
+
+@pytest.mark.parametrize("memory", [3_000_000, 6_000_000, 9_000_000])
+def test_advice_names_a_rate_whose_tasks_do_fit_or_says_that_none_does(memory: int) -> None:
+    """Of a form in which blocks stay around the window, so that a rate alone does not say what a task takes."""
+    kept = {
+        "name": "cos2p",
+        "window": {"rest": "kept", "suffix": "streamed"},
+        "masks": {"heads": "random", "units": "random"},
+        "exits": {"kind": "none"},
+    }
+    house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,))
+    name, member = next(iter(with_bytes(house, memory).members.items()))
+    tight = replace(house, members={name: member})
+    said = advice(build_method(kept, tight), member)
+    found = re.match(r"a rate of ([\d.]+) fits in any case \(now 0\.9\)", said)
+    if found is None:
+        assert said.startswith("no submodel of this model fits it: give it a smaller batch")
+        assert largest_fitting(kept, tight, member) is None
+        return
+    lower = replace(member, rate=float(found[1]))
+    assert lower.rate < member.rate
+    method = build_method(kept, replace(tight, members={name: lower}))
+    for turn in range(6):
+        assert needed_bytes(method, lower, method.assign(Call(lower, turn, turn, turn, {}))) <= memory

@@ -14,6 +14,7 @@ from cos2p.errors import CheckpointError, ConfigError, RecipeError
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
 from cos2p.recipe import Recipe
+from cos2p.runtime.rates import largest_fitting
 from cos2p.runtime.world import Place, build_world, first_weights, model_config
 from tests.runtime.small import small
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -91,3 +92,35 @@ def test_tasks_on_a_gpu_are_cut_to_what_its_allocator_leaves(monkeypatch: pytest
 def test_fp16_on_a_processor_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="set bf16 instead"):
         build_world(on("cpu", savings={"fp16": True}))
+
+
+def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them() -> None:
+    """Blocks that stay around a window take bytes that the rate does not tell of."""
+    kept: dict[str, Any] = {
+        "name": "cos2p",
+        "window": {"rest": "kept", "suffix": "streamed"},
+        "masks": {"heads": "random", "units": "magnitude"},
+        "exits": {"kind": "none"},
+    }
+    device = {"preset": "laptop", "count": 2, "batch": 8}
+    wide = {"model": {"dim": 64, "depth": 6, "heads": 4, "mlp": 256}, "fleet": {"devices": [device]}}
+
+    def rates(memory: int, **method: Any) -> set[float]:
+        devices = [{**device, "memory": memory}]
+        found = build_world(
+            Recipe.parse({**_values(wide), "fleet": {"devices": devices}, "method": {**kept, **method}})
+        )
+        members = found.context.members.values()
+        for member in members:
+            assert largest_fitting(found.recipe.method, found.context, member) == member.rate
+        return {member.rate for member in members}
+
+    removed = {"window": {"rest": "removed", "suffix": "removed"}, "masks": {"heads": "random", "units": "random"}}
+    plenty, little, plain = rates(10**9), rates(6_000_000), rates(6_000_000, **removed)
+    assert plenty == {1.0}
+    assert max(little) < max(plain) < 1.0
+
+
+def _values(changes: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = small(**changes).model_dump(mode="json", exclude_none=True)
+    return values

@@ -10,10 +10,11 @@ import pytest
 from cos2p.errors import BudgetError
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
+from cos2p.methods.course import tasks_at
 from cos2p.methods.fitting import needed_bytes
 from cos2p.methods.heterofl.cut import scaled_rate
 from cos2p.recipe import Recipe
-from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _tasks, _Tries
+from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
 from tests.studies.fakes import tiny_base
 
 SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
@@ -67,7 +68,9 @@ def test_what_is_told_at_the_end_counts_too(tmp_path: Path) -> None:
     given = recipe(tmp_path, "cos2p", "method.exits.finish=discriminant")
     world, weights = Worlds().of(given)
     method, member = build_method(given.method, world.context), next(iter(world.context.members.values()))
-    tasks = [(task.trainer.name, getattr(task.settings, "final", False)) for task in _tasks(method, member, 0, weights)]
+    tasks = [
+        (task.trainer.name, getattr(task.settings, "final", False)) for task in tasks_at(method, member, 0, weights)
+    ]
     assert tasks == [("statistics", True), ("submodel", False)]
 
 

@@ -162,6 +162,9 @@ class Method:
     when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
+    sized_by_rate: bool = True
+    """A task takes no more than plain training of a submodel of the device's rate. Where that is not so, `assign` is
+    asked before a run, without weights, which rates fit."""
     frugal: ClassVar[tuple[str, ...]] = ()
     """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
     last_resort: ClassVar[tuple[str, ...]] = ()

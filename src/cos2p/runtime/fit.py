@@ -12,6 +12,7 @@ from cos2p.methods import Trainer
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.methods.fitting import needed_bytes
 from cos2p.methods.head_settings import trained_instead
+from cos2p.runtime.rates import largest_fitting
 from cos2p.training.embeddings import held_tables
 from cos2p.training.settings import ways_to_save, with_savings
 from cos2p.units import format_bytes
@@ -27,13 +28,13 @@ def saving_as_needed(order: Order, trainer: Trainer, memory: int, needed: Callab
     return order
 
 
-def check_fit(context: RunContext, order: Order, needed: int) -> None:
+def check_fit(method: Method, order: Order, needed: int) -> None:
     """A task that does not fit its device is not given out."""
-    member = context.members[order.client]
+    member = method.context.members[order.client]
     if needed > member.device.memory:
         raise BudgetError(
             f"{order.client}: its task needs {format_bytes(needed)}, the device has "
-            f"{format_bytes(member.device.memory)}; {advice(context, member)}"
+            f"{format_bytes(member.device.memory)}; {advice(method, member)}"
         )
 
 
@@ -50,15 +51,25 @@ def check_last_fit(method: Method, call: Call) -> None:
         )
 
 
-def advice(context: RunContext, member: Member) -> str:
+def advice(method: Method, member: Member) -> str:
     """What to change so that a task fits."""
+    context, savings = method.context, method.context.training.savings
+    less = "give it a smaller batch"
+    if not savings.micro_batch:
+        less += ', or parts of one: training.savings.micro_batch = "needed"'
+    if savings.recompute == "no":
+        less += '; training.savings.recompute = "needed" takes fewer bytes and more time'
+    rate = _fitting_rate(context, method, member)
+    if not rate:
+        return f"no submodel of this model fits it: {less}"
+    return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
+
+
+def _fitting_rate(context: RunContext, method: Method, member: Member) -> float | None:
+    """The largest with which all of the member's tasks fit; None, or 0, if there is none."""
+    if not method.sized_by_rate:
+        return largest_fitting({"name": method.name, **method.settings.model_dump(mode="json")}, context, member)
     training = context.training
     load = cautious_workload(training, member.batch, member.samples)
     tables = held_tables(context.config, training.embeddings, member.rows)
-    rate = rate_limit(context.config, member.device.memory, load, tables)
-    less = "give it a smaller batch" + (
-        "" if training.savings.micro_batch else ', or parts of one: training.savings.micro_batch = "needed"'
-    )
-    if rate == 0.0:
-        return f"no submodel of this model fits it: {less}"
-    return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
+    return rate_limit(context.config, member.device.memory, load, tables)

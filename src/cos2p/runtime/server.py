@@ -375,7 +375,7 @@ class Server:
         try:
             assignment = self.method.assign(call)
         except BudgetError as error:
-            raise BudgetError(f"{member.name}: {error}; {advice(self.context, member)}") from None
+            raise BudgetError(f"{member.name}: {error}; {advice(self.method, member)}") from None
         spec = assignment.spec
         if training.embeddings in self.method.embeddings:
             spec = self.context.tables(spec, member)
@@ -402,7 +402,7 @@ class Server:
         if self.privacy is not None:
             check_covered(order, self.context.config, training.embeddings)
         if self.context.enforce_memory and not self.method.over_budget:
-            check_fit(self.context, order, self.needed_memory(order))
+            check_fit(self.method, order, self.needed_memory(order))
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
         return order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from cos2p.models.hub import pretrained_config, pretrained_weights
 from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.rates import with_fitting_rates
 from cos2p.training.embeddings import held_tables, token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
@@ -69,7 +71,17 @@ def build_world(recipe: Recipe) -> World:
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
-    context = RunContext(
+    context = run_context(recipe, config, members)
+    chosen = [device.name for device, group in devices if group.rate is None]
+    context = with_fitting_rates(recipe.method, context, chosen)
+    world = World(recipe, bundle, config, context, shards, places)
+    _ = world.liars  # names that the fleet does not have are told before anything runs
+    return world
+
+
+def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Member]) -> RunContext:
+    """What a method is built from, for these members."""
+    return RunContext(
         config,
         members,
         recipe.training,
@@ -79,9 +91,6 @@ def build_world(recipe: Recipe) -> World:
         private_settings(recipe),
         recipe.robust,
     )
-    world = World(recipe, bundle, config, context, shards, places)
-    _ = world.liars  # names that the fleet does not have are told before anything runs
-    return world
 
 
 def _with_room(device: Device, place: Place) -> Device:

@@ -6,15 +6,14 @@ Methods that follow a rate get the largest of a fine ladder; those that look at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.errors import BudgetError
-from cos2p.messages import Update
 from cos2p.methods import build_method
-from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
-from cos2p.methods.fitting import needed_bytes, order_of
+from cos2p.methods.base import Assignment, Member, Method, RunContext
+from cos2p.methods.course import largest_at, tasks_at
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
@@ -109,7 +108,7 @@ class _Tries:
         for turn in (self._worst, *range(self._turns + 1)):
             for member in _extremes(method.context.members.values()):
                 try:
-                    needed = max(needed_bytes(method, member, t) for t in _tasks(method, member, turn, weights))
+                    needed = largest_at(method, member, turn, weights)
                 except BudgetError as error:
                     needed, self.refusal = self._memory + 1, str(error)
                 if needed > self._memory:
@@ -127,22 +126,8 @@ class _Tries:
     def words(self, rate: float) -> set[str]:
         method, weights = self._at(rate)
         members = method.context.members.values()
-        tasks = [list(_tasks(method, member, 0, weights))[-1] for member in members]
+        tasks = [list(tasks_at(method, member, 0, weights))[-1] for member in members]
         return {takes(method.context.config, rate, task) for task in tasks}
-
-
-def _tasks(method: Method, member: Member, turn: int, weights: Weights) -> Iterator[Assignment]:
-    """What the member would be given at this turn; where it first has to tell of its data, that and what follows; what
-    it tells at the end comes before all others, so that the last task is one that trains."""
-    call = Call(member, turn, turn, turn, weights)
-    if method.gathers_last:
-        yield method.assign(replace(call, final=True))
-    task = method.assign(call)
-    yield task
-    if task.trainer is StatisticsTrainer:
-        order = order_of(method, member, task)
-        method.accepted(order, Update(member.name, "", 0, order.spec, {}, member.samples))
-        yield method.assign(call)
 
 
 def takes(config: ModelConfig, rate: float, task: Assignment) -> str:

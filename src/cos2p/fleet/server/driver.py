@@ -34,7 +34,7 @@ from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
 from cos2p.messages.envelope import Buffer, mapped
 from cos2p.methods import build_method, make_trainer
-from cos2p.methods.base import Member, RunContext
+from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
@@ -42,7 +42,7 @@ from cos2p.runtime.lowering import lower
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
-from cos2p.runtime.world import first_weights, private_settings
+from cos2p.runtime.world import first_weights, run_context
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     Arrived,
@@ -108,17 +108,8 @@ class Driver(Session):
 
     def begin(self, members: Iterable[Member]) -> None:
         """Make the server for those who are here now. More may come."""
-        recipe, known = self.recipe, {member.name: member for member in members}
-        context = RunContext(
-            self.config,
-            known,
-            recipe.training,
-            recipe.schedule,
-            recipe.seed,
-            recipe.fleet.enforce_memory,
-            private_settings(recipe),
-            recipe.robust,
-        )
+        recipe = self.recipe
+        context = run_context(recipe, self.config, {member.name: member for member in members})
         method = build_method(recipe.method, context)
         weights, device = first_weights(recipe, self.config), resolve(recipe.run.merge)
         self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True, device=device)

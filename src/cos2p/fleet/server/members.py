@@ -13,7 +13,8 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.lowering import ledger_limit
-from cos2p.runtime.world import fleet_devices
+from cos2p.runtime.rates import asks_nothing, largest_fitting
+from cos2p.runtime.world import fleet_devices, run_context
 from cos2p.units import format_bytes
 
 
@@ -58,9 +59,11 @@ def _group(recipe: Recipe, name: str) -> DeviceGroup:
 
 
 def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """The member's rate, or the largest of the ladder below it that the ledger says fits its memory."""
-    limit = ledger_limit(config, member, recipe)
+    """The member's rate, or the largest of the ladder below it with which the ledger says that its tasks fit."""
+    limit, context = ledger_limit(config, member, recipe), run_context(recipe, config, {})
     rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
+    if rate is not None and not asks_nothing(recipe.method, context):
+        rate = largest_fitting(recipe.method, context, replace(member, rate=rate))
     if rate is None:
         raise BudgetError(
             f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "

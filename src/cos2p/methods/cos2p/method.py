@@ -104,6 +104,7 @@ class Cos2p(Method):
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
         self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
+        self.sized_by_rate = (window.rest, window.suffix) == ("removed", "removed")
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -332,8 +333,8 @@ class Cos2p(Method):
         fresh = random_keep(config, quota, torch_rng(self.context.seed, "random mask", name, block, call.attempt))
         learned = self.masks[name].get(block, fixed)
         choice = {"trainable": learned, "first-order": learned, "fixed": fixed, "random": fresh}
-        if "magnitude" in (masks.heads, masks.units):
-            choice["magnitude"] = largest_keep(config, call.weights, block, quota)
+        if "magnitude" in (masks.heads, masks.units):  # without weights the size alone is asked for
+            choice["magnitude"] = largest_keep(config, call.weights, block, quota) if call.weights else fixed
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
