@@ -51,15 +51,12 @@ def first_adapters(shapes: Mapping[str, tuple[int, int]], seed: int) -> Weights:
     return {name: first_factor(name, shape, seed) for name, shape in shapes.items()}
 
 
-def first_factor(name: str, shape: tuple[int, int], seed: int, *draw: str | int) -> Tensor:
-    """Row by row from generators of their own, so that a smaller rank has the first rows of a larger one.
-
-    `draw`: where there are several, which.
-    """
+def first_factor(name: str, shape: tuple[int, int], seed: int) -> Tensor:
+    """Row by row from generators of their own, so that a smaller rank has the first rows of a larger one."""
     if name.endswith(".up"):
         return torch.zeros(shape)
     rank, inputs = shape
-    rows = [torch.rand(inputs, generator=torch_rng(seed, "adapter", name, row, *draw)) for row in range(rank)]
+    rows = [torch.rand(inputs, generator=torch_rng(seed, "adapter", name, row)) for row in range(rank)]
     return (torch.stack(rows) * 2 - 1) / math.sqrt(inputs)
 
 

@@ -127,10 +127,8 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        weighting = self.settings.weighting.model_dump()
-        own = SegmentMerge(config, **weighting)
-        if self.settings.factors.below:
-            own = FactoredMerge(config, **weighting, seed=self.context.seed)
+        kind = FactoredMerge if self.settings.factors.below else SegmentMerge
+        own = kind(config, **self.settings.weighting.model_dump())
         if self.gathers_first or self.gathers_last:
             return HeadMerge(own, exits.start_form, exits.finish_form, exits.ridge)
         return own
@@ -208,7 +206,7 @@ class Cos2p(Method):
 
     def _of_size(self, call: Call, size: Size) -> Assignment:
         factors, first = self.settings.factors, self.settings.window.first
-        task = factored_task(self.context, call.member, factors, first, size, call.attempt)
+        task = factored_task(self.context, call.member, factors, first, size)
         precision = self.settings.prefix.precision
         return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=factors.lr_factor)
 
