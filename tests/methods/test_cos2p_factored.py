@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.errors import RecipeError
+from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
@@ -182,7 +182,7 @@ def test_a_device_s_memory_bounds_the_rank() -> None:
 
 
 def test_blocks_below_the_first_stay_as_they_are() -> None:
-    fleet = Fleet(roomy(), {**ALL, "window": {**KEPT["window"], "first": 1}}).run()
+    fleet = Fleet(roomy(), {**ALL, "factors": {**ALL["factors"], "first": 1}}).run()
     moved = {name.split(".")[1] for name, t in fleet.server.weights.items() if not torch.equal(t, fleet.start[name])}
     assert moved == {"1", "2"}  # the second block, and the exit behind it
 
@@ -226,6 +226,18 @@ def test_a_call_is_answered_with_the_same_size_every_time() -> None:
     early, late = build_method(settings, house), build_method(settings, house)
     tasks = [early.assign(Call(member, turn, turn, turn, {})) for turn in range(3)]
     assert tasks[0].settings == tasks[1].settings == late.assign(Call(member, 2, 2, 2, {})).settings
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"first": 2}, r"method\.factors\.first is 2; the model has blocks 0 to 1"),
+        ({"targets": ["gate"]}, "targets name 'gate'"),
+    ],
+)
+def test_factors_of_what_is_not_there_are_refused(factors: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_method({**KEPT, "factors": {"below": 0.5, **factors}}, digits_house(rounds=1))
 
 
 def test_looking_for_directions_takes_time() -> None:

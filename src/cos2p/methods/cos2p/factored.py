@@ -53,6 +53,9 @@ class FactorSettings(AdapterSettings):
     rank: int = Field(
         default=32, ge=2, description="Largest rank; a device takes what fits of 128, 64, 32, 16, 8, 4, 2."
     )
+    first: int = Field(
+        default=0, ge=0, description="The first block with factors; those below are run once a task. 0 to depth − 1."
+    )
     lr_factor: float = Field(
         default=1.0, gt=0, description="η of factors is the recipe's, which is for weights, times this; 1 to 10."
     )
@@ -71,11 +74,11 @@ def sizes(largest: int) -> Iterator[Size]:
 
 
 def factored_task(
-    context: RunContext, member: Member, factors: FactorSettings, first: int, size: Size
+    context: RunContext, member: Member, factors: FactorSettings, size: Size
 ) -> tuple[SubmodelSpec, LoraSettings]:
-    """Factors of all blocks from `first` on."""
-    rank, store = size
-    return adapter_task(context, member, rank, first, tuple(range(first, context.config.depth)), store, factors)
+    """Factors of all blocks from `factors.first` on."""
+    (rank, store), blocks = size, tuple(range(factors.first, context.config.depth))
+    return adapter_task(context, member, rank, factors.first, blocks, store, factors)
 
 
 class FactoredTrainer(LoraTrainer):

@@ -22,6 +22,7 @@ from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.factors import check_targets
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
@@ -74,10 +75,12 @@ class Cos2p(Method):
         }
         depths = [shape.blocks for shape in self.cuts.values()]
         window = self.settings.window
-        if window.first >= context.config.depth:
-            raise ConfigError(
-                f"method.window.first is {window.first}; the model has blocks 0 to {context.config.depth - 1}"
-            )
+        for field, block in (("window", window.first), ("factors", self.settings.factors.first)):
+            if block >= context.config.depth:
+                raise ConfigError(
+                    f"method.{field}.first is {block}; the model has blocks 0 to {context.config.depth - 1}"
+                )
+        check_targets(context.config, self.settings.factors.targets if self.settings.factors.below else ())
         offsets = tier_offsets(window.schedule, context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         prices = [
@@ -205,9 +208,8 @@ class Cos2p(Method):
         return None if size is None else self._of_size(call, size)
 
     def _of_size(self, call: Call, size: Size) -> Assignment:
-        factors, first = self.settings.factors, self.settings.window.first
-        task = factored_task(self.context, call.member, factors, first, size)
-        precision = self.settings.prefix.precision
+        factors, precision = self.settings.factors, self.settings.prefix.precision
+        task = factored_task(self.context, call.member, factors, size)
         return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=factors.lr_factor)
 
     def _window_bytes(self, call: Call) -> float:
