@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,26 @@ def test_bytes_are_as_promised(family: str, rank: int, frozen: int, targets: str
     real = given + peak_allocated(lambda: make_trainer(config, order).run(task, data, {}))
     ledger = trainer.memory(16)
     assert 0.75 * (ledger.total - ledger.overhead) < real < ledger.total - ledger.overhead + 2**16
+
+
+@pytest.mark.parametrize(
+    ("family", "rank", "settings"),
+    [
+        ("vit", 8, {}),
+        ("bert", 16, {"optimizer": "adamw", "savings": {"eight_bit": True, "micro_batch": 2}}),
+        ("llama", 8, {"optimizer": "sgd", "savings": {"step_in_backward": True}}),
+    ],
+)
+def test_to_look_for_directions_takes_no_byte_more(family: str, rank: int, settings: dict[str, Any]) -> None:
+    config = MEASURED[family]
+    order = replace(lora_order(config, rank, 0, TARGETS["few"], **settings), trainer="factored")
+    trainer, data = make_trainer(config, order), shard(config, train=16, test=8)
+    weights = random_weights(config, 0)
+    task = Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), "float16"))
+    given = sum(tensor.nbytes for tensor in task.weights.values())
+    real = given + peak_allocated(lambda: make_trainer(config, order).run(task, data, {}))
+    ledger = trainer.memory(16)
+    assert 0.6 * (ledger.total - ledger.overhead) < real < ledger.total - ledger.overhead + 2**16
 
 
 def test_work_grows_with_rank_and_with_blocks() -> None:
