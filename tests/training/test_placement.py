@@ -21,7 +21,10 @@ from cos2p.training.shard import Shard
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, order, shard, task, window
 
-FORMS: dict[str, dict[str, Any]] = {"fedpm-segments": {"variant": "segments"}}
+FORMS: dict[str, dict[str, Any]] = {
+    "fedpm-segments": {"variant": "segments"},
+    "factored": {"factors": {"below": 1.0, "rank": 2}, "masks": {"heads": "random", "units": "random"}},
+}
 """Settings with which a method gives a trainer's tasks, where it does not by default."""
 
 PER_STEP = {"mezo": 1}

@@ -68,7 +68,7 @@ Size = tuple[int, Store]
 """Of a task: its rank, and where the features of what is frozen below are kept."""
 
 
-def sizes(largest: int) -> Iterator[Size]:
+def factor_sizes(largest: int) -> Iterator[Size]:
     """The largest first, and of those with the same rank the quicker."""
     return ((rank, store) for rank in RANKS if rank <= largest for store in STORES)
 

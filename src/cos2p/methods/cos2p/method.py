@@ -26,7 +26,7 @@ from cos2p.methods.adapters.factors import check_targets
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
-from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, factored_task, sizes
+from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, factor_sizes, factored_task
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
@@ -201,7 +201,7 @@ class Cos2p(Method):
             return None
         if name not in self.sizes:
             most = self._window_bytes(call)
-            tasks = ((size, self._of_size(call, size)) for size in sizes(self.settings.factors.rank))
+            tasks = ((size, self._of_size(call, size)) for size in factor_sizes(self.settings.factors.rank))
             fitting = (size for size, task in tasks if needed_bytes(self, call.member, task) <= most)
             self.sizes[name] = next(fitting, None)
         size = self.sizes[name]
