@@ -60,6 +60,17 @@ def test_small_devices_train_factors_and_large_ones_windows_in_one_run() -> None
         assert not torch.equal(fleet.server.weights[name], fleet.start[name])
 
 
+def test_factors_travel_in_few_bits() -> None:
+    house = roomy()
+    wire = house.training.wire.model_copy(update={"up": "int8", "down": "float16"})
+    few = replace(house, training=house.training.model_copy(update={"wire": wire}))
+    whole, packed = (Fleet(given, ALL).run() for given in (house, few))
+    assert not [note for note in packed.notes if note.kind in ("refused", "dropped")]
+    name = "blocks.0.fc2.weight"
+    moved, exact = (fleet.server.weights[name] - fleet.start[name] for fleet in (packed, whole))
+    assert 0 < float((moved - exact).norm()) < 0.5 * float(exact.norm())
+
+
 def test_a_restart_changes_nothing(tmp_path: Path) -> None:
     check_a_restart_changes_nothing(ALL, tmp_path, house=roomy())
 
