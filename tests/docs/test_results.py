@@ -11,6 +11,7 @@ import pytest
 from cos2p.older_python import tomllib
 from cos2p.studies.columns import COLUMNS, Column
 from cos2p.studies.markdown import to_markdown
+from cos2p.studies.picture import picture
 from cos2p.studies.record import read_record
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Figure, Line
@@ -38,9 +39,9 @@ PAGES = [
     ("text.md", 0, "text/agnews-mini", "results"),
     ("depth.md", 0, "depth/trec-depth", "results"),
     ("text.md", 2, "text/fpb-mini", "results"),
-    ("pretrained.md", 1, "pretrained/dino-caltech101", "results"),
-    ("pretrained.md", 4, "pretrained/minilm-trec-told-head", "results"),
-    ("pretrained.md", 6, "pretrained/minilm-banking77-told-head", "results"),
+    ("pretrained.md", 2, "pretrained/dino-caltech101", "results"),
+    ("pretrained.md", 8, "pretrained/minilm-trec-told-head", "results"),
+    ("pretrained.md", 10, "pretrained/minilm-banking77-told-head", "results"),
     ("trained-heads.md", 0, "pretrained/minilm-trec", "results"),
     ("trained-heads.md", 9, "pretrained/minilm-banking77", "results"),
     ("trained-heads.md", 11, "pretrained/dino-caltech101-56px", "results"),
@@ -165,9 +166,11 @@ def depth_line(study: str, title: str) -> Line:
 @pytest.mark.parametrize(
     ("number", "whole", "frontier", "budget", "methods"),
     [
-        (2, "dino-caltech101", "dino-caltech101-frontier", "160 MB", 5),
-        (3, "dino-caltech101", "dino-caltech101-frontier-80", "80.0 MB", 5),
-        (5, "minilm-trec-told-head", "minilm-trec-told-head-frontier", "58.0 MB", 4),
+        (3, "dino-caltech101", "dino-caltech101-frontier", "160 MB", 5),
+        (4, "dino-caltech101", "dino-caltech101-frontier-savings", "160 MB", 3),
+        (5, "dino-caltech101", "dino-caltech101-frontier-80", "80.0 MB", 5),
+        (7, "dino-caltech101", "dino-caltech101-frontier-factors", "120 MB", 1),
+        (9, "minilm-trec-told-head", "minilm-trec-told-head-frontier", "58.0 MB", 4),
     ],
 )
 def test_what_fits_a_quarter_is_that_of_its_record(
@@ -192,20 +195,34 @@ def test_what_fits_a_quarter_is_that_of_its_record(
     assert len(rows) == methods
 
 
-def test_the_picture_of_both_budgets_is_that_of_their_records() -> None:
-    words = (RESULTS / "pretrained-caltech101.svg").read_text(encoding="utf-8")
-    shown = 0
-    for study in ("dino-caltech101-frontier-80", "dino-caltech101-frontier"):
-        (table,) = [one for one in read_record(RESULTS / "pretrained" / study).tables if one.name == "by_budget"]
-        (column,) = table.columns
-        for line in table.lines:
-            figure = line.figures[column.key]
-            assert figure.mean is not None
-            assert figure.half is not None
-            (said,) = re.findall(rf"[ ;.] {re.escape(line.title)}: ([^;\"]+)", words)
-            assert f"{column.title} {100 * figure.mean:.1f} ± {100 * figure.half:.1f}" in said
-            shown += 1
-    assert shown == words.count("<circle")
+def test_the_page_of_pretrained_models_begins_with_figures_of_its_records() -> None:
+    _, _, *rows = tables_of(RESULTS / "pretrained.md")[0]
+    places = [
+        ("dino-caltech101", "Co-S²P", "dino-caltech101", "FedRolex"),
+        ("dino-caltech101-frontier", "Co-S²P, 160 MB", "dino-caltech101-frontier", "FedRolex, 160 MB"),
+        ("dino-caltech101-frontier-savings", "Co-S²P, 160 MB", "dino-caltech101-frontier-savings", "FedRolex, 160 MB"),
+        ("dino-caltech101-frontier-factors", "Co-S²P, 120 MB", "dino-caltech101-frontier", "FedRolex, 160 MB"),
+        ("dino-caltech101-frontier-80", "Co-S²P, 80.0 MB", "dino-caltech101-frontier-80", "FedRolex, 80.0 MB"),
+    ]
+    full = pretrained_top1("dino-caltech101", "FedAvg (full)")
+    for (_, *cells), (study, title, other, rival) in zip(rows, places, strict=True):
+        own, rolex = pretrained_top1(study, title), pretrained_top1(other, rival)
+        gaps = [
+            Figure.of({seed: own.by_seed[seed] - one.by_seed[seed] for seed in own.by_seed}) for one in (full, rolex)
+        ]
+        for text, figure in zip(cells, (own, *gaps), strict=True):
+            assert_shows(text.strip("*"), figure, TOP1)
+
+
+def pretrained_top1(study: str, title: str) -> Figure:
+    return line_of(read_record(RESULTS / "pretrained" / study), "results", title).figures["top1"]
+
+
+def test_the_picture_of_all_budgets_is_that_of_their_records() -> None:
+    """`python -m cos2p.studies.picture` draws it."""
+    studies = ("dino-caltech101-frontier-80", "dino-caltech101-frontier-factors", "dino-caltech101-frontier")
+    drawn = picture([RESULTS / "pretrained" / study for study in studies])
+    assert (RESULTS / "pretrained-caltech101.svg").read_text(encoding="utf-8") == drawn
 
 
 def test_at_equal_time_is_what_the_page_says() -> None:
@@ -266,4 +283,4 @@ def test_every_table_of_a_study_is_checked() -> None:
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
     assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 2}
-    assert len(RECORDS) == 49
+    assert len(RECORDS) == 52
