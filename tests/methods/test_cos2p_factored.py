@@ -251,6 +251,12 @@ def test_factors_of_what_is_not_there_are_refused(factors: dict[str, Any], said:
         build_method({**KEPT, "factors": {"below": 0.5, **factors}}, digits_house(rounds=1))
 
 
+def test_a_model_that_grows_has_nothing_for_factors_yet() -> None:
+    values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
+    with pytest.raises(RecipeError, match=r"set factors\.below = 0, or another schedule"):
+        Recipe.parse({**values, "method": {"name": "cos2p", "form": "growing", "factors": {"below": 0.5}}})
+
+
 def test_looking_for_directions_takes_time() -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), ALL)
     order = fleet.orders[0]

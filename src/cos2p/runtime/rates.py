@@ -39,7 +39,7 @@ def with_fitting_rates(method: Mapping[str, Any], context: RunContext, chosen: C
 
 def asks_nothing(method: Mapping[str, Any], context: RunContext) -> bool:
     """Whether a device's rate says all about the bytes of its tasks, so that the method need not be asked."""
-    made = build_method(method, replace(context, members={}))
+    made = build_method(method, context)
     return made.sized_by_rate or made.by_memory or made.over_budget
 
 

@@ -60,7 +60,7 @@ def _group(recipe: Recipe, name: str) -> DeviceGroup:
 
 def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     """The member's rate, or the largest of the ladder below it with which the ledger says that its tasks fit."""
-    limit, context = ledger_limit(config, member, recipe), run_context(recipe, config, {})
+    limit, context = ledger_limit(config, member, recipe), run_context(recipe, config, {member.name: member})
     rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
     if rate is not None and not asks_nothing(recipe.method, context):
         rate = largest_fitting(recipe.method, context, replace(member, rate=rate))

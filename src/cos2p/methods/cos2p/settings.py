@@ -225,6 +225,11 @@ class Cos2pSettings(Settings):
                 "window.schedule 'growing' builds a fresh model from its lowest block on, with nothing above the "
                 "windows yet; set window.suffix = 'removed' and window.first = 0, or another schedule"
             )
+        if self.window.schedule == "growing" and self.factors.below:
+            raise ValueError(
+                "factors move all blocks of a model that has learned, and window.schedule 'growing' begins with empty "
+                "ones; set factors.below = 0, or another schedule"
+            )
         if self.window.rest == "kept" and self.rescale:
             raise ValueError("rescale makes up for what is removed; with window.rest 'kept' nothing is")
         return self
