@@ -67,3 +67,10 @@ def test_advice_names_a_rate_whose_tasks_do_fit_or_says_that_none_does(memory: i
     method = build_method(kept, replace(tight, members={name: lower}))
     for turn in range(6):
         assert needed_bytes(method, lower, method.assign(Call(lower, turn, turn, turn, {}))) <= memory
+
+
+def test_advice_names_no_rate_that_is_not_lower() -> None:
+    house = context(VIT, (0.5,))
+    (member,) = house.members.values()
+    said = advice(build_method({"name": "fedrolex"}, house), member)  # it has plenty: something else takes the bytes
+    assert said.startswith("give it a lower rate (now 0.5), or give it a smaller batch")

@@ -62,6 +62,8 @@ def advice(method: Method, member: Member) -> str:
     rate = _fitting_rate(context, method, member)
     if not rate:
         return f"no submodel of this model fits it: {less}"
+    if rate >= member.rate:  # a plain submodel of its rate would fit; what the method adds to it does not
+        return f"give it a lower rate (now {member.rate:g}), or {less}"
     return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
 
 

@@ -57,7 +57,7 @@ class FactorSettings(AdapterSettings):
         default=0, ge=0, description="The first block with factors; those below are run once a task. 0 to depth − 1."
     )
     lr_factor: float = Field(
-        default=1.0, gt=0, description="η of factors is the recipe's, which is for weights, times this; 1 to 10."
+        default=1.0, gt=0, description="η of factors is the recipe's, which is for weights, times this; 0.5 to 4."
     )
 
 
