@@ -19,9 +19,8 @@ from cos2p.messages import Order
 from cos2p.methods import build_method, methods, run_task
 from cos2p.methods.base import Method
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.testing import stand_in_gpu
 from cos2p.tracking.event_kinds import Aggregated, Refused
 from tests.methods.fleet import digits, digits_house

@@ -11,9 +11,8 @@ import pytest
 from cos2p.messages import Order
 from cos2p.methods import RunContext, build_method, run_task
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from tests.methods.fleet import digits, digits_house
 from tests.tiny import same
 
