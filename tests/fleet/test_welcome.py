@@ -35,7 +35,7 @@ def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
     first, second = (replace(member, rate=0.5) for member in world.context.members.values())
     made = server(world, method, first)
     (task,) = sent(made.handle(ClientJoined(first.name)))
-    update, _ = run_task(world.config, made.task(task.order), world.shards[first.name], {})
+    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[first.name], {})
     made.welcome(second)  # while the first is at work
     assert sent(made.handle(ClientJoined(second.name)))
     effects = made.receive(first.name, update)
@@ -60,7 +60,7 @@ def test_after_a_task_ran_out_of_memory_the_next_is_smaller(world: World, method
         assert after <= before
     else:
         assert after < before
-    update, _ = run_task(world.config, made.task(task.order), world.shards[member.name], {})
+    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[member.name], {})
     made.receive(member.name, update)
     assert made.coordinator.merged == 1
 

@@ -147,7 +147,7 @@ def test_under_privacy_the_guard_stands_back() -> None:
     private = PrivacySettings(noise="central", multiplier=1.0)
     house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, mu=1.0, redispatch="at-aggregation"), privacy=private)
     made = Server(house, build_method({"name": "fedavg"}, house), random_weights(VIT, 0))
-    assert made.guard.bound is None
+    assert made.aggregator.guard.bound is None
     judged = replace(house, robust=RobustSettings(suspicion="weigh"))
     with pytest.raises(ConfigError, match="with \\[privacy\\] leave both"):
         Server(judged, build_method({"name": "fedavg"}, judged), random_weights(VIT, 0))
