@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from cos2p.accelerator import place
 from cos2p.aggregation.weights import EVEN, Rule, even_factor, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -112,15 +111,6 @@ class Merge:
         """What `add` would return, if that is known without adding."""
         return None
 
-    accelerated: ClassVar[tuple[str, ...]]
-    """Groups that may be on an accelerator, with the deltas that are added and the model's tensors. A merge says so of
-    itself, not of those derived from it: one that does not is done on the host (see `aggregation.placed`). Holders are
-    counted on the host in any case, and extras are there."""
-
-    def stays(self, name: str) -> bool:
-        """Whether a tensor is on the host wherever the sums are: what is small, or needs double precision."""
-        return False
-
     def count_holders(self, item: Contribution) -> None:
         """Note the segments that the update's tensors hold."""
         add_at_segments(self.holders, held_segments(self.config, item.spec, item.delta), self.config, item.spec)
@@ -155,7 +145,6 @@ class SegmentMerge(Merge):
     """
 
     groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity", "holders")
-    accelerated: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity")
     sum: Weights
     weight: SegmentValues
     velocity: Weights
@@ -194,7 +183,7 @@ class SegmentMerge(Merge):
             if even is None:
                 factor = expand(gamma, name, self.config, repeated)
             else:
-                factor = torch.tensor(even, device=delta.device)
+                factor = torch.tensor(even)
             factor = factor if shorten == 1.0 else factor * shorten
             add_scaled(total, delta, factor, slices[name], self._scratch, first=first)
             self.sum[name] = total
@@ -258,18 +247,15 @@ class SegmentMerge(Merge):
         self._scratch.put_away({id(old): where[name] for name, old in version.items() if where[name] is not old})
 
     def _moving(self) -> set[str]:
-        """Vectors of segments of which some update counts: asked for once, where they are on a GPU."""
-        if not self.weight:
-            return set()
-        found = torch.stack([weight.any() for weight in self.weight.values()]).tolist()
-        return {key for key, any_of_it in zip(self.weight, found, strict=True) if any_of_it}
+        """Vectors of segments of which some update counts."""
+        return {key for key, weight in self.weight.items() if weight.any()}
 
     def _trust(self, key: str) -> Tensor | float:
         """(holders / updates of the round)^b of each segment: the mean of few devices is nearer to their own data."""
         if not self.holder_exponent:
             return 1.0
         most = max(float(value.max()) for value in self.holders.values())
-        return place((self.holders[key] / max(1.0, most)) ** self.holder_exponent, self.weight[key].device)
+        return (self.holders[key] / max(1.0, most)) ** self.holder_exponent
 
     def _with_momentum(self, name: str, step: Tensor) -> Tensor:
         """Heavy ball on what moved in this round; what nobody trained keeps both its value and its velocity."""

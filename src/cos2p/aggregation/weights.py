@@ -15,7 +15,6 @@ from typing import Literal
 
 import torch
 
-from cos2p.accelerator import CPU
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -44,8 +43,8 @@ def update_weights(
     """γ of every segment the update holds. `current` and `received` are full models (equal objects if τ = 0)."""
     sizes = segment_sizes(delta, config)
     if rule in EVEN:
-        even, device = even_factor(rule, samples), next(iter(delta.values())).device if delta else CPU
-        gamma = {key: torch.full(_shape(config, spec, key), even, device=device) for key in sizes}
+        even = even_factor(rule, samples)
+        gamma = {key: torch.full(_shape(config, spec, key), even) for key in sizes}
     else:
         norms = segment_norms(delta, config, scratch)
         drift = _drift(config, spec, delta, current, received, scratch)

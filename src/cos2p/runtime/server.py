@@ -13,14 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cos2p.accelerator import CPU
 from cos2p.aggregation.admission import check_decoded, check_finite, refusal_reason
 from cos2p.aggregation.door import Door
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.merge import Merge as MergePart
-from cos2p.aggregation.placed import placed
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.guard import check_covered
 from cos2p.aggregation.robust.claims import credited
@@ -91,14 +87,12 @@ class Server:
         draw: Draw | None = None,
         *,
         bench_unfit: bool = False,
-        device: torch.device = CPU,
     ) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
 
         `bench_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
-        error, because devices of a simulation are what the recipe says. `device`: where updates are merged.
+        error, because devices of a simulation are what the recipe says.
         """
-        self._device = device
         self.context, self.method, self._bench_unfit = context, method, bench_unfit
         self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
         self.coordinator = Coordinator(rules_of(context, method), tuple(context.members), self._worth)
@@ -253,9 +247,7 @@ class Server:
 
     def _make_merge(self, method: Method) -> MergePart:
         own = method.merge()
-        if self.privacy is not None:
-            own = self.privacy.merge(self.context.config, own)
-        return placed(own, self._device)
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
     def _renew_rules(self) -> None:
         coordinator = self.coordinator

@@ -142,8 +142,6 @@ def _orthonormal(rows: Tensor) -> Tensor:
 class FactoredMerge(SegmentMerge):
     """Windows as they come; factors multiplied out."""
 
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
-
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         ups = [name for name in item.delta if is_adapter(name) and name.endswith(".up")]
         if not ups:
