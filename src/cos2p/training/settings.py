@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from cos2p.errors import ConfigError
 from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
@@ -42,20 +40,9 @@ class Savings(Settings):
         "Q-ViT, FedMeZO) take all.",
     )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
-    fp16: bool = Field(
-        default=False,
-        description="The same in fp16, with loss scaling: for GPUs that have no bf16. Refused on the processor.",
-    )
 
     @model_validator(mode="after")
     def _agree(self) -> Savings:
-        if self.bf16 and self.fp16:
-            raise ValueError("bf16 and fp16 contradict each other; set one of them")
-        if self.fp16 and self.step_in_backward:
-            raise ValueError(
-                "fp16 has to see all gradients of a step before it is taken, and step_in_backward drops each at once; "
-                "set one of them, or bf16"
-            )
         if self.micro_batch and self.step_in_backward:
             raise ValueError(
                 "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
@@ -66,11 +53,6 @@ class Savings(Settings):
     def at_once(self, batch: int) -> int:
         """Samples of a batch that pass the model at a time; where that is yet to be found, the fewest."""
         return 1 if self.micro_batch == "needed" else min(self.micro_batch or batch, batch)
-
-    def check_on(self, device: torch.device) -> None:
-        """ConfigError if a device cannot make these savings."""
-        if self.fp16 and device.type == "cpu":
-            raise ConfigError("training.savings.fp16 is for GPUs and this trains on a processor; set bf16 instead")
 
 
 def ways_to_save(savings: Savings, batch: int) -> list[dict[str, object]]:
