@@ -93,8 +93,8 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
     """Blocks that stay around a window take bytes that the rate does not tell of."""
     kept: dict[str, Any] = {
         "name": "cos2p",
-        "window": {"rest": "kept", "suffix": "streamed"},
-        "masks": {"heads": "random", "units": "magnitude"},
+        "window": {"rest": "kept"},
+        "masks": {"heads": "random", "units": "fixed"},
         "exits": {"kind": "none"},
     }
     device = {"preset": "laptop", "count": 2, "batch": 8}
@@ -110,7 +110,7 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
             assert largest_fitting(found.recipe.method, found.context, member) == member.rate
         return {member.rate for member in members}
 
-    removed = {"window": {"rest": "removed", "suffix": "removed"}, "masks": {"heads": "random", "units": "random"}}
+    removed = {"window": {"rest": "removed"}, "masks": {"heads": "random", "units": "random"}}
     plenty, little, plain = rates(10**9), rates(6_000_000), rates(6_000_000, **removed)
     assert plenty == {1.0}
     assert max(little) < max(plain) < 1.0

@@ -389,8 +389,8 @@ class Server:
             wire=training.wire.of_orders,
         )
         order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
-        if assignment.drift is not None:
-            order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
+        if assignment.shelved:
+            order = replace(order, shelved=self.shelves.plan(order, self.weights))
         if self.privacy is not None:
             check_covered(order, self.context.config, training.embeddings)
         if self.context.enforce_memory and not self.method.over_budget:
@@ -441,7 +441,6 @@ class Server:
         self.versions.advance(after, keep=asked_for)
         if asked_for:
             self.merge.put_away(before, self.versions[old])
-        self.shelves.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
             self._renew_rules()
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]

@@ -10,9 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
-from cos2p.training.distillation import Direction
 from cos2p.training.embeddings import Embeddings
-from cos2p.training.masks import FinalMask
 from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
@@ -101,7 +99,6 @@ class Distillation(Settings):
 
     lambda2: float = Field(default=0.2, ge=0, le=1, description="λ2: weight of distillation; 0: labels alone.")
     temperature: float = Field(default=3.0, gt=0, description="t: softness of the distributions, 1 to 5.")
-    direction: Direction = Field(default="student-teacher", description="Which way the KL divergence is taken.")
 
 
 class FeatureCache(Settings):
@@ -117,13 +114,6 @@ class MaskTraining(Settings):
     epochs: int = Field(default=5, ge=0, description="Ê: passes over the local data for the masks, 1 to 10.")
     lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances, 1e-3 to 1e-1.")
     lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width, 0 to 2.")
-    optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
-    final: FinalMask = Field(
-        default="top", description="`top`: the most important segments are kept; `sampled`: a draw by importance."
-    )
-    share: float = Field(
-        default=1.0, gt=0, le=1, description="Share of the samples that a mask phase sees, drawn anew for every task."
-    )
 
 
 class WireSettings(Settings):
@@ -143,16 +133,16 @@ class WireSettings(Settings):
         return Wire(self.down, self.up)
 
 
-Scores = Literal["none", "new", "all"]
-
-
 class MaskPhase(MaskTraining):
     """The mask phase of one task."""
 
-    scores: Scores = Field(
-        default="none",
-        description="A pass before the epochs that sets importances by first-order scores: of blocks never met, "
-        "or of all, averaged with those of earlier tasks.",
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="Share of the samples that the phase sees, drawn anew for every task."
+    )
+    scores: bool = Field(
+        default=False,
+        description="A pass before the epochs that sets importances by first-order scores, averaged with those of "
+        "earlier tasks.",
     )
     heads: bool = Field(default=True, description="Train the masks of the attention heads.")
     units: bool = Field(default=True, description="Train the masks of the MLP units.")
@@ -161,12 +151,12 @@ class MaskPhase(MaskTraining):
     @property
     def passes(self) -> int:
         """Over the samples that the phase sees, the scores' included."""
-        return self.epochs + (self.scores != "none")
+        return self.epochs + self.scores
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is not asked for: every task carries these settings, and its bytes count."""
-        plain = {"share": 1.0, "scores": "none"}
+        plain = {"share": 1.0, "scores": False}
         written: dict[str, Any] = handler(self)
         return {name: value for name, value in written.items() if name not in plain or value != plain[name]}
 

@@ -508,7 +508,7 @@ class Trainer:
         """The loss that is reported."""
         local = self.local
         labels = self.model.targets(batch.labels)
-        return exits_loss(outputs, labels, local.lambda2, local.temperature, local.direction)
+        return exits_loss(outputs, labels, local.lambda2, local.temperature)
 
     def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
         """What is minimised: the loss, and whatever a method adds to it."""
