@@ -39,7 +39,7 @@ SAVINGS: dict[str, dict[str, Any]] = {
     "+ bf16 activations": {"bf16": True},
 }
 METHODS: dict[str, dict[str, Any]] = {
-    "cos2p": {"window": {"schedule": "fixed"}, "masks": {"heads": "fixed", "units": "fixed"}},
+    "cos2p": {"masks": {"heads": "fixed", "units": "fixed"}},
     "fedrolex": {},
     "heterofl": {},
     "prunefl": {},

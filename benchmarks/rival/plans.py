@@ -75,7 +75,7 @@ def tiers(recipe_name: str) -> Iterator[Tier]:
 
 
 def order_at(server: Server, client: str, start: int) -> Order:
-    """The client's first task, its window at `start` (of a method with windows, under the schedule `fixed`)."""
+    """The client's first task, its window at `start` (of a method with windows that roll)."""
     if isinstance(server.method, Cos2p):
         server.method.offsets[client] = start
     return next(effect.order for effect in server.handle(ClientJoined(client)) if isinstance(effect, Send))
@@ -84,7 +84,7 @@ def order_at(server: Server, client: str, start: int) -> Order:
 @cache
 def positions(tier: Tier, form: str) -> dict[int, float]:
     """The share of a run's tasks that this tier does at each window position."""
-    recipe, around = context(tier.recipe, (*FORMS[form].wire, f"method.window.schedule={FORMS[form].schedule}"))
+    recipe, around = context(tier.recipe, FORMS[form].wire)
     method = build_method(recipe.method, around)
     assert isinstance(method, Cos2p)
     seen = Counter[int]()

@@ -134,9 +134,9 @@ def test_compare_takes_shorter_trials_for_one_method(fake: type[FakeRunner], tmp
 
 
 def test_ablate(fake: type[FakeRunner], tmp_path: Path) -> None:
-    code, out, _ = cli("ablate", "tiny.toml", "--rows", "synchronous,dwell", "--seeds", "0", "--out", "out")
+    code, out, _ = cli("ablate", "tiny.toml", "--rows", "synchronous,balanced", "--seeds", "0", "--out", "out")
     assert code == 0
-    assert [row for row, _, _ in recipes(fake)] == ["synchronous", "all-parts", "dwell"]
+    assert [row for row, _, _ in recipes(fake)] == ["synchronous", "all-parts", "balanced"]
     assert "Rows of our own" in out
     assert (tmp_path / "out" / "own-differences.csv").exists()
 

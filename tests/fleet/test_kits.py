@@ -227,7 +227,7 @@ def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
     recipe = small_recipe(1, model__dim=64, model__depth=6, fleet__devices=[device])
     kept = {
         "name": "cos2p",
-        "window": {"rest": "kept", "suffix": "streamed"},
+        "window": {"rest": "kept"},
         "masks": {"heads": "random", "units": "random"},
         "exits": {"kind": "none"},
     }

@@ -25,6 +25,7 @@ from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.prefix import encode
 from tests.fleet.lab import small_recipe
+from tests.tiny import read_update
 
 pytestmark = pytest.mark.fleet
 
@@ -54,7 +55,7 @@ class Transfers:
 
     @property
     def update(self) -> Update:
-        return Update.from_bytes((self.folder / "update").read_bytes())
+        return read_update((self.folder / "update").read_bytes())
 
 
 def make_task(world: World, rate: float, start: int = 0) -> Task:

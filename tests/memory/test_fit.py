@@ -50,7 +50,7 @@ def test_advice_names_a_rate_whose_tasks_do_fit_or_says_that_none_does(memory: i
     """Of a form in which blocks stay around the window, so that a rate alone does not say what a task takes."""
     kept = {
         "name": "cos2p",
-        "window": {"rest": "kept", "suffix": "streamed"},
+        "window": {"rest": "kept"},
         "masks": {"heads": "random", "units": "random"},
         "exits": {"kind": "none"},
     }

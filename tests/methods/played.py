@@ -13,6 +13,7 @@ from cos2p.server.protocol import Send
 from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event
 from tests.runtime.small import InlineWorkers, small
+from tests.tiny import read_update
 
 Events = list[tuple[str, Mapping[str, Any]]]
 
@@ -57,7 +58,7 @@ def first_orders(world: World) -> tuple[Server, list[Order]]:
 def answer(world: World, server: Server, order: Order) -> Update:
     """What the device of this order sends back, as it comes out of the wire."""
     update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {})
-    return Update.from_bytes(update.to_bytes())
+    return read_update(update.to_bytes())
 
 
 def of(events: Events, kind: str) -> list[Mapping[str, Any]]:

@@ -33,7 +33,7 @@ def full_model(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> Ela
 def kept_of(config: ModelConfig, spec: SubmodelSpec, block: int) -> BlockKeep:
     if block >= spec.frozen:
         return spec.keep(block)
-    return BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
+    return BlockKeep.full(config)
 
 
 def zero_one_gates(config: ModelConfig, spec: SubmodelSpec) -> Gates:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cos2p.fleet.device.payload import read_task
-from cos2p.messages import Task, Update
+from cos2p.messages import Task
+from cos2p.messages.envelope import mapped
 from cos2p.runtime.run import run
 from cos2p.server.protocol import TimerFired
 from cos2p.server.server import Server
@@ -16,7 +17,7 @@ from cos2p.submodel import native
 from tests.runtime.played import answer, join_all, notes, sent, server
 from tests.runtime.small import small
 from tests.submodel.native import counting
-from tests.tiny import copy, same
+from tests.tiny import copy, read_update, same
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_an_update_from_a_file_is_the_update(tmp_path: Path) -> None:
     update, path = answer(played, "pi-0"), tmp_path / "update"
     update.write(path)
     assert path.read_bytes() == update.to_bytes()
-    read = Update.from_file(path)
+    read = read_update(mapped(path))
     path.unlink()  # what is mapped stays readable
     assert same(read.delta, update.delta)
     assert (read.client, read.task, read.spec, read.samples) == (

@@ -148,7 +148,7 @@ def test_versions_share_what_did_not_change() -> None:
 def test_a_restored_server_goes_on_as_if_nothing_had_happened(
     script: list[tuple[str, int]], cut: int, method: str
 ) -> None:
-    settings = {} if method == "fedavg" else {"weighting": {"momentum": 0.5}, "window": {"schedule": "balanced"}}
+    settings = {} if method == "fedavg" else {"window": {"schedule": "balanced"}}
     whole, broken = (server(method=method, settings=settings, rounds=100) for _ in range(2))
     join_all(whole)
     join_all(broken)

@@ -24,7 +24,7 @@ from tests.fuzz.arena import CLIENT, Arena, answer, arena, harm, play
 from tests.fuzz.memory import growth
 from tests.fuzz.mutations import joined, split
 from tests.runtime.played import notes
-from tests.tiny import VIT, context
+from tests.tiny import VIT, context, read_update
 
 
 def refusal(place: Arena, data: bytes) -> str:
@@ -34,7 +34,7 @@ def refusal(place: Arena, data: bytes) -> str:
 
 
 def with_tensors(place: Arena, **extras: torch.Tensor) -> bytes:
-    honest = Update.from_bytes(place.honest)
+    honest = read_update(place.honest)
     return Update(
         honest.client, honest.task, honest.version, honest.spec, honest.delta, honest.samples, honest.report,
         {**honest.extras, **extras},
@@ -86,7 +86,7 @@ def test_steps_to_replay_are_bounded(change: dict[str, torch.Tensor], reason: st
 
 def test_missing_parts_of_a_replay_are_named() -> None:
     place = arena("seeds")
-    honest = Update.from_bytes(place.honest)
+    honest = read_update(place.honest)
     bad = Update(honest.client, honest.task, 0, honest.spec, {}, 1, {}, {"seeds": honest.extras["seeds"]})
     assert "x/scales is missing" in refusal(place, bad.to_bytes())
 
@@ -94,7 +94,7 @@ def test_missing_parts_of_a_replay_are_named() -> None:
 def test_codes_cannot_move_a_weight_far() -> None:
     """All ones and the largest step that is let in: by 128 and more, once."""
     place = arena("codes")
-    honest = Update.from_bytes(place.honest)
+    honest = read_update(place.honest)
     delta = {n: torch.full_like(t, -7.9) if n.endswith(".step") else t for n, t in honest.delta.items()}
     ones = {"codes": torch.full_like(honest.extras["codes"], 255)}
     bad = Update(honest.client, honest.task, 0, honest.spec, delta, 1, {}, ones)

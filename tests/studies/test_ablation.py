@@ -47,14 +47,22 @@ def test_every_row_of_our_own_changes_something_and_can_run(tmp_path: Path) -> N
     assert len({row.key for row in (*PAPER_ROWS, *OWN_ROWS)}) == len(PAPER_ROWS) + len(OWN_ROWS)
 
 
+def test_without_exits_the_top_one_starts_and_ends_as_the_recipe_says(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path, "method.exits.finish=discriminant")
+    for key in ("no-exits", "no-distillation"):
+        (row,) = [row for row in (*PAPER_ROWS, *OWN_ROWS) if row.key == key]
+        exits = base.load(row).method["exits"]
+        assert (exits["kind"], exits["finish"]) == ("none", "discriminant")
+
+
 def test_rows_by_group_or_by_name() -> None:
     assert choose_rows("paper") == PAPER_ROWS
     assert choose_rows("all") == (*PAPER_ROWS, *OWN_ROWS)
-    assert [row.key for row in choose_rows("units-only, dwell")] == [
+    assert [row.key for row in choose_rows("units-only, balanced")] == [
         "units-only",
         "all-parts",
         "as-the-recipe",
-        "dwell",
+        "balanced",
     ]
     for wrong in ("no-such-row", ","):
         with pytest.raises(ConfigError, match="known: paper, ours, all, no-masks"):
@@ -62,15 +70,15 @@ def test_rows_by_group_or_by_name() -> None:
 
 
 def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> None:
-    rows = choose_rows("no-masks,no-distillation,no-exits,momentum")
+    rows = choose_rows("no-masks,no-distillation,no-exits,rescale")
     execute = FakeExecute(lambda cell: figures(0.8 if cell.row in ("all-parts", "as-the-recipe") else 0.7))
     report = ablate(Ablation(tiny_base(tmp_path), rows, (0,), "cos2p ablate"), execute, lambda report: None)
     assert [table.name for table in report.tables] == ["paper", "paper-differences", "own", "own-differences"]
     paper, _, own, differences = report.tables
     assert paper.facts == ("units", "heads", "self-distillation", "semi-asynchronous")
     assert own.facts == ("changed",)
-    assert own.line("momentum").facts["changed"] == "weighting.momentum=0.6"
-    assert differences.line("momentum").figures["top1"].mean == pytest.approx(-0.1)
+    assert own.line("rescale").facts["changed"] == "rescale=true"
+    assert differences.line("rescale").figures["top1"].mean == pytest.approx(-0.1)
     # The full method is in both tables, and so is the one without exits: they are run once.
     assert own.line("as-the-recipe").runs == paper.line("all-parts").runs
     assert own.line("no-exits").runs == paper.line("no-distillation").runs

@@ -98,8 +98,7 @@ def test_prefix_has_embeddings_and_the_blocks_below_the_window(case: Case) -> No
     assert {name.split(".")[1] for name in prefix if name.startswith("blocks.")} == {str(i) for i in range(spec.frozen)}
     assert {n for n in prefix if n.startswith("embed.")} == {n for n in layout(config) if n.startswith("embed.")}
     for block in range(spec.frozen):
-        heads = config.groups if spec.prefix is None else len(spec.prefix[block].heads)
-        units = config.mlp if spec.prefix is None else len(spec.prefix[block].units)
+        heads, units = config.groups, config.mlp
         assert prefix[f"blocks.{block}.k.weight"].shape[0] == heads * config.head_dim
         assert prefix[f"blocks.{block}.fc2.weight"].shape[1] == units
 

@@ -23,7 +23,7 @@ from tests.tiny import VIT, order, shard, task, window
 
 FORMS: dict[str, dict[str, Any]] = {
     "fedpm-segments": {"variant": "segments"},
-    "factored": {"factors": {"below": 1.0, "rank": 2}, "masks": {"heads": "random", "units": "random"}},
+    "factored": {"factors": {"below": 1.0}, "masks": {"heads": "random", "units": "random"}},
 }
 """Settings with which a method gives a trainer's tasks, where it does not by default."""
 

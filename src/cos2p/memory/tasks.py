@@ -120,9 +120,8 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
-    drift: float | None = None
-    """Devices keep the frozen parts, and one that has moved by this share of itself at most is not sent again.
-    None: nothing is kept."""
+    shelved: bool = False
+    """Devices keep the frozen parts and the features behind them: what has not changed is not sent again."""
 
 
 class Planned(Protocol):

@@ -65,16 +65,12 @@ class SideMerge(SegmentMerge):
     """Selective aggregation of a model and of the tensors beside it; what nobody holds stays bitwise."""
 
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "beside", "beside_weight")
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     beside: Weights
     beside_weight: Weights
 
     def __init__(self, config: ModelConfig, table: Table, rule: Literal["uniform", "samples"] = "uniform") -> None:
         super().__init__(config, rule)
         self.table = table
-
-    def stays(self, name: str) -> bool:
-        return name in self.table
 
     def places(self, item: Contribution) -> Mapping[str, Place]:
         beside: dict[str, Place] = {}

@@ -292,8 +292,7 @@ class ElasticTransformer(nn.Module):
         self.blocks = nn.ModuleDict()
         if hold_prefix:
             for i in range(spec.frozen):
-                keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
-                self.blocks[str(i)] = Block(config, keep)
+                self.blocks[str(i)] = Block(config, BlockKeep.full(config))
         for i in range(spec.frozen, spec.top):
             self.blocks[str(i)] = Block(config, spec.keep(i), rescale, spec.rest)
         if hold_prefix:

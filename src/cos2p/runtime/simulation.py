@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.accelerator import resolve
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
@@ -64,8 +63,7 @@ class Simulation(Session):
     def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
-        weights, device = first_weights(world.recipe, world.config), resolve(world.recipe.run.merge)
-        self.server = Server(world.context, world.method(), weights, device=device)
+        self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0

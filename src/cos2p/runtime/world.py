@@ -66,8 +66,6 @@ def build_world(recipe: Recipe) -> World:
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
     places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
-    for kind in {place.device for place in places.values()}:
-        recipe.training.savings.check_on(kind)
     members = {
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.placed import placed
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.robust.claims import credited
 from cos2p.messages import Order, Update
@@ -23,10 +20,9 @@ from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 
 
 class Aggregator:
-    def __init__(self, context: RunContext, method: Method, draw: Draw | None, device: torch.device) -> None:
-        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
-        `device`: where updates are merged."""
-        self.context, self._device = context, device
+    def __init__(self, context: RunContext, method: Method, draw: Draw | None) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
+        self.context = context
         self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
         self.guard = guard_of(context)
         self.merge = self._make_merge(method)
@@ -40,9 +36,7 @@ class Aggregator:
 
     def _make_merge(self, method: Method) -> Merge:
         own = method.merge()
-        if self.privacy is not None:
-            own = self.privacy.merge(self.context.config, own)
-        return placed(own, self._device)
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
     @property
     def largest_rms(self) -> float:

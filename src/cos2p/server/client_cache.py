@@ -1,12 +1,7 @@
-"""`Shelves`: what the server believes every client has kept of the frozen parts, and how far each part has moved since.
-
-How far is told by the length of a part's way: the steps it took, each as a share of its norm, added up. That is at
-least how far it is from where it was, needs no old version, and is one number for each part.
-"""
+"""`Shelves`: what the server believes every client has kept of the frozen parts, each by the name of its bytes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,18 +21,16 @@ from cos2p.training.shelf import chain, part_name
 def kept_parts(config: ModelConfig, spec: SubmodelSpec) -> list[str]:
     """The frozen parts of a task that are the same for every task: what a mask has cut is not."""
     below = ["embed."] if spec.has_prefix else []
-    if spec.prefix is None:
-        below += [f"blocks.{block}." for block in range(spec.frozen)]
-    return below + [f"blocks.{block}." for block in spec.above(config)]
+    return below + [f"blocks.{block}." for block in (*range(spec.frozen), *spec.above(config))]
 
 
-Kept = dict[str, tuple[str, float]]
+Kept = dict[str, str]
 
 
 @dataclass
 class _Client:
     held: Kept = field(default_factory=dict)
-    """By part: the name of what it has, and the part's way when that was cut."""
+    """By part: the name of what it has."""
     open: Kept = field(default_factory=dict)
     """Likewise of the task it is at: its own once it answers."""
     features: tuple[int, str] = (0, "")
@@ -48,46 +41,23 @@ class Shelves:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self._clients: dict[str, _Client] = {}
-        self._ways: dict[str, float] = {}
         self._names: dict[tuple[str, str], tuple[list[ref[Tensor]], str]] = {}
 
     @property
     def used(self) -> bool:
         return bool(self._clients)
 
-    def moved(self, before: Weights, after: Weights) -> None:
-        """A new version: every part that changed has gone a step."""
-        if not self.used:
-            return
-        for part, names in _by_part(after).items():
-            changed = [name for name in names if after[name] is not before[name]]
-            if not changed:
-                continue
-            step = sum(float((after[name] - before[name]).square().sum()) for name in changed)
-            norm = sum(float(after[name].square().sum()) for name in names)
-            self._ways[part] = self._ways.get(part, 0.0) + math.sqrt(step / norm if norm else step)
-
-    def plan(self, order: Order, weights: Weights, drift: float) -> Shelved:
+    def plan(self, order: Order, weights: Weights) -> Shelved:
         """What the client has for this task and what it is to keep. The last plan stands until it answers."""
         client = self._clients.setdefault(order.client, _Client())
-        parts: Kept = {}
-        held = set()
-        for part in kept_parts(self.config, order.spec):
-            way = self._ways.get(part, 0.0)
-            known = client.held.get(part)
-            if known is not None and way - known[1] <= drift:
-                parts[part] = known
-                held.add(part)
-            else:
-                parts[part] = self._name(part, order, weights), way
-                held |= {part} if known is not None and known[0] == parts[part][0] else set()
-        client.open = parts
-        shelved = Shelved({part: name for part, (name, _) in parts.items()}, frozenset(held))
+        client.open = {part: self._name(part, order, weights) for part in kept_parts(self.config, order.spec)}
+        held = frozenset(part for part, name in client.open.items() if client.held.get(part) == name)
+        shelved = Shelved(client.open, held)
         return Shelved(shelved.parts, shelved.held, self._known_features(client, order.spec, shelved))
 
     def _known_features(self, client: _Client, spec: SubmodelSpec, shelved: Shelved) -> int:
         depth, way = client.features
-        if not 0 < depth <= spec.frozen or spec.prefix is not None:
+        if not 0 < depth <= spec.frozen:
             return 0
         return depth if chain(shelved.through(depth)) == way else 0
 
@@ -98,7 +68,7 @@ class Shelves:
             return
         client.held |= client.open
         client.open = {}
-        if features_kept and order.spec.frozen and order.spec.prefix is None:
+        if features_kept and order.spec.frozen:
             client.features = order.spec.frozen, chain(order.shelved.through(order.spec.frozen))
 
     def forget(self, client: str) -> None:
@@ -108,7 +78,7 @@ class Shelves:
     def in_use(self) -> tuple[set[str], set[str]]:
         """The names of all parts that some client has or is being sent, and the chains of all features."""
         clients = self._clients.values()
-        parts = {name for client in clients for name, _ in (*client.held.values(), *client.open.values())}
+        parts = {name for client in clients for name in (*client.held.values(), *client.open.values())}
         return parts, {client.features[1] for client in clients}
 
     def _name(self, part: str, order: Order, weights: Weights) -> str:
@@ -126,32 +96,13 @@ class Shelves:
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Any]:
-        return {
-            "ways": self._ways,
-            "clients": {name: [c.held, c.open, list(c.features)] for name, c in self._clients.items()},
-        }
+        return {"clients": {name: [c.held, c.open, list(c.features)] for name, c in self._clients.items()}}
 
     def load_state(self, values: Mapping[str, Any]) -> None:
-        self._ways = dict(values["ways"])
         self._clients = {}
         for name, (held, open_, (depth, way)) in values["clients"].items():
-            self._clients[name] = _Client(_kept(held), _kept(open_), (int(depth), str(way)))
-
-
-def _kept(values: Mapping[str, Any]) -> Kept:
-    return {part: (str(name), float(way)) for part, (name, way) in values.items()}
+            self._clients[name] = _Client(dict(held), dict(open_), (int(depth), str(way)))
 
 
 def _same(known: list[ref[Tensor]], tensors: list[Tensor]) -> bool:
     return len(known) == len(tensors) and all(one() is other for one, other in zip(known, tensors, strict=True))
-
-
-def _by_part(weights: Weights) -> dict[str, list[str]]:
-    parts: dict[str, list[str]] = {}
-    for name in weights:
-        pieces = name.split(".")
-        if pieces[0] == "embed":
-            parts.setdefault("embed.", []).append(name)
-        elif pieces[0] == "blocks":
-            parts.setdefault(f"blocks.{pieces[1]}.", []).append(name)
-    return parts

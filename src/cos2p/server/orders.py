@@ -91,8 +91,8 @@ class Orders(Mapping[str, Order]):
             progress=progress,
         )
         order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
-        if assignment.drift is not None:
-            order = replace(order, shelved=self.caches.plan(order, weights, assignment.drift))
+        if assignment.shelved:
+            order = replace(order, shelved=self.caches.plan(order, weights))
         if self.context.privacy.on:
             check_covered(order, self.context.config, self.context.training.embeddings)
         if self.context.enforce_memory and not self.method.over_budget:

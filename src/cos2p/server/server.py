@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from cos2p.accelerator import CPU
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.memory.task_plan import lowered
@@ -64,15 +61,14 @@ class Server:
         draw: Draw | None = None,
         *,
         bench_unfit: bool = False,
-        device: torch.device = CPU,
     ) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
 
         `bench_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
-        error, because devices of a simulation are what the recipe says. `device`: where updates are merged.
+        error, because devices of a simulation are what the recipe says.
         """
         self.context, self.method, self._bench_unfit = context, method, bench_unfit
-        self.aggregator = Aggregator(context, method, draw, device)
+        self.aggregator = Aggregator(context, method, draw)
         self.coordinator = Coordinator(rules_of(context, method), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
         self.orders = Orders(context, method, self.versions, self._forget_version)
@@ -276,7 +272,6 @@ class Server:
         self.versions.advance(after, keep=asked_for)
         if asked_for:
             aggregator.merge.put_away(before, self.versions[old])
-        self.orders.caches.moved(before, after)
         if self.method.gathers_first or self.method.gathers_last:
             self._renew_rules()
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]

@@ -92,8 +92,7 @@ def frozen_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice
     if spec.has_prefix:
         slices |= _embedding_slices(config, spec)
     for block in range(spec.frozen):
-        keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
-        slices |= _block_slices(config, block, keep)
+        slices |= _block_slices(config, block, BlockKeep.full(config))
     if spec.rest:
         for block in range(spec.frozen, spec.top):
             others = _block_slices(config, block, spec.keep(block).others(config))

@@ -91,7 +91,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         step_in_backward=settings.savings.step_in_backward,
         recompute=settings.savings.recompute != "no",
         micro_batch=settings.savings.at_once(batch),
-        activation_bytes=2 if settings.savings.bf16 or settings.savings.fp16 else 4,
+        activation_bytes=2 if settings.savings.bf16 else 4,
     )
 
 

@@ -76,7 +76,7 @@ class Privacy:
         if own.rule != "uniform":
             raise RecipeError(
                 f"privacy.noise: updates are weighed by {own.rule!r}, which depends on a device's data, so that "
-                "nothing bounds its influence; set method.weighting.rule (or method.weights) to 'uniform'"
+                "nothing bounds its influence; set method.weighting (or method.weights) to 'uniform'"
             )
         noise = self.deviation if self.central else 0.0
         return PrivateMerge(config, own, self.denominator, self.draw, self.settings.clip, noise, clip_here=self.central)

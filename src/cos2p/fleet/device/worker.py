@@ -114,7 +114,6 @@ class _Device:
             recipe = Recipe.parse(setup.recipe)
             self.privacy = private_settings(recipe)
             self.device = resolve(setup.accelerator)
-            recipe.training.savings.check_on(self.device)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
             else:

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from cos2p.accelerator import resolve
 from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
@@ -110,8 +109,8 @@ class Driver(Session):
         recipe = self.recipe
         context = run_context(recipe, self.config, {member.name: member for member in members})
         method = build_method(recipe.method, context)
-        weights, device = first_weights(recipe, self.config), resolve(recipe.run.merge)
-        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True, device=device)
+        weights = first_weights(recipe, self.config)
+        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 

@@ -112,8 +112,6 @@ class FedMeZOFull(FedMeZO):
 class ReplayMerge(SegmentMerge):
     """Selective aggregation; updates that came as seeds are played back first."""
 
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
-
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         if "seeds" not in item.extras:
             return item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 
@@ -17,8 +16,6 @@ from cos2p.submodel.slicing import take, window_slices
 
 class MaskMerge(SideMerge):
     """θ ← (κ·θ + Σ M_n) / (κ + n) over the n holders of each segment, κ the prior; dense tensors are averaged."""
-
-    accelerated: ClassVar[tuple[str, ...]] = SideMerge.accelerated
 
     def __init__(self, config: ModelConfig, prior: float, elements: bool) -> None:
         super().__init__(config, {} if elements else segment_table(config), "uniform")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.errors import UpdateRefused
@@ -20,8 +19,6 @@ LARGEST_STEP = 16.0
 
 class CodesMerge(SideMerge):
     """Decodes the weights that came as codes, then averages."""
-
-    accelerated: ClassVar[tuple[str, ...]] = SideMerge.accelerated
 
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         self._check_steps(item)

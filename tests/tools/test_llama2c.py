@@ -9,9 +9,9 @@ import torch
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import CheckpointError
 from cos2p.models.layout import Weights
-from cos2p.models.llama2c import half_rotation, load_llama2c
 from cos2p.models.transformer import ElasticTransformer
 from tests.submodel.strategies import random_weights
+from tools.llama2c import half_rotation, load_llama2c
 
 CONFIG = ModelConfig(
     "llama", dim=16, depth=2, heads=4, kv_heads=2, mlp=10, vocab=20, max_tokens=6, task="language-modeling"
