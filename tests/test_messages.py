@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from cos2p.server.update_reader import UpdateReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.server.update_reader import UpdateReader
 from cos2p.submodel.slicing import compact_shapes
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights, submodels
