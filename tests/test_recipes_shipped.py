@@ -14,7 +14,7 @@ from cos2p.submodel.rates import cut
 from tests.methods.played import first_orders
 
 SHIPPED = [
-    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
+    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10", "cifar10-mini", "demo",
     "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
     "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
     "trec-depth",
