@@ -12,6 +12,7 @@ from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
 from cos2p.studies.report import Report
 from cos2p.studies.tables import differences_table, results_table
+from cos2p.studies.target import ReadCurve, Target, check_targets, target_tables
 from cos2p.studies.tuning import Search, search_settings, tuned
 from cos2p.studies.tuning_report import tuning_notes, tuning_record
 
@@ -30,6 +31,8 @@ class Comparison:
     """The method that differences are taken to; without it there is no table of differences."""
     search: Search | None = None
     """None: every method trains at the recipe's learning rate."""
+    targets: tuple[Target, ...] = ()
+    """Accuracies; a table for each says what every method has spent when it first has them."""
 
 
 def choose_methods(wanted: str) -> tuple[str, ...]:
@@ -47,16 +50,18 @@ def compare(
     execute: Execute,
     write: Callable[[Report], None],
     write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    read_curve: ReadCurve = lambda cell: (),
 ) -> Report:
     """Tune if asked, run every method with every seed. `write` gets the report again whenever a cell is done."""
     plan = replace(plan, base=plan.base.checked())
+    check_targets(plan.targets, plan.methods)
     rows: Sequence[Row] = [Row(name, method_class(name).title, method=name) for name in plan.methods]
     make_grid(plan.base, rows, plan.seeds)  # wrong fields are told before a search begins
     rows, notes, record = settle(plan.base, rows, plan.seeds, plan.search, execute, write_tuning)
     final = make_grid(plan.base, rows, plan.seeds)
 
     def report(outcomes: CellOutcomes) -> Report:
-        return _report(plan, final, outcomes, notes, record)
+        return _report(plan, final, outcomes, notes, record, read_curve)
 
     return report(execute(final.cells, lambda so_far: write(report(so_far))))
 
@@ -99,7 +104,12 @@ def _rates_note(base: Base, rows: Sequence[Row]) -> str:
 
 
 def _report(
-    plan: Comparison, grid: RunnableGrid, outcomes: CellOutcomes, notes: Sequence[str], record: Mapping[str, Any] | None
+    plan: Comparison,
+    grid: RunnableGrid,
+    outcomes: CellOutcomes,
+    notes: Sequence[str],
+    record: Mapping[str, Any] | None,
+    read_curve: ReadCurve,
 ) -> Report:
     name = grid.cells[0].recipe.name
     bounds = frozenset(row.key for row in grid.rows if _over_budget(row.key))
@@ -108,6 +118,8 @@ def _report(
     if plan.reference in plan.methods and len(plan.methods) > 1:
         title = f"Differences to {method_class(plan.reference).title}"
         tables.append(differences_table("differences", title, results, plan.reference))
+    if plan.targets:
+        tables += target_tables(plan.targets, results, grid, outcomes, read_curve)
     return Report(
         kind="compare",
         title=f"{name}: methods at equal budget",

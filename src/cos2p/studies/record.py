@@ -1,7 +1,7 @@
 """A study's record: what is left of its folder when the runs' own files are thrown away.
 
 runs.jsonl    one line for the study (rows, tables, notes), then one for each run (seed, method, settings, its whole
-              result.json) and one for each trial of a search
+              result.json, its accuracy by what it had spent) and one for each trial of a search
 recipe.toml   the recipe of one run; the others' `settings` are the fields in which they differ from it
 table.md      the tables, made from runs.jsonl alone
 
@@ -21,10 +21,11 @@ from typing import Any
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.studies.cell_outcome import CellOutcome
+from cos2p.studies.curve import read_curve
 from cos2p.studies.folder import finite
 from cos2p.studies.grid import Grid, Row
 from cos2p.studies.markdown import to_markdown
-from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
+from cos2p.studies.names import CELLS, RUNS, STUDY, TARGET_PREFIX, TRIAL_PREFIX
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, differences_table, results_table
 from cos2p.tracking.files import explained, write_atomic
@@ -114,7 +115,10 @@ def _study_line(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stands_alone(table: Mapping[str, Any], study: Mapping[str, Any]) -> bool:
-    """Whether a table's rows are not the study's, so that it cannot be made from its runs anew."""
+    """Whether a table cannot be made from the study's results anew: its rows are not the study's, or its figures are
+    from the runs' logs."""
+    if table["name"].startswith(TARGET_PREFIX):
+        return True
     return not {row["key"] for row in table["rows"]} <= {row["key"] for row in study["rows"]}
 
 
@@ -138,7 +142,13 @@ def _run_lines(
                 "settings": settings(base, recipe) if recipe else None,
                 "failure": cell.get("failure", ""),
                 "result": result,
+                "curve": _curve(folder / CELLS / name) if result is not None else None,
             }
+
+
+def _curve(run: Path) -> list[dict[str, Any]]:
+    """Empty if the run's log was deleted."""
+    return [point.to_dict() for point in read_curve(run)] if (run / "events.jsonl").exists() else []
 
 
 def _finished(run: Path) -> dict[str, Any] | None:
