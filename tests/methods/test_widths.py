@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cos2p import model
 from cos2p.messages import Update
-from cos2p.methods.segment_reports import reported
 from cos2p.methods.widths import (
     best_first,
     by_block,
@@ -21,6 +20,7 @@ from cos2p.methods.widths import (
     width_spec,
 )
 from cos2p.seeding import torch_rng
+from cos2p_rivals.segment_reports import reported
 from tests.tiny import VIT, context
 
 

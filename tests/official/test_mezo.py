@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cos2p.methods.fedmezo.steps import replay, step
 from cos2p.models.transformer import ElasticTransformer
+from cos2p_rivals.fedmezo.steps import replay, step
 from tests.official.case import agree, fixture, wave
 
 OFFICIAL = fixture("mezo")

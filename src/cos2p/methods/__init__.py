@@ -23,6 +23,7 @@ from cos2p.methods.registry import (
     method_settings,
     methods,
     run_task,
+    trainer_class,
     trainers,
 )
 from cos2p.models.layout import Weights
@@ -69,5 +70,6 @@ __all__ = [
     "run_task",
     "shared",
     "torch_rng",
+    "trainer_class",
     "trainers",
 ]

@@ -28,7 +28,7 @@ from cos2p.aggregation.versions import Versions
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.messages import Order, Task, Update, pieces_of, tensor_bytes, write_task
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import Trainer, make_trainer, trainers
+from cos2p.methods import Trainer, make_trainer, trainer_class
 from cos2p.methods.base import Call, Member, Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import MOST_BYTES
@@ -564,4 +564,4 @@ class Server:
 
 def _trained_blocks(trainer: str, spec: SubmodelSpec) -> list[int]:
     """The first block that trains and the one after the last; equal where nothing does."""
-    return [spec.frozen if trainers()[trainer].trains else spec.top, spec.top]
+    return [spec.frozen if trainer_class(trainer).trains else spec.top, spec.top]
