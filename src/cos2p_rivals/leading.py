@@ -11,14 +11,9 @@ from typing import ClassVar
 
 import torch
 
-from cos2p.errors import ConfigError
-from cos2p.methods.widths import AveragingSettings, WidthMethod, by_block, even_order, width_spec
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.settings import Settings
-from cos2p.submodel.rates import SubmodelSize
-from cos2p.submodel.slicing import extract, scatter
+from cos2p import ModelConfig, SubmodelSpec, extract, scatter
+from cos2p.methods import AveragingSettings, ConfigError, Settings, SubmodelSize, Weights, WidthMethod, width_spec
+from cos2p_rivals.segments import by_block, even_order
 
 
 class LeadingMethod(WidthMethod):

@@ -6,19 +6,15 @@ server they are checked when they come in (`beside`) and read (`reported`).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from cos2p.messages import Update
-from cos2p.messages.forms import Forms, TensorForm
-from cos2p.models.config import ModelConfig
-from cos2p.models.spec import SubmodelSpec
-from cos2p.training.costs import prunable_scalars, trained_shape
-from cos2p.training.trainer import Trainer
-
-Kind = Literal["heads", "units"]
+from cos2p import ModelConfig, SubmodelSpec
+from cos2p.methods import TensorForm, Trainer, Update, segment_costs
+from cos2p_rivals.segments import Kind, held, per_block
 
 LARGEST_REPORT = 1e12
 """Sums over updates and samples stay finite."""
@@ -32,11 +28,12 @@ class ReportingTrainer(Trainer):
 
     def prunable_scalars(self) -> int:
         """Scalars of the heads and units that the task trains."""
-        return prunable_scalars(self.config, trained_shape(self.config, self.order))
+        head, unit = segment_costs(self.config)
+        return sum(head * len(keep.heads) + unit * len(keep.units) for keep in self.order.spec.window)
 
     def segments(self) -> int:
         """Heads and units that the task trains."""
-        return sum(size.heads + size.units for size in trained_shape(self.config, self.order).window)
+        return sum(len(keep.heads) + len(keep.units) for keep in self.order.spec.window)
 
     def step_flops(self) -> float:
         return self.flops_per_scalar * self.prunable_scalars()
@@ -45,12 +42,12 @@ class ReportingTrainer(Trainer):
         """The update, and one number for each head and unit in it."""
         return super().upload() + 4 * self.segments()
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
+    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         """A number at or above 0 for each held segment."""
         return {
-            f"{kind}.{block}": TensorForm((len(held),), low=0.0, high=LARGEST_REPORT, optional=True)
+            f"{kind}.{block}": TensorForm((len(kept),), low=0.0, high=LARGEST_REPORT, optional=True)
             for block in range(spec.frozen, spec.top)
-            for kind, held in (("heads", spec.keep(block).heads), ("units", spec.keep(block).units))
+            for kind, kept in (("heads", spec.keep(block).heads), ("units", spec.keep(block).units))
         }
 
 
@@ -59,13 +56,11 @@ def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, T
 
     The values were checked when they came in (`ReportingTrainer.beside`).
     """
-    segments = config.groups if kind == "heads" else config.mlp
+    segments = per_block(config, kind)
     numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for block in range(update.spec.frozen, update.spec.top):
         said = update.extras.get(f"{kind}.{block}")
         if said is not None:
-            keep = update.spec.keep(block)
-            kept = keep.heads if kind == "heads" else keep.units
-            numbers.append(block * segments + torch.tensor(kept, dtype=torch.int64))
+            numbers.append(block * segments + held(update.spec, f"{kind}.{block}"))
             values.append(said)
     return torch.cat(numbers), torch.cat(values)

@@ -14,11 +14,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.merge import Contribution, Place, SegmentMerge
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Axis, Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.slicing import segment_index
+from cos2p import ModelConfig, SubmodelSpec
+from cos2p.methods import Contribution, SegmentMerge, Weights
+from cos2p_rivals.segments import held
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,11 @@ class SideTensor:
         """The entries of the first axis that a submodel holds; None: all."""
         if self.per == "whole":
             return None
-        keep = spec.keep(self.block)
-        if self.per == "head":
-            return torch.tensor(keep.heads, dtype=torch.int64)
-        return segment_index(config, Axis.QUERY if self.per == "query" else Axis.UNIT, keep)
+        kept = held(spec, f"{'units' if self.per == 'unit' else 'heads'}.{self.block}")
+        if self.per != "query":
+            return kept
+        width = config.queries_per_group * config.head_dim
+        return (kept[:, None] * width + torch.arange(width)).flatten()
 
     def compact(self, config: ModelConfig, spec: SubmodelSpec) -> tuple[int, ...]:
         """Its shape in a submodel."""
@@ -76,8 +75,8 @@ class SideMerge(SegmentMerge):
     def stays(self, name: str) -> bool:
         return name in self.table
 
-    def places(self, item: Contribution) -> Mapping[str, Place]:
-        beside: dict[str, Place] = {}
+    def places(self, item: Contribution) -> Mapping[str, tuple[Tensor | slice, ...]]:
+        beside: dict[str, tuple[Tensor | slice, ...]] = {}
         for name in item.delta.keys() & self.table.keys():
             rows = self.table[name].rows(self.config, item.spec)
             beside[name] = () if rows is None else (rows,)

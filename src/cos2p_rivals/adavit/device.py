@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -10,18 +9,21 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.costs.budget import Ledger
-from cos2p.costs.shape import Shape
-from cos2p.costs.tape import FLOAT
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.numerics.optimizers import STATE_BYTES
-from cos2p.settings import Settings
-from cos2p.training.costs import TaskFlops, workload
-from cos2p.training.settings import LocalSettings
-from cos2p.training.trainer import Batch, Learned, Trainer
+from cos2p import SubmodelSpec
+from cos2p.methods import (
+    STATE_BYTES,
+    Batch,
+    Learned,
+    Ledger,
+    LocalSettings,
+    Settings,
+    TaskFlops,
+    Trainer,
+    Weights,
+)
 from cos2p_rivals.adavit.model import AdaptiveTransformer, policy_table, shares, usage_loss
 from cos2p_rivals.side_tensors import side_shapes, take_side
+from cos2p_rivals.sizes import FLOAT, scalars
 
 
 class GateSettings(Settings):
@@ -55,7 +57,7 @@ class AdaptiveTrainer(Trainer):
         return {**super().answer(spec), **side_shapes(policy_table(self.config), self.config, spec)}
 
     def policy_scalars(self) -> int:
-        return sum(map(math.prod, side_shapes(policy_table(self.config), self.config, self.order.spec).values()))
+        return scalars(side_shapes(policy_table(self.config), self.config, self.order.spec))
 
     def upload(self) -> int:
         return super().upload() + FLOAT * self.policy_scalars()
@@ -73,11 +75,11 @@ class AdaptiveTrainer(Trainer):
     def memory(self, samples: int) -> Ledger:
         """Plain training, the policies, and for every block the masks and what the gates' products keep."""
         base, config, policies = super().memory(samples), self.config, self.policy_scalars()
-        rows, tokens = workload(self.settings, samples).batch * config.tokens, config.tokens
+        rows, tokens = min(self.settings.batch, max(1, samples)) * config.tokens, config.tokens
         kept = 0
-        for size in Shape.of(config, self.order.spec).window[1:]:
-            if size.heads:
-                kept += FLOAT * rows * size.heads * config.head_dim  # the heads' outputs before their gates
+        for keep in self.order.spec.window[1:]:
+            if keep.heads:
+                kept += FLOAT * rows * len(keep.heads) * config.head_dim  # the heads' outputs before their gates
                 kept += FLOAT * rows * tokens  # which token sees which, as numbers
             kept += FLOAT * rows * (2 * config.dim + 8)  # both sublayers' outputs before their gates; the gates
         passing = 3 * FLOAT * rows * max(tokens, config.dim)

@@ -23,16 +23,19 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from cos2p.aggregation.merge import Merge
-from cos2p.methods.base import Assignment, Call, Member, RunContext
-from cos2p.methods.widths import AveragingSettings
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.settings import Settings, shared
-from cos2p.training.embeddings import Embeddings
-from cos2p.training.trainer import Trainer
+from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
+from cos2p.methods import (
+    Assignment,
+    AveragingSettings,
+    Call,
+    Member,
+    Merge,
+    RunContext,
+    Settings,
+    Trainer,
+    Weights,
+    shared,
+)
 from cos2p_rivals.adavit.device import AdaptiveSettings, AdaptiveTrainer, GateSettings
 from cos2p_rivals.adavit.model import AdaptiveTransformer, first_policies, policy_table
 from cos2p_rivals.leading import LeadingMethod, require_vit
@@ -48,7 +51,7 @@ class PolicyMethod(LeadingMethod):
 
     settings_type: ClassVar[type[Settings]] = PolicySettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (AdaptiveTrainer,)
-    embeddings: ClassVar[tuple[Embeddings, ...]] = ("whole",)
+    embeddings = ("whole",)
     settings: PolicySettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:

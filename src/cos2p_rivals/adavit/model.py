@@ -26,12 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cos2p.accelerator import place
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, exit_key
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import Block, Context, ElasticTransformer, Gates, Linear, make_context
-from cos2p.seeding import torch_rng
+from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
+from cos2p.methods import Block, Context, Linear, Weights, place, torch_rng
 from cos2p_rivals.side_tensors import SideTensor
 
 THRESHOLD, TOKEN_THRESHOLD = 0.5, 0.6
@@ -77,24 +73,22 @@ class AdaptiveTransformer(ElasticTransformer):
         """Source of the gates' noise in training."""
         self.used: list[Used] = []
 
-    def forward(self, inputs: Tensor, features: Tensor | None = None, gates: Gates | None = None) -> list[Tensor]:
-        assert self.embed is not None
-        context = make_context(self.config, inputs)
-        x_BTD = self.embed(inputs)
+    def run_embedding(self, inputs: Tensor) -> Tensor:
         self.used = []
-        outputs = []
-        for i in range(self.spec.top):
-            block = self.blocks[str(i)]
-            assert isinstance(block, Block)
-            x_BTD = block(x_BTD, context) if i == 0 else self._adaptive(block, self.adavit[str(i)], x_BTD)
-            if i + 1 in self.spec.exits:
-                outputs.append(self.exit_at(i + 1)(x_BTD, context, None))
-        return outputs
+        return super().run_embedding(inputs)
 
-    def exit_at(self, depth: int) -> nn.Module:
-        return self.exits[exit_key(self.config, depth).removeprefix("exits.")]
-
-    def _adaptive(self, block: Block, policy: nn.Module, x_BTD: Tensor) -> Tensor:
+    def run_block(
+        self,
+        i: int,
+        x_BTD: Tensor,
+        context: Context,
+        head_gate: Tensor | None = None,
+        unit_gate: Tensor | None = None,
+    ) -> Tensor:
+        if i == 0:
+            return super().run_block(i, x_BTD, context)
+        block, policy = self.blocks[str(i)], self.adavit[str(i)]
+        assert isinstance(block, Block)
         assert isinstance(policy, Policy)
         rng = self.rng if self.training else None
         normed_BTD = block.norm1(x_BTD)
@@ -103,16 +97,16 @@ class AdaptiveTransformer(ElasticTransformer):
         patches_BT = gate(policy.tokens(normed_BTD[:, 1:])[..., 0], TOKEN_THRESHOLD, self.tau, rng)
         tokens_BT = torch.cat((torch.ones_like(patches_BT[:, :1]), patches_BT), 1)
         self.used.append(Used(heads_BN, layers_B2, tokens_BT))
-        attended = attend(block, normed_BTD, heads_BN, tokens_BT)
+        attended = attend(block, normed_BTD, context, heads_BN, tokens_BT)
         x_BTD = x_BTD + attended * (tokens_BT * layers_B2[:, :1])[..., None]
         mixed = block.feed_forward(block.norm2(x_BTD), None)
         return x_BTD + mixed * (tokens_BT * layers_B2[:, 1:])[..., None]
 
 
-def attend(block: Block, x_BTD: Tensor, heads_BN: Tensor, tokens_BT: Tensor) -> Tensor:
+def attend(block: Block, x_BTD: Tensor, context: Context, heads_BN: Tensor, tokens_BT: Tensor) -> Tensor:
     """Attention among the kept tokens; a dropped one sees itself alone. Gates of tokens get no gradient from here."""
     if block.groups == 0:
-        return block.attention(x_BTD, Context(), None)
+        return block.attention(x_BTD, context, None)
     B, T, _ = x_BTD.shape
     q, k, v = (
         layer(x_BTD).view(B, T, -1, block.config.head_dim).transpose(1, 2) for layer in (block.q, block.k, block.v)

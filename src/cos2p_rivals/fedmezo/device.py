@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from cos2p.costs.ledger import Ledger, with_slack
-from cos2p.costs.shape import Shape, trainable_scalars
-from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops
-from cos2p.errors import TrainingError, UpdateRefused
-from cos2p.messages import Update
-from cos2p.messages.forms import Forms, TensorForm
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.settings import Settings
-from cos2p.submodel.slicing import compact_shapes
-from cos2p.training.costs import TaskFlops, forward_flops, workload
-from cos2p.training.settings import LocalSettings
-from cos2p.training.shard import shuffled
-from cos2p.training.trainer import Learned, Trainer
+from cos2p import ElasticTransformer, SubmodelSpec
+from cos2p.methods import (
+    Batch,
+    Learned,
+    Ledger,
+    LocalSettings,
+    Settings,
+    TaskFlops,
+    TensorForm,
+    Trainer,
+    TrainingError,
+    Update,
+    UpdateRefused,
+    forward_flops,
+    forward_memory,
+    trained_shapes,
+)
 from cos2p_rivals.fedmezo.steps import step
+from cos2p_rivals.sizes import FLOAT
 
 STEP_BYTES = 12
 """On the wire a step is its seed (8 bytes) and η·g (4 bytes)."""
@@ -61,7 +67,7 @@ class MezoTrainer(Trainer):
     def upload(self) -> int:
         return STEP_BYTES * self.settings.steps + FLOAT if self.settings.wire == "seeds" else super().upload()
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
+    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         """Seeds and scales as the server can replay them; what decays follows from the order."""
         if self.settings.wire != "seeds":
             return {}
@@ -90,29 +96,16 @@ class MezoTrainer(Trainer):
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Two forward passes a step, and the test of the personal submodel."""
-        load = workload(self.settings, samples)
-        forward = forward_flops(self.config, Shape.of(self.config, self.order.spec), load.length(self.config))
-        passes = self.settings.steps * samples / load.steps  # samples seen in all: an epoch's last batch may be short
-        return TaskFlops(training=(2 * passes + test_samples) * forward)
+        per_epoch = -(-max(1, samples) // self.settings.batch)
+        seen = self.settings.steps * samples / per_epoch  # samples in all: an epoch's last batch may be short
+        return TaskFlops(training=(2 * seen + test_samples) * forward_flops(self.config, self.order.spec))
 
     def memory(self, samples: int) -> Ledger:
         """The weights twice, and either one z or the activations of one block; no gradient, no optimiser, no graph."""
-        config, load = self.config, workload(self.settings, samples)
-        shape, tokens = Shape.of(config, self.order.spec), load.length(config)
-        residual = load.batch * tokens * config.dim * FLOAT
-        moments = [max(op.forward for op in embedding_ops(config, load.batch, tokens, load.threads, shape.rows))]
-        for size in set(shape.window):
-            block = BlockTape(config, size, load.batch * tokens)
-            scaled = max(block.Q, block.F) if self.settings.rescale else 0
-            moments.append(residual + block.inference() + scaled)
-        language = config.task == "language-modeling"
-        outputs = shape.rows if language and shape.rows is not None else config.outputs
-        logits = load.batch * outputs * FLOAT * (tokens if language else 1)
-        moments.append(residual + 4 * logits)
-        z = FLOAT * max(math.prod(size) for size in compact_shapes(config, self.order.spec).values())
-        inputs = load.batch * (config.channels * config.image**2 * FLOAT if config.family == "vit" else tokens * 8)
-        weights = 2 * FLOAT * trainable_scalars(config, shape)  # those received stay, for the difference
-        return with_slack(Ledger("weight", "pass", weights=weights, activations=max(*moments, z), inputs=inputs))
+        config, spec = self.config, self.order.spec
+        z = FLOAT * max(map(math.prod, trained_shapes(config, spec).values()))
+        # the weights as they came stay, for the difference
+        return forward_memory(config, spec, self.settings, samples, copies=2, between=z)
 
     # ------------------------------------------------------------ on the device
 
@@ -122,14 +115,13 @@ class MezoTrainer(Trainer):
     @torch.no_grad()
     def fit(self) -> float:
         """The steps, noted in `taken`. Returns the mean of their losses."""
-        train, settings, losses = self.shard.train, self.settings, []
+        settings, weights, losses = self.settings, dict(self.model.named_parameters()), []
         self.taken: list[tuple[int, float]] = []
-        batches = shuffled(len(train), settings.batch, settings.steps, self.rng, train.widths)
-        for rows in islice(batches, settings.steps):
-            batch = self.batch(rows)
+        for rows in islice(self.batches(epochs=settings.steps), settings.steps):
+            loss_now = partial(self._loss_now, self.batch(rows))
             seed = int(torch.randint(LARGEST_SEED, (), generator=self.rng))
             rates = settings.epsilon, self.order.lr, settings.weight_decay
-            taken, loss = step(self.model, batch.inputs, batch.labels, seed, *rates)
+            taken, loss = step(weights, loss_now, seed, *rates)
             if math.isfinite(taken):
                 self.taken.append((seed, taken))
                 losses.append(loss)
@@ -138,6 +130,9 @@ class MezoTrainer(Trainer):
                 f"no step had a finite loss; lower training.lr (now {self.order.lr:g} after the method's factor)"
             )
         return sum(losses) / len(losses)
+
+    def _loss_now(self, batch: Batch) -> Tensor:
+        return self.loss(self.forward(batch), batch)
 
     def end(self) -> Learned:
         report = {"steps": float(len(self.taken))}

@@ -23,18 +23,25 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
-from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, Forms, RunContext
-from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.settings import Settings, shared
-from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.training.embeddings import Embeddings
-from cos2p.training.shard import steps
-from cos2p.training.trainer import Trainer
-from cos2p.training.wire import as_received
+from cos2p import SubmodelSpec
+from cos2p.methods import (
+    Assignment,
+    Call,
+    Contribution,
+    FedRolex,
+    FedRolexSettings,
+    Forms,
+    Merge,
+    Order,
+    RunContext,
+    SegmentMerge,
+    Settings,
+    Trainer,
+    Update,
+    Weights,
+    shared,
+    trained_shapes,
+)
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer, StepSettings
 from cos2p_rivals.fedmezo.steps import replay
 
@@ -52,7 +59,7 @@ class FedMeZO(FedRolex):
     title: ClassVar[str] = "FedMeZO"
     settings_type: ClassVar[type[Settings]] = FedMeZOSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (MezoTrainer,)
-    embeddings: ClassVar[tuple[Embeddings, ...]] = ("rows", "whole")
+    embeddings = ("rows", "whole")
     settings: FedMeZOSettings
     forms: ClassVar[Forms] = {}
 
@@ -68,7 +75,7 @@ class FedMeZO(FedRolex):
         local = MezoSettings.model_validate(
             {
                 **self.local(member).model_dump(),
-                "steps": settings.steps or steps(samples, member.batch, self.context.training.epochs),
+                "steps": settings.steps or self.context.training.epochs * -(-samples // member.batch),
                 **shared(settings, StepSettings),
             }
         )
@@ -118,6 +125,6 @@ class ReplayMerge(SegmentMerge):
         if "seeds" not in item.extras:
             return item
         decay = float(item.extras["decay"])
-        start = as_received(extract(item.received, self.config, item.spec), item.down) if decay else {}
-        shapes = compact_shapes(self.config, item.spec)
+        start = item.given(self.config) if decay else {}
+        shapes = trained_shapes(self.config, item.spec)
         return replace(item, delta=replay(shapes, item.extras["seeds"], item.extras["scales"], decay, start))

@@ -15,15 +15,12 @@ FedKSeed and DeComFL): the server draws the same z and adds the steps up.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from cos2p.accelerator import place
-from cos2p.models.layout import Weights
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.training.distillation import exits_loss
+from cos2p.methods import Weights, place
 
 
 def move(tensors: Mapping[str, Tensor], seed: int, scale: float, decay: float = 0.0, undo: float = 0.0) -> None:
@@ -47,32 +44,35 @@ def decays(name: str) -> bool:
 
 
 def two_losses(
-    model: ElasticTransformer, inputs: Tensor, labels: Tensor, seed: int, epsilon: float
+    weights: Mapping[str, Tensor], loss: Callable[[], Tensor], seed: int, epsilon: float
 ) -> tuple[float, float]:
     """ℓ(w + εz) and ℓ(w − εz). The weights are left at w − εz."""
-    weights, labels = dict(model.named_parameters()), model.targets(labels)
     move(weights, seed, epsilon)
-    first = exits_loss(model(inputs), labels, lambda2=0.0)
+    first = loss()
     move(weights, seed, -2 * epsilon)
-    plus, minus = torch.stack((first, exits_loss(model(inputs), labels, lambda2=0.0))).tolist()
+    plus, minus = torch.stack((first, loss())).tolist()
     return plus, minus
 
 
 def step(
-    model: ElasticTransformer, inputs: Tensor, labels: Tensor, seed: int, epsilon: float, lr: float, weight_decay: float
+    weights: Mapping[str, Tensor],
+    loss: Callable[[], Tensor],
+    seed: int,
+    epsilon: float,
+    lr: float,
+    weight_decay: float,
 ) -> tuple[float, float]:
-    """One step in place. Returns η·g and the mean of the two losses.
+    """One step in place; `loss` is that of a batch at the weights as they are. Returns η·g and the mean of two losses.
 
     If that is not finite the batch is skipped: the weights go back to where they were.
     """
-    plus, minus = two_losses(model, inputs, labels, seed, epsilon)
-    taken, loss = lr * (plus - minus) / (2 * epsilon), (plus + minus) / 2
-    weights = dict(model.named_parameters())
+    plus, minus = two_losses(weights, loss, seed, epsilon)
+    taken, mean = lr * (plus - minus) / (2 * epsilon), (plus + minus) / 2
     if math.isfinite(taken):
         move(weights, seed, -taken, decay=lr * weight_decay, undo=epsilon)
     else:
         move(weights, seed, epsilon)
-    return taken, loss
+    return taken, mean
 
 
 def replay(

@@ -22,17 +22,20 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from cos2p.accelerator import place, place_all
-from cos2p.costs.budget import Ledger
-from cos2p.costs.tape import FLOAT
-from cos2p.messages.forms import Forms, TensorForm
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
-from cos2p.settings import Settings
-from cos2p.training.settings import LocalSettings, OptimizerName
-from cos2p.training.trainer import Batch, Learned, Trainer
+from cos2p import ElasticTransformer, SubmodelSpec, make_optimizer
+from cos2p.methods import (
+    STATE_BYTES,
+    Batch,
+    Learned,
+    Ledger,
+    LocalSettings,
+    OptimizerName,
+    Settings,
+    TensorForm,
+    Trainer,
+    Weights,
+    place,
+)
 from cos2p_rivals.fedpm.network import (
     Ste,
     draw,
@@ -46,6 +49,7 @@ from cos2p_rivals.fedpm.network import (
     without_dropped,
 )
 from cos2p_rivals.side_tensors import take_side
+from cos2p_rivals.sizes import FLOAT, scalars
 
 
 class MaskLearning(Settings):
@@ -85,10 +89,10 @@ class ScoreTrainer(Trainer):
         raise NotImplementedError
 
     def mask_count(self) -> int:
-        return _scalars(self.mask_shapes(self.order.spec))
+        return scalars(self.mask_shapes(self.order.spec))
 
     def dense_count(self) -> int:
-        return _scalars(self.answer(self.order.spec))
+        return scalars(self.answer(self.order.spec))
 
     # ------------------------------------------------------------ what travels
 
@@ -98,8 +102,8 @@ class ScoreTrainer(Trainer):
     def upload(self) -> int:
         return FLOAT * self.dense_count() + -(-self.mask_count() // 8)
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
-        return {"mask": TensorForm((-(-_scalars(self.mask_shapes(spec)) // 8),), torch.uint8)}
+    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+        return {"mask": TensorForm((-(-scalars(self.mask_shapes(spec)) // 8),), torch.uint8)}
 
     # ------------------------------------------------------------ on the device
 
@@ -111,7 +115,8 @@ class ScoreTrainer(Trainer):
         return steppers
 
     def random_weights(self, spec: SubmodelSpec) -> Weights:
-        return place_all(random_weights(self.config, spec, self.order.seed, self.settings.gain), self.device)
+        made = random_weights(self.config, spec, self.order.seed, self.settings.gain)
+        return {name: place(tensor, self.device) for name, tensor in made.items()}
 
     def drawn(self, name: str) -> Tensor:
         """The mask that goes back: one draw from the trained θ."""
@@ -121,10 +126,6 @@ class ScoreTrainer(Trainer):
     def dense_delta(self) -> Weights:
         end = self.model.weights()
         return {name: self.start[name] - tensor for name, tensor in end.items()}
-
-
-def _scalars(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(map(math.prod, shapes.values()))
 
 
 class ElementTrainer(ScoreTrainer):

@@ -7,10 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from cos2p.aggregation.merge import Contribution
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights
-from cos2p.submodel.slicing import take, window_slices
+from cos2p import ModelConfig, extract
+from cos2p.methods import Contribution, Weights
 from cos2p_rivals.fedpm.network import masked_shapes, segment_shapes, segment_table, unpack_bits
 from cos2p_rivals.side_tensors import SideMerge, take_side
 
@@ -27,9 +25,8 @@ class MaskMerge(SideMerge):
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         # Towards the mask from where θ stands now, so that even a late bit is a bit and no leap.
         if self.elements:
-            slices = window_slices(self.config, item.spec)
             masks = unpack_bits(item.extras["mask"], masked_shapes(self.config, item.spec))
-            now = take(current, {name: slices[name] for name in masks})
+            now = extract(current, self.config, item.spec, masks)
             frozen: Weights = {}
         else:
             masks = unpack_bits(item.extras["mask"], segment_shapes(self.config, item.spec))

@@ -30,17 +30,26 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.aggregation.merge import Merge
-from cos2p.methods.base import Assignment, Call, Member, RunContext
-from cos2p.methods.widths import WidthMethod, WidthSettings, width_spec
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, layout
-from cos2p.seeding import torch_rng
-from cos2p.settings import Settings, shared
-from cos2p.submodel.rates import spread
-from cos2p.submodel.segments import SegmentValues, segment_norms, segment_sizes
-from cos2p.training.embeddings import Embeddings
-from cos2p.training.trainer import Trainer
+from cos2p import ModelConfig
+from cos2p.methods import (
+    Assignment,
+    Call,
+    Member,
+    Merge,
+    RunContext,
+    Settings,
+    Trainer,
+    Weights,
+    WidthMethod,
+    WidthSettings,
+    layout,
+    segment_costs,
+    segment_norms,
+    shared,
+    spread,
+    torch_rng,
+    width_spec,
+)
 from cos2p_rivals.fedpm.device import (
     ElementTrainer,
     MaskLearning,
@@ -68,12 +77,12 @@ class FedPM(WidthMethod):
     title: ClassVar[str] = "FedPM"
     settings_type: ClassVar[type[Settings]] = FedPMSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (ElementTrainer, SegmentTrainer)
-    embeddings: ClassVar[tuple[Embeddings, ...]] = ("rows", "whole")
+    embeddings = ("rows", "whole")
     settings: FedPMSettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
-        self._likely: tuple[int, SegmentValues] = (-1, {})
+        self._likely: tuple[int, dict[str, Tensor]] = (-1, {})
 
     @property
     def elements(self) -> bool:
@@ -101,7 +110,7 @@ class FedPM(WidthMethod):
             return ScoreSettings.model_validate(values)
         return SegmentScoreSettings.model_validate({**values, **shared(self.settings, NetworkSettings)})
 
-    def segment_logits(self, weights: Weights, version: int) -> SegmentValues:
+    def segment_logits(self, weights: Weights, version: int) -> dict[str, Tensor]:
         """The score of every head and unit; with a score for each weight, the logit of their mean θ."""
         if self._likely[0] != version:
             self._likely = (version, segment_logits(weights, self.context.config, self.elements))
@@ -144,7 +153,7 @@ class FedPM(WidthMethod):
         return MaskMerge(self.context.config, self.settings.prior, self.elements)
 
 
-def segment_logits(weights: Weights, config: ModelConfig, elements: bool) -> SegmentValues:
+def segment_logits(weights: Weights, config: ModelConfig, elements: bool) -> dict[str, Tensor]:
     if not elements:
         return {
             f"{kind}.{block}": to_scores(weights[f"fedpm.{block}.{kind}"])
@@ -152,8 +161,11 @@ def segment_logits(weights: Weights, config: ModelConfig, elements: bool) -> Seg
             for kind in ("heads", "units")
         }
     theta = {name: tensor for name, tensor in weights.items() if is_masked(config, name)}
-    sizes = segment_sizes(theta, config)
-    return {key: to_scores(total / sizes[key]) for key, total in segment_norms(theta, config).items()}
+    head, unit = segment_costs(config)
+    return {
+        key: to_scores(total / (head if key.startswith("heads.") else unit))
+        for key, total in segment_norms(theta, config).items()
+    }
 
 
 def gumbel_top(logits: Tensor, count: int, rng: torch.Generator) -> list[int]:

@@ -14,12 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cos2p.accelerator import place
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, layout
-from cos2p.models.spec import SubmodelSpec
-from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, take, window_slices
+from cos2p import ModelConfig, SubmodelSpec, extract
+from cos2p.methods import Weights, layout, place, torch_rng, trained_shapes
+from cos2p_rivals.segments import scale_outputs
 from cos2p_rivals.side_tensors import SideTensor, side_shapes
 
 Ste = Literal["official", "identity"]
@@ -45,9 +42,8 @@ def random_weight(config: ModelConfig, name: str, seed: int, gain: float) -> Ten
 def random_weights(config: ModelConfig, spec: SubmodelSpec, seed: int, gain: float) -> Weights:
     """The random network's tensors of a submodel, cut one after the other."""
     return {
-        name: take({name: random_weight(config, name, seed, gain)}, {name: cut})[name]
-        for name, cut in window_slices(config, spec).items()
-        if is_masked(config, name)
+        name: extract({name: random_weight(config, name, seed, gain)}, config, spec, [name])[name]
+        for name in masked_shapes(config, spec)
     }
 
 
@@ -82,7 +78,7 @@ def to_scores(theta: Tensor) -> Tensor:
 
 
 def masked_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-    return {name: shape for name, shape in compact_shapes(config, spec).items() if is_masked(config, name)}
+    return {name: shape for name, shape in trained_shapes(config, spec).items() if is_masked(config, name)}
 
 
 def segment_table(config: ModelConfig) -> dict[str, SideTensor]:
@@ -100,14 +96,11 @@ def segment_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[i
 
 def without_dropped(weights: Weights, masks: Mapping[str, Tensor], config: ModelConfig) -> Weights:
     """The (compact or full) weights with the outputs of masked heads and units at zero."""
-    width = config.queries_per_group * config.head_dim
-    masked = dict(weights)
+    factors = {}
     for name, mask in masks.items():
         _, block, kind = name.split(".")
-        layer = f"blocks.{block}.{'o' if kind == 'heads' else 'fc2'}.weight"
-        columns = mask.float().repeat_interleave(width) if kind == "heads" else mask.float()
-        masked[layer] = weights[layer] * columns
-    return masked
+        factors[f"{kind}.{block}"] = mask.float()
+    return scale_outputs(weights, factors, config)
 
 
 # ---------------------------------------------------------------- bits on the wire

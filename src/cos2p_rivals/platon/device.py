@@ -18,18 +18,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Axis, Weights, layout, segment_width
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.settings import Settings
-from cos2p.submodel.kernels import SCRATCH
-from cos2p.submodel.rates import segment_costs
-from cos2p.submodel.segments import SegmentValues, full_length, segment_key, segment_positions
-from cos2p.training.masks import Remembered
-from cos2p.training.settings import ExtendedSettings
-from cos2p.training.trainer import Learned
+from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
+from cos2p.methods import (
+    ExtendedSettings,
+    Learned,
+    Remembered,
+    Settings,
+    Weights,
+    layout,
+    segment_costs,
+    segmented,
+)
 from cos2p_rivals.segment_reports import ReportingTrainer
+from cos2p_rivals.segments import held, per_block
+
+SCRATCH = 2**17
+"""Scalars of a matrix that are looked at together."""
 
 
 class SensitivitySettings(Settings):
@@ -45,20 +49,19 @@ class PlatonTask(ExtendedSettings, SensitivitySettings):
     """Plain training, watched."""
 
 
-def sensitivity(model: ElasticTransformer, config: ModelConfig) -> SegmentValues:
+def sensitivity(model: ElasticTransformer, config: ModelConfig) -> Weights:
     """Mean |w·g| over the scalars of each kept head and unit. Temporaries stay small, whatever the model's size."""
     head_cost, unit_cost = segment_costs(config)
-    sums: SegmentValues = {}
+    sums: Weights = {}
     for name, parameter in model.named_parameters():
-        cut = layout(config)[name].cut
-        if cut is None or not layout(config)[name].in_block or parameter.grad is None:
+        if parameter.grad is None or not layout(config)[name].in_block:
             continue
-        dim, axis = cut
-        entries = absolute_products(parameter.detach(), parameter.grad, dim)
-        entries = entries.view(-1, segment_width(config, axis)).sum(-1)
-        key = segment_key(config, name)
-        entries = entries / (unit_cost if axis is Axis.UNIT else head_cost)
-        sums[key] = sums[key] + entries if key in sums else entries
+        place = segmented(config)[name]
+        assert place.dim is not None
+        entries = absolute_products(parameter.detach(), parameter.grad, place.dim)
+        entries = entries.view(-1, place.width).sum(-1)
+        entries = entries / (unit_cost if place.key.startswith("units.") else head_cost)
+        sums[place.key] = sums[place.key] + entries if place.key in sums else entries
     return sums
 
 
@@ -78,10 +81,10 @@ class Sensitivity:
         self, config: ModelConfig, spec: SubmodelSpec, settings: SensitivitySettings, memory: Remembered
     ) -> None:
         self.config, self.spec, self.settings, self.memory = config, spec, settings, memory
-        self._sum: SegmentValues = {}
+        self._sum: Weights = {}
         self._steps = 0
 
-    def see(self, step: SegmentValues) -> None:
+    def see(self, step: Weights) -> None:
         """One step's sensitivities."""
         self._sum = {key: self._sum[key] + value if key in self._sum else value for key, value in step.items()}
         self._steps += 1
@@ -91,20 +94,17 @@ class Sensitivity:
     def close_window(self) -> None:
         """The border of a window; nothing happens if no step was seen since the last one."""
         for key, total in self._sum.items():
-            positions = segment_positions(self.config, self.spec, key)
-            assert positions is not None
-            now = total / self._steps
+            rows, now = held(self.spec, key), total / self._steps
             mean, spread, count = (self._recall(what, key, now.device) for what in ("mean", "spread", "windows"))
-            held = self.settings.beta1 * mean[positions] + (1 - self.settings.beta1) * now
-            mean[positions] = held
-            spread[positions] = self.settings.beta2 * spread[positions] + (1 - self.settings.beta2) * (now - held).abs()
-            count[positions] += 1
+            fresh = self.settings.beta1 * mean[rows] + (1 - self.settings.beta1) * now
+            mean[rows] = fresh
+            spread[rows] = self.settings.beta2 * spread[rows] + (1 - self.settings.beta2) * (now - fresh).abs()
+            count[rows] += 1
         self._sum, self._steps = {}, 0
 
     def _recall(self, what: str, key: str, device: torch.device) -> Tensor:
         """A vector over all segments of a block, in the device's memory: a copy of its own, to be written into."""
-        name, length = f"platon.{what}.{key}", full_length(self.config, key)
-        assert length is not None
+        name, length = f"platon.{what}.{key}", per_block(self.config, key)
         self.memory[name] = self.memory[name].clone() if name in self.memory else torch.zeros(length, device=device)
         return self.memory[name]
 
@@ -114,11 +114,11 @@ class Sensitivity:
         for block in range(self.spec.frozen, self.spec.top):
             for kind in ("heads", "units"):
                 key = f"{kind}.{block}"
-                positions = segment_positions(self.config, self.spec, key)
-                if positions is None or f"platon.mean.{key}" not in self.memory:
+                if f"platon.mean.{key}" not in self.memory:
                     continue
+                rows = held(self.spec, key)
                 mean, spread, count = (
-                    self.memory[f"platon.{what}.{key}"][positions] for what in ("mean", "spread", "windows")
+                    self.memory[f"platon.{what}.{key}"][rows] for what in ("mean", "spread", "windows")
                 )
                 if self.settings.correct_bias:
                     mean = mean / (1 - self.settings.beta1**count).clamp_min(1e-12)

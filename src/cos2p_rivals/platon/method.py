@@ -25,30 +25,32 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.aggregation.merge import Merge
-from cos2p.aggregation.rules import Redispatch
-from cos2p.aggregation.triggers import Trigger
-from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, RunContext
-from cos2p.methods.fedasync import MixingMerge, MixingSettings
-from cos2p.methods.widths import (
+from cos2p.methods import (
+    Assignment,
     AveragingMethod,
     AveragingSettings,
+    Call,
+    Merge,
+    MixingMerge,
+    MixingSettings,
+    Order,
+    Redispatch,
+    RunContext,
+    Settings,
+    Trainer,
+    Trigger,
+    Update,
+    Weights,
     WidthMethod,
     WidthSettings,
-    best_first,
-    by_block,
-    even_order,
-    expected_tasks,
-    width_budget,
+    cut,
+    shared,
+    torch_rng,
     width_spec,
 )
-from cos2p.models.layout import Weights
-from cos2p.seeding import torch_rng
-from cos2p.settings import Settings, shared
-from cos2p.training.trainer import Trainer
 from cos2p_rivals.platon.device import PlatonTask, PlatonTrainer, SensitivitySettings
-from cos2p_rivals.segment_reports import Kind, reported
+from cos2p_rivals.segment_reports import reported
+from cos2p_rivals.segments import Kind, best_first, by_block, even_order
 
 
 class PlatonSettings(WidthSettings, SensitivitySettings):
@@ -102,9 +104,9 @@ class Platon(WidthMethod):
         member, settings = call.member, self.settings
         budget = self.budgets[member.name]
         if settings.budget == "faithful":
-            progress = min(1.0, call.cycle / expected_tasks(self.context, self.updates_per_version))
+            progress = min(1.0, call.cycle / self.context.expected_tasks(self.updates_per_version))
             share = remaining_share(progress, member.rate, settings.initial, settings.final)
-            budget = width_budget(self.context.config, share)
+            budget = cut(self.context.config, share, ratio=0.0)
         spec = width_spec(
             self._choose(member.name, "heads", budget.heads), self._choose(member.name, "units", budget.units)
         )

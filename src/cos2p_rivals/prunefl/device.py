@@ -14,12 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, layout, segment_width
-from cos2p.models.transformer import Block, ElasticTransformer
-from cos2p.submodel.segments import SegmentValues, segment_key
-from cos2p.training.settings import ExtendedSettings
-from cos2p.training.trainer import Learned
+from cos2p import ElasticTransformer, ModelConfig
+from cos2p.methods import Block, ExtendedSettings, Learned, Weights, layout, segmented
 from cos2p_rivals.segment_reports import ReportingTrainer
 
 
@@ -49,16 +45,14 @@ class GradientSums:
 
     def squares(self) -> Weights:
         """‖mean gradient‖² of every held head and unit, block by block."""
-        found: SegmentValues = {}
+        found: Weights = {}
         for name, total in self._sums.items():
-            cut = layout(self.config)[name].cut
-            assert cut is not None
-            dim, axis = cut
-            entries = total.square().sum(1 - dim) if total.ndim == 2 else total.square()
-            key = segment_key(self.config, name)
-            value = entries.view(-1, segment_width(self.config, axis)).sum(-1)
-            value = value / (max(1, self._steps) * self._scales[key]) ** 2
-            found[key] = found[key] + value if key in found else value
+            place = segmented(self.config)[name]
+            assert place.dim is not None
+            entries = total.square().sum(1 - place.dim) if total.ndim == 2 else total.square()
+            value = entries.view(-1, place.width).sum(-1)
+            value = value / (max(1, self._steps) * self._scales[place.key]) ** 2
+            found[place.key] = found[place.key] + value if place.key in found else value
         return found
 
 

@@ -19,6 +19,7 @@ model that the training-time rescaling made the devices train for. Nobody uses t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -26,21 +27,30 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cos2p.costs.shape import plain_scalars
-from cos2p.messages import Order, Update
-from cos2p.methods.base import Assignment, Call, RunContext
-from cos2p.methods.widths import AveragingMethod, AveragingSettings, by_block, random_spec, width_spec
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.seeding import torch_rng
-from cos2p.settings import Settings
-from cos2p.submodel.rates import segment_costs
-from cos2p.submodel.segments import expand, segment_norms
-from cos2p.training.settings import ExtendedSettings
-from cos2p.training.trainer import Trainer
+from cos2p import ModelConfig, SubmodelSpec
+from cos2p.methods import (
+    Assignment,
+    AveragingMethod,
+    AveragingSettings,
+    Call,
+    ExtendedSettings,
+    Order,
+    RunContext,
+    Settings,
+    Trainer,
+    Update,
+    Weights,
+    layout,
+    random_spec,
+    segment_costs,
+    segment_norms,
+    torch_rng,
+    width_spec,
+)
 from cos2p_rivals.prunefl.device import PruneFlTrainer
 from cos2p_rivals.prunefl.reconfiguration import fill_unknown, reconfigure, strongest, worth_their_time
-from cos2p_rivals.segment_reports import Kind, reported
+from cos2p_rivals.segment_reports import reported
+from cos2p_rivals.segments import Kind, by_block, scale_outputs
 
 Sets = dict[int, list[int]]
 """By size: the numbers of the segments that a device of this budget holds."""
@@ -54,6 +64,12 @@ class PruneFlSettings(AveragingSettings):
     stop: Literal["budget", "rate"] = Field(
         default="budget", description="`rate`: take no segment whose g² per time is below the average Γ."
     )
+
+
+def never_cut(config: ModelConfig) -> int:
+    """Scalars of the blocks that belong to no segment: they always take their time."""
+    inside = (entry for name, entry in layout(config).items() if name.startswith("blocks."))
+    return sum(math.prod(entry.shape) for entry in inside if entry.cut is None)
 
 
 class PruneFl(AveragingMethod):
@@ -166,7 +182,7 @@ class PruneFl(AveragingMethod):
             largest = max(sets)
             stay = strongest(sets[largest], self._magnitude(weights, kind), largest, self.turnover(version))
             kept += stay if kind == "heads" else [offset + number for number in stay]
-        taken = [*kept, *worth_their_time(gain, time, kept, float(config.depth * plain_scalars(config)))]
+        taken = [*kept, *worth_their_time(gain, time, kept, float(never_cut(config)))]
         return {
             "heads": [number for number in taken if number < offset],
             "units": [number - offset for number in taken if number >= offset],
@@ -177,16 +193,14 @@ class PruneFl(AveragingMethod):
     def evaluated_weights(self, weights: Weights) -> Weights:
         if not self.sets:
             return weights
-        config, pruned = self.context.config, dict(weights)
+        config, factors = self.context.config, {}
         for kind, sets in self.sets.items():
-            count, output = self._segments[kind], "o" if kind == "heads" else "fc2"
-            largest = sets[max(sets)]
+            count, largest = self._segments[kind], sets[max(sets)]
             for block, kept in enumerate(by_block(largest, config.depth, count)):
                 factor = torch.zeros(count)
                 factor[kept] = count / max(1, len(kept)) if self.settings.rescale else 1.0
-                name = f"blocks.{block}.{output}.weight"
-                pruned[name] = weights[name] * expand({f"{kind}.{block}": factor}, name, config)
-        return pruned
+                factors[f"{kind}.{block}"] = factor
+        return scale_outputs(weights, factors, config)
 
     # ------------------------------------------------------------ checkpoint
 

@@ -18,7 +18,6 @@ a grid it keeps, and adds to the weights of its next task.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -29,24 +28,28 @@ from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cos2p.costs.budget import Ledger
-from cos2p.costs.shape import Shape
-from cos2p.costs.tape import FLOAT
-from cos2p.errors import UpdateRefused
-from cos2p.messages import Update
-from cos2p.messages.forms import Forms, TensorForm
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer
-from cos2p.settings import Settings
-from cos2p.training.costs import TaskFlops, forward_flops, workload
-from cos2p.training.settings import LocalSettings
-from cos2p.training.trainer import Batch, Learned, Trainer
+from cos2p import SubmodelSpec, make_optimizer
+from cos2p.methods import (
+    STATE_BYTES,
+    Batch,
+    Learned,
+    Ledger,
+    LocalSettings,
+    Settings,
+    TaskFlops,
+    TensorForm,
+    Trainer,
+    Update,
+    UpdateRefused,
+    Weights,
+    forward_flops,
+)
 from cos2p_rivals.qvit.model import QuantTransformer
 from cos2p_rivals.qvit.quantizers import from_codes, on_grid, pack_codes, packed_bytes
 from cos2p_rivals.qvit.teacher import Teacher, ask, gram_distance
 from cos2p_rivals.qvit.wire import code_bits, code_shapes, quant_table, step_name
 from cos2p_rivals.side_tensors import side_shapes, take_side
+from cos2p_rivals.sizes import FLOAT, scalars
 
 LARGEST_CHANGE = 8.0
 """How far the logarithm of a step may move in a task; from unset to any sensible value it is less than 6."""
@@ -103,9 +106,9 @@ class QuantTrainer(Trainer):
 
     def upload(self) -> int:
         spec = self.order.spec
-        return FLOAT * sum(map(math.prod, self.answer(spec).values())) + self.code_bytes(spec)
+        return FLOAT * scalars(self.answer(spec)) + self.code_bytes(spec)
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
+    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         if self.settings.wire != "codes" or not self.code_shapes(spec):
             return {}
         return {"codes": TensorForm((self.code_bytes(spec),), torch.uint8)}
@@ -120,31 +123,30 @@ class QuantTrainer(Trainer):
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Training, the teacher's pass, and the Gram matrices of both (the student's forward and backward)."""
         base, settings, config = super().flops(samples, test_samples), self.settings, self.config
-        shape, extra = Shape.of(config, self.order.spec), 0.0
+        spec, extra = self.order.spec, 0.0
         if settings.distillation or settings.dgd:
-            extra += samples * forward_flops(config, shape, config.tokens)
+            extra += samples * forward_flops(config, spec)
         if settings.dgd:
-            heads = sum(size.heads for size in shape.window)
+            heads = sum(len(keep.heads) for keep in spec.window)
             extra += settings.epochs * samples * 2 * 4 * 2.0 * config.tokens**2 * config.head_dim * heads
         return replace(base, training=base.training + extra)
 
     def memory(self, samples: int) -> Ledger:
         """Plain training; quantised weights, steps, the teacher's memory; what quantisers and open attention keep."""
         base, config, settings, spec = super().memory(samples), self.config, self.settings, self.order.spec
-        load, shape = workload(settings, samples), Shape.of(config, spec)
-        coded = sum(map(math.prod, code_shapes(config, spec).values()))
-        beside = sum(map(math.prod, self.side_shapes(spec).values()))
-        rows, tokens = load.batch * config.tokens, config.tokens
+        coded, beside = scalars(code_shapes(config, spec)), scalars(self.side_shapes(spec))
+        rows, tokens = min(settings.batch, max(1, samples)) * config.tokens, config.tokens
         kept = largest = 0
-        for size in shape.window:
-            inner, maps = rows * size.heads * config.head_dim, rows * tokens * size.heads
+        for keep in spec.window:
+            heads, units = len(keep.heads), len(keep.units)
+            inner, maps = rows * heads * config.head_dim, rows * tokens * heads
             # Twice the residual (inputs of both sublayers), the heads six times over, attention before and after its
             # quantiser, the units before the cut, before and after the quantiser.
-            kept += FLOAT * (2 * rows * config.dim + 6 * inner + 3 * maps + 3 * rows * size.units)
+            kept += FLOAT * (2 * rows * config.dim + 6 * inner + 3 * maps + 3 * rows * units)
             if settings.dgd:
                 kept += FLOAT * (4 * maps + 2 * inner)
-            largest = max(largest, maps, rows * size.units, rows * config.dim)
-        teacher = 2 * 2 * samples * config.tokens * config.head_dim * sum(size.heads for size in shape.window)
+            largest = max(largest, maps, rows * units, rows * config.dim)
+        teacher = 2 * 2 * samples * config.tokens * config.head_dim * sum(len(keep.heads) for keep in spec.window)
         return replace(
             base,
             weights=base.weights + FLOAT * (coded + beside),

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from cos2p.aggregation.merge import Contribution
-from cos2p.errors import UpdateRefused
-from cos2p.models.layout import Weights
-from cos2p.submodel.slicing import take, window_slices
-from cos2p.training.wire import as_received
+from cos2p.methods import Contribution, UpdateRefused, Weights
 from cos2p_rivals.qvit.quantizers import from_codes, on_grid, unpack_codes
 from cos2p_rivals.qvit.wire import code_bits, code_shapes, step_name
 from cos2p_rivals.side_tensors import SideMerge
@@ -43,8 +39,7 @@ class CodesMerge(SideMerge):
         """By how much the quantised weights moved, from those received to those sent."""
         width, shapes = int(item.settings["bits"]), code_shapes(self.config, item.spec)
         bits = code_bits(shapes, width)
-        slices = window_slices(self.config, item.spec)
-        received = as_received(take(item.received, {name: slices[name] for name in shapes}), item.down)
+        received = item.given(self.config, shapes)
         delta: Weights = {}
         for name, codes in unpack_codes(item.extras["codes"], shapes, bits).items():
             step = step_name(name, width)

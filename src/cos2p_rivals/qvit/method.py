@@ -27,16 +27,20 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from cos2p.aggregation.merge import Merge
-from cos2p.methods.base import Assignment, Call, Member, RunContext
-from cos2p.methods.widths import AveragingSettings, width_budget
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
-from cos2p.settings import Settings, shared
-from cos2p.training.embeddings import Embeddings
-from cos2p.training.trainer import Trainer
+from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
+from cos2p.methods import (
+    Assignment,
+    AveragingSettings,
+    Call,
+    Member,
+    Merge,
+    RunContext,
+    Settings,
+    Trainer,
+    Weights,
+    cut,
+    shared,
+)
 from cos2p_rivals.leading import LeadingMethod, output_scales, require_vit
 from cos2p_rivals.qvit.device import QuantLearning, QuantSettings, QuantTrainer
 from cos2p_rivals.qvit.merge import CodesMerge
@@ -53,7 +57,7 @@ class QuantMethod(LeadingMethod):
 
     settings_type: ClassVar[type[Settings]] = QViTSettings
     trainers: ClassVar[tuple[type[Trainer], ...]] = (QuantTrainer,)
-    embeddings: ClassVar[tuple[Embeddings, ...]] = ("whole",)
+    embeddings = ("whole",)
     settings: QViTSettings
     widths: ClassVar[tuple[int, ...]]
     """The bit-widths there may be."""
@@ -61,7 +65,7 @@ class QuantMethod(LeadingMethod):
     def __init__(self, settings: Settings, context: RunContext) -> None:
         require_vit(context.config, self.name, "its quantisers and norms are those of image transformers")
         super().__init__(settings, context)
-        self.budgets = {n: width_budget(context.config, self.keep(m)) for n, m in context.members.items()}
+        self.budgets = {n: cut(context.config, self.keep(m), ratio=0.0) for n, m in context.members.items()}
 
     def bits(self, member: Member) -> int:
         raise NotImplementedError

@@ -17,10 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, exit_key
-from cos2p.models.spec import SubmodelSpec
-from cos2p.models.transformer import Block, ElasticTransformer, Exit, Gates, Linear, make_context
+from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
+from cos2p.methods import Block, Context, Linear, Weights, exit_key
 from cos2p_rivals.qvit.quantizers import UNSET, ActStep, WeightStep
 from cos2p_rivals.side_tensors import SideTensor
 
@@ -119,40 +117,40 @@ class QuantTransformer(ElasticTransformer):
 
     # ------------------------------------------------------------ forward
 
-    def forward(self, inputs: Tensor, features: Tensor | None = None, gates: Gates | None = None) -> list[Tensor]:
-        context = make_context(self.config, inputs)
-        x_BTD = self._embed(inputs)
+    def run_embedding(self, inputs: Tensor) -> Tensor:
         self.seen = []
-        outputs = []
-        for i in range(self.spec.top):
-            x_BTD = self._block(i, x_BTD)
-            if i + 1 in self.spec.exits:
-                key = exit_key(self.config, i + 1).removeprefix("exits.")
-                module, steps = self.exits[key], self.steps[f"exit-{key}"]
-                if self.quantized:
-                    outputs.append(_classify(module, steps, x_BTD))
-                else:
-                    outputs.append(module(x_BTD, context, None))
-        return outputs
-
-    def _embed(self, inputs: Tensor) -> Tensor:
+        if not self.quantized:
+            return super().run_embedding(inputs)
         embed, steps = self.embed, self.steps["embed"]
         assert embed is not None
         assert isinstance(steps, EndSteps)
-        if not self.quantized:
-            return embed(inputs)  # type: ignore[no-any-return]
         kernel = steps.weight(embed.patch.weight, ENDS)
         patches = F.conv2d(steps.input(inputs, ENDS, axis=1), kernel, embed.patch.bias, self.config.patch)
         x_BTD = patches.flatten(2).transpose(1, 2)
         return torch.cat((embed.cls.expand(len(x_BTD), -1, -1), x_BTD), 1) + embed.positions
 
-    def _block(self, i: int, x_BTD: Tensor) -> Tensor:
+    def run_block(
+        self,
+        i: int,
+        x_BTD: Tensor,
+        context: Context,
+        head_gate: Tensor | None = None,
+        unit_gate: Tensor | None = None,
+    ) -> Tensor:
         block, steps, norms = self.blocks[str(i)], self.steps[str(i)], self.norms[str(i)]
         assert isinstance(block, Block)
         assert isinstance(steps, BlockSteps)
         assert isinstance(norms, QueryKeyNorms)
-        x_BTD = x_BTD + self._attention(block, steps, norms, block.norm1(x_BTD))
+        x_BTD = x_BTD + self._attention(block, steps, norms, block.norm1(x_BTD), context)
         return x_BTD + self._feed_forward(block, steps, block.norm2(x_BTD))
+
+    def run_exit(self, depth: int, x_BTD: Tensor, context: Context) -> Tensor:
+        if not self.quantized:
+            return super().run_exit(depth, x_BTD, context)
+        module, steps = self.exit_at(depth), self.steps[_steps_of(self.config, depth)]
+        assert isinstance(steps, EndSteps)
+        x_BD = steps.input(module.norm(x_BTD[:, 0]), ENDS, axis=1)
+        return F.linear(x_BD, steps.weight(module.linear.weight, ENDS), module.linear.bias)
 
     def _linear(self, layer: Linear, step: WeightStep, x: Tensor) -> Tensor:
         weight = step(layer.weight, self.bits) if self.quantized else layer.weight
@@ -161,9 +159,11 @@ class QuantTransformer(ElasticTransformer):
     def _act(self, step: ActStep, x: Tensor, axis: int, signed: bool = True) -> Tensor:
         return step(x, self.bits, axis, signed) if self.quantized else x
 
-    def _attention(self, block: Block, steps: BlockSteps, norms: QueryKeyNorms, x_BTD: Tensor) -> Tensor:
+    def _attention(
+        self, block: Block, steps: BlockSteps, norms: QueryKeyNorms, x_BTD: Tensor, context: Context
+    ) -> Tensor:
         if block.groups == 0:
-            return block.attention(x_BTD, make_context(self.config, x_BTD), None)
+            return block.attention(x_BTD, context, None)
         B, T, _ = x_BTD.shape
         x_BTD = self._act(steps.to_heads, x_BTD, axis=2)
         q, k, v = (
@@ -190,11 +190,9 @@ class QuantTransformer(ElasticTransformer):
         return x * scale if scale != 1.0 and (self.training or self.rescales_always) else x
 
 
-def _classify(module: nn.Module, steps: nn.Module, x_BTD: Tensor) -> Tensor:
-    assert isinstance(module, Exit)
-    assert isinstance(steps, EndSteps)
-    x_BD = steps.input(module.norm(x_BTD[:, 0]), ENDS, axis=1)
-    return F.linear(x_BD, steps.weight(module.linear.weight, ENDS), module.linear.bias)
+def _steps_of(config: ModelConfig, depth: int) -> str:
+    """Where the steps of the exit behind so many blocks are kept."""
+    return "exit-" + exit_key(config, depth).removeprefix("exits.")
 
 
 # ---------------------------------------------------------------- tensors beside the model
@@ -238,8 +236,8 @@ def step_table(config: ModelConfig, bits: int, exits: tuple[int, ...] | None = N
         for name, entry in {"to_heads": whole, "to_o": rows, "to_fc1": whole, "to_fc2": unit}.items():
             add(f"{i}.{name}", entry, zero=True)
     depths = range(1, config.depth + 1) if exits is None else exits
-    for key in dict.fromkeys(exit_key(config, depth).removeprefix("exits.") for depth in depths):
-        ends(f"exit-{key}", config.dim, config.classes)
+    for key in dict.fromkeys(_steps_of(config, depth) for depth in depths):
+        ends(key, config.dim, config.classes)
     return table
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cos2p.models.layout import Weights
+from cos2p.methods import Weights
 
 UNSET = -2.0
 

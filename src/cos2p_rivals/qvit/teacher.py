@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cos2p.accelerator import place
-from cos2p.training.shard import Shard
+from cos2p.methods import Shard, place
 from cos2p_rivals.qvit.model import QuantTransformer
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.slicing import compact_shapes
+from cos2p import ModelConfig, SubmodelSpec
+from cos2p.methods import trained_shapes
 from cos2p_rivals.qvit.model import ENDS, norm_table, step_table
 from cos2p_rivals.side_tensors import SideTensor
 
@@ -20,7 +19,7 @@ def code_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int,
     layers = (".q.weight", ".k.weight", ".v.weight", ".o.weight", ".fc1.weight", ".fc2.weight")
     return {
         name: shape
-        for name, shape in compact_shapes(config, spec).items()
+        for name, shape in trained_shapes(config, spec).items()
         if name.endswith((*layers, ".linear.weight")) or name == "embed.patch.weight"
     }
 

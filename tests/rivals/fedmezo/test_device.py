@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cos2p import ModelConfig, SubmodelSpec
@@ -17,10 +19,12 @@ from cos2p.methods import make_trainer, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p_rivals.fedmezo.device import MezoSettings
+from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer
 from cos2p_rivals.fedmezo.steps import move, replay, step
 from tests.submodel.allocator import peak_allocated
 from tests.tiny import VIT, assert_close, copy, same, shard
+
+Loss = Callable[[], Tensor]
 
 
 def mezo_order(spec: SubmodelSpec, lr: float = 1e-3, **settings: Any) -> Order:
@@ -32,19 +36,21 @@ def mezo_task(config: ModelConfig, given: Order) -> Task:
     return Task(given, extract(init_weights(config, 0), config, given.spec))
 
 
-def full_model() -> ElasticTransformer:
+def full_model() -> tuple[dict[str, Tensor], Loss]:
+    """Its weights, and its loss on four samples at these weights as they are."""
     spec = SubmodelSpec.full(VIT)
-    return ElasticTransformer(VIT, spec).load(extract(init_weights(VIT, 0), VIT, spec)).requires_grad_(False)
+    model = ElasticTransformer(VIT, spec).load(extract(init_weights(VIT, 0), VIT, spec)).requires_grad_(False)
+    inputs, labels = shard(VIT).train.batch(torch.arange(4))
+    return dict(model.named_parameters()), lambda: F.cross_entropy(model(inputs)[0], labels)
 
 
 def test_moving_there_and_back_gives_the_weights_again() -> None:
-    model = full_model()
-    before = copy(model.state_dict())
-    inputs, labels = shard(VIT).train.batch(torch.arange(4))
-    taken, loss = step(model, inputs, labels, seed=5, epsilon=1e-3, lr=0.0, weight_decay=0.1)
+    weights, loss = full_model()
+    before = copy(weights)
+    taken, mean = step(weights, loss, seed=5, epsilon=1e-3, lr=0.0, weight_decay=0.1)
     assert taken == 0.0
-    assert math.isfinite(loss)
-    assert_close(before, model.state_dict(), atol=1e-6)
+    assert math.isfinite(mean)
+    assert_close(before, weights, atol=1e-6)
 
 
 class Quadratic(nn.Module):
@@ -77,13 +83,11 @@ def test_the_mean_of_g_times_z_is_the_gradient() -> None:
 
 
 def test_a_step_is_minus_eta_g_z_and_decay_spares_biases_and_norms() -> None:
-    model = full_model()
-    before = copy(model.state_dict())
-    inputs, labels = shard(VIT).train.batch(torch.arange(4))
-    taken, _ = step(model, inputs, labels, seed=9, epsilon=1e-3, lr=0.1, weight_decay=0.5)
+    after, loss = full_model()
+    before = copy(after)
+    taken, _ = step(after, loss, seed=9, epsilon=1e-3, lr=0.1, weight_decay=0.5)
     z = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
     move(z, 9, 1.0)
-    after = model.state_dict()
     for name in ("blocks.0.q.weight", "embed.positions"):
         torch.testing.assert_close(after[name], 0.95 * before[name] - taken * z[name], atol=2e-6, rtol=0.0)
     for name in ("blocks.0.q.bias", "blocks.1.norm1.weight"):
@@ -146,7 +150,7 @@ def test_no_tensor_has_a_gradient_and_nothing_is_kept_for_one(monkeypatch: pytes
 
 def test_a_batch_whose_loss_is_not_finite_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([math.nan, 1.0, 2.0, 1.0] + [1.0] * 100)
-    monkeypatch.setattr("cos2p_rivals.fedmezo.steps.exits_loss", lambda *a, **k: torch.tensor(next(losses)))
+    monkeypatch.setattr(MezoTrainer, "loss", lambda *_: torch.tensor(next(losses)))
     given = mezo_order(SubmodelSpec.full(VIT), wire="seeds", steps=2)
     update, _ = run_task(VIT, mezo_task(VIT, given), shard(VIT), {})
     assert update.report["steps"] == 1.0
@@ -155,7 +159,7 @@ def test_a_batch_whose_loss_is_not_finite_is_skipped(monkeypatch: pytest.MonkeyP
 
 
 def test_a_task_without_any_finite_loss_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cos2p_rivals.fedmezo.steps.exits_loss", lambda *a, **k: torch.tensor(math.inf))
+    monkeypatch.setattr(MezoTrainer, "loss", lambda *_: torch.tensor(math.inf))
     with pytest.raises(TrainingError, match=r"lower training\.lr"):
         run_task(VIT, mezo_task(VIT, mezo_order(SubmodelSpec.full(VIT))), shard(VIT), {})
 
