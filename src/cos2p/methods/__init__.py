@@ -43,7 +43,7 @@ from cos2p.methods.widths import (
 from cos2p.models.layout import Weights, exit_key, layout
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Linear
-from cos2p.numerics.optimizers import STATE_BYTES
+from cos2p.numerics.optimizers import state_bytes
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, segment_costs, spread
@@ -57,7 +57,6 @@ from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Batch, Learned, Trainer
 
 __all__ = [
-    "STATE_BYTES",
     "Assignment",
     "AveragingMethod",
     "AveragingSettings",
@@ -121,6 +120,7 @@ __all__ = [
     "segmented",
     "shared",
     "spread",
+    "state_bytes",
     "torch_rng",
     "trained_shapes",
     "trainer_class",

@@ -62,6 +62,10 @@ class _Methods(Mapping[str, type[Method]]):
             self._found[name] = _loaded(self._entries[name])
         return self._found[name]
 
+    def loaded(self) -> tuple[type[Method], ...]:
+        """Built-in ones, and those of installed packages that were taken out already."""
+        return tuple(self._found.values())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -70,7 +74,7 @@ class _Methods(Mapping[str, type[Method]]):
 
 
 @cache
-def methods() -> Mapping[str, type[Method]]:
+def methods() -> _Methods:
     """Every method known here: the built-in ones and those of installed packages."""
     return _Methods(_built_in(), entry_points(group=_GROUP))
 
@@ -149,9 +153,9 @@ def _place(kind: type) -> str:
 
 
 def trainer_class(name: str) -> type[Trainer]:
-    """The trainer that an order names. Installed packages are imported only if no built-in method has it."""
-    own = _trainers_of(tuple(_built_in().values()))
-    known = own if name in own else trainers()
+    """The trainer that an order names. If no method that is loaded has it, all installed packages are imported."""
+    loaded = _trainers_of(methods().loaded())
+    known = loaded if name in loaded else trainers()
     if name not in known:
         raise ConfigError(
             f"unknown trainer {name!r}; known: {', '.join(sorted(known))}; "

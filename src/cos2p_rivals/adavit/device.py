@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cos2p import SubmodelSpec
 from cos2p.methods import (
-    STATE_BYTES,
     Batch,
     Learned,
     Ledger,
@@ -20,6 +19,7 @@ from cos2p.methods import (
     TaskFlops,
     Trainer,
     Weights,
+    state_bytes,
 )
 from cos2p_rivals.adavit.model import AdaptiveTransformer, policy_table, shares, usage_loss
 from cos2p_rivals.side_tensors import side_shapes, take_side
@@ -87,7 +87,7 @@ class AdaptiveTrainer(Trainer):
             base,
             weights=base.weights + FLOAT * policies,
             gradients=base.gradients + FLOAT * policies,
-            optimizer=base.optimizer + STATE_BYTES[self.settings.optimizer] * policies,
+            optimizer=base.optimizer + state_bytes(self.settings.optimizer, [policies]),
             activations=base.activations + kept + passing,
         )
 

@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 
 from cos2p import ElasticTransformer, SubmodelSpec, make_optimizer
 from cos2p.methods import (
-    STATE_BYTES,
     Batch,
     Learned,
     Ledger,
@@ -35,6 +34,7 @@ from cos2p.methods import (
     Trainer,
     Weights,
     place,
+    state_bytes,
 )
 from cos2p_rivals.fedpm.network import (
     Ste,
@@ -143,11 +143,11 @@ class ElementTrainer(ScoreTrainer):
         """Plain training, whose weights are the scores, beside the random weights and their masked form."""
         base, masked = super().memory(samples), self.mask_count()
         largest = max(map(math.prod, self.mask_shapes(self.order.spec).values()), default=0)
-        states = STATE_BYTES[self.settings.score_optimizer] - STATE_BYTES[self.settings.optimizer]
+        plain, own = self.settings.optimizer, self.settings.score_optimizer
         return replace(
             base,
             weights=base.weights + 2 * FLOAT * masked,
-            optimizer=base.optimizer + states * masked,
+            optimizer=base.optimizer - state_bytes(plain, [masked]) + state_bytes(own, [masked]),
             activations=base.activations + 4 * FLOAT * largest,  # the draw, and what its backward makes for a moment
         )
 
@@ -197,7 +197,7 @@ class SegmentTrainer(ScoreTrainer):
         return replace(
             base,
             gradients=FLOAT * (dense + 2 * gates),
-            optimizer=STATE_BYTES[settings.optimizer] * dense + STATE_BYTES[settings.score_optimizer] * gates,
+            optimizer=state_bytes(settings.optimizer, [dense]) + state_bytes(settings.score_optimizer, [gates]),
         )
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:

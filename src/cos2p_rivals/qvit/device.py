@@ -30,7 +30,6 @@ from torch.optim import Optimizer
 
 from cos2p import SubmodelSpec, make_optimizer
 from cos2p.methods import (
-    STATE_BYTES,
     Batch,
     Learned,
     Ledger,
@@ -43,6 +42,7 @@ from cos2p.methods import (
     UpdateRefused,
     Weights,
     forward_flops,
+    state_bytes,
 )
 from cos2p_rivals.qvit.model import QuantTransformer
 from cos2p_rivals.qvit.quantizers import from_codes, on_grid, pack_codes, packed_bytes
@@ -151,7 +151,7 @@ class QuantTrainer(Trainer):
             base,
             weights=base.weights + FLOAT * (coded + beside),
             gradients=base.gradients + FLOAT * beside,
-            optimizer=base.optimizer + STATE_BYTES[settings.optimizer] * beside,
+            optimizer=base.optimizer + state_bytes(settings.optimizer, [beside]),
             activations=base.activations + kept + 4 * FLOAT * largest,
             features=base.features + (teacher if settings.dgd else 0) + 8 * samples,
         )
