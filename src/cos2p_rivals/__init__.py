@@ -3,5 +3,5 @@
 They are methods as a user would write them: registered by entry points (`cos2p.methods` in pyproject.toml) and built on
 the public names of `cos2p` and `cos2p.methods` alone. Nothing in `cos2p` imports from here.
 
-`leading`, `segment_reports`, `side_tensors` and the small modules beside them are what several have in common.
+`leading`, `segments`, `segment_reports`, `side_tensors` and `sizes` are what several have in common.
 """
