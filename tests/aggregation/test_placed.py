@@ -19,9 +19,8 @@ from cos2p.messages import Order
 from cos2p.methods import build_method, methods, run_task
 from cos2p.methods.base import Method
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.testing import stand_in_gpu
 from cos2p.tracking.event_kinds import Aggregated, Refused
 from tests.methods.fleet import digits, digits_house
@@ -64,7 +63,9 @@ def answers(name: str) -> tuple[tuple[Order, bytes], ...]:
 @pytest.mark.parametrize("name", EVERY)
 def test_every_method_merges_on_the_gpu(name: str) -> None:
     known, made, again = answers(name), server(name, GPU), server(name, GPU)
-    own = made.merge.own if isinstance(made.merge, HeadMerge) else made.merge  # what is told stays on the host
+    own = (
+        made.aggregator.merge.own if isinstance(made.aggregator.merge, HeadMerge) else made.aggregator.merge
+    )  # what is told stays on the host
     assert isinstance(own, PlacedMerge)
     closed = 0
     with stand_in_gpu() as gpu:
@@ -77,15 +78,15 @@ def test_every_method_merges_on_the_gpu(name: str) -> None:
             else:
                 assert gpu.asked - before <= ADDED
             for task in (effect.order for effect in effects if isinstance(effect, Send)):
-                assert all(tensor.device == CPU for tensor in made.task(task).weights.values())
+                assert all(tensor.device == CPU for tensor in made.orders.task(task).weights.values())
             if number == 0:  # in the middle of a round: written down, and gone on with elsewhere
                 values, groups = made.state()
                 assert all(tensor.device == CPU for group in groups.values() for tensor in group.values())
                 again.load_state(values, groups)
         assert closed
         again.receive(order.client, data)
-        again.merge.apply(again.weights)
-        assert all(tensor.device == CPU for tensor in (*made.weights.values(), *made.merge.holders.values()))
+        again.aggregator.merge.apply(again.weights)
+        assert all(tensor.device == CPU for tensor in (*made.weights.values(), *made.aggregator.merge.holders.values()))
 
 
 def test_what_nobody_trained_is_neither_copied_nor_new() -> None:
@@ -98,7 +99,7 @@ def test_what_nobody_trained_is_neither_copied_nor_new() -> None:
         moved = {name for name, tensor in made.weights.items() if tensor is not first[name]}
         assert moved
         before = gpu.asked
-        after = made.merge.apply(made.weights)  # a round without updates
+        after = made.aggregator.merge.apply(made.weights)  # a round without updates
         assert all(after[name] is tensor for name, tensor in made.weights.items())
         assert gpu.asked == before
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from cos2p.methods import run_task
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.seeding import torch_rng
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.training.masks import sampled, top
 
 SURE, NEVER = 40.0, -40.0
@@ -72,7 +71,7 @@ def first_update(final: str) -> tuple[SubmodelSpec, int, int]:
     client = world.context.names[0]
     (order,) = (effect.order for effect in server.handle(ClientJoined(client)) if isinstance(effect, Send))
     assert order.settings["mask"]["final"] == final
-    update, _ = run_task(world.config, server.task(order), world.shards[client], {})
+    update, _ = run_task(world.config, server.orders.task(order), world.shards[client], {})
     assert order.quotas is not None
     return update.spec, sum(q.heads for q in order.quotas), sum(q.units for q in order.quotas)
 

@@ -12,7 +12,7 @@ it knows nothing of clocks, files and networks. Runtime and fleet drive methods 
 
 from cos2p.accelerator import place
 from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import Ledger

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.server.admission import check_update
 from cos2p.submodel.slicing import compact_shapes, extract
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer
 from cos2p_rivals.fedmezo.steps import move, replay, step

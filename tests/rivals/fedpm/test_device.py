@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.models.layout import Weights, init_weights
+from cos2p.server.admission import check_update
 from cos2p_rivals.fedpm.device import ScoreSettings, SegmentScoreSettings
 from cos2p_rivals.fedpm.network import (
     draw,

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer, run_task
 from cos2p.models.layout import Weights, init_weights
+from cos2p.server.admission import check_update
 from cos2p_rivals.qvit.device import QuantSettings
 from cos2p_rivals.qvit.model import QuantTransformer, build_quant, first_tensors, step_table
 from cos2p_rivals.qvit.quantizers import UNSET, from_codes, on_grid, unpack_codes, weight_codes

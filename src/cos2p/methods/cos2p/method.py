@@ -16,10 +16,11 @@ import torch
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import first_that_fits, needed_bytes, room
 from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.factors import check_targets
@@ -31,7 +32,6 @@ from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
 from cos2p.methods.cos2p.price import frozen_block_seconds
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
-from cos2p.methods.fitting import first_that_fits, needed_bytes, room
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
