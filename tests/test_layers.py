@@ -48,10 +48,10 @@ def _says_it_in_its_module(file: Path) -> bool:
     return file.relative_to(SOURCE).parts[0] == "cli"
 
 
-PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
+PACKAGES = sorted(path.parent for path in SOURCE.parent.rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_every_package_says_what_lives_there(package: Path) -> None:
     said = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
     assert said is not None

@@ -16,6 +16,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece, arrangement
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
+from cos2p.training.wire import as_received
 from tests.aggregation.brute import contribution, paper_merge, random_delta, rounds, segments
 from tests.submodel.strategies import configs, random_weights
 from tests.tiny import VIT, assert_close, copy, same
@@ -30,6 +31,17 @@ def merged(config: ModelConfig, items: list[Contribution], current: Weights, rul
     for item in items:
         merge.add(item, current)
     return merge.apply(current)
+
+
+def test_a_contribution_knows_what_its_device_began_from() -> None:
+    received = random_weights(VIT, 3)
+    item = Contribution("pi", SMALL, {}, 1, 0, received)
+    sent = extract(received, VIT, SMALL)
+    assert same(item.given(VIT), sent)
+    assert item.given(VIT, ["blocks.1.q.weight"]).keys() == {"blocks.1.q.weight"}
+    rounded = replace(item, down="float16").given(VIT)
+    assert same(rounded, as_received(sent, "float16"))
+    assert not same(rounded, sent)
 
 
 # ---------------------------------------------------------------- the equation

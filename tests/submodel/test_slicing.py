@@ -63,6 +63,15 @@ def test_extract_takes_exactly_the_segments_of_the_definition(case: Case) -> Non
         assert torch.equal(found, expected), name
 
 
+@given(submodels(), st.data())
+def test_extract_takes_the_tensors_that_are_named(case: Case, data: st.DataObject) -> None:
+    config, spec, seed = case
+    weights = random_weights(config, seed)
+    whole = extract(weights, config, spec)
+    names = data.draw(st.lists(st.sampled_from(sorted(whole)), unique=True))
+    assert equal(extract({name: weights[name] for name in names}, config, spec, names), {n: whole[n] for n in names})
+
+
 @given(submodels())
 def test_extract_then_scatter_is_a_bitwise_identity(case: Case) -> None:
     config, spec, seed = case

@@ -10,7 +10,7 @@ not change with the old one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -35,7 +35,8 @@ from cos2p.submodel.segments import (
     segmented,
     whole_segments,
 )
-from cos2p.submodel.slicing import Slice, is_uncut, trained_shapes, window_slices
+from cos2p.submodel.slicing import Slice, extract, is_uncut, trained_shapes, window_slices
+from cos2p.training.wire import as_received
 
 LARGE_BYTES = 2**29
 """From here on a copy of the model more or less matters."""
@@ -57,7 +58,11 @@ class Contribution:
     extras: Weights = field(default_factory=dict)
     """What the device sent beside its update."""
     down: Precision = "float32"
-    """How the weights travelled to it: it began from `training.wire.as_received` of them."""
+    """How the weights travelled to it."""
+
+    def given(self, config: ModelConfig, names: Iterable[str] | None = None) -> Weights:
+        """What the device began from: the tensors of its submodel, or these of them, as they arrived."""
+        return as_received(extract(self.received, config, self.spec, names), self.down)
 
 
 Place = tuple[Tensor | slice, ...]

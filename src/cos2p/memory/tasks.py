@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from typing_extensions import Self
 
@@ -83,6 +83,19 @@ class RunContext:
         member = min(self.members.values(), key=lambda member: (member.batch, member.samples))
         spec = self.tables(SubmodelSpec.full(self.config), member)
         return peak(self.config, spec, workload(self.local(member), member.samples)).total
+
+    def expected_tasks(self, updates_per_version: Literal["all", "one"] = "all") -> float:
+        """How many tasks a client will have done at the end of the run, if all are equally quick.
+
+        A synchronous version has an update of everybody, an asynchronous one of one.
+        """
+        schedule, clients = self.schedule, len(self.members)
+        ends = []
+        if schedule.updates:
+            ends.append(schedule.updates / clients)
+        if schedule.rounds:
+            ends.append(schedule.rounds / (1 if updates_per_version == "all" else clients))
+        return max(1.0, min(ends))
 
     @property
     def names(self) -> Sequence[str]:

@@ -16,7 +16,7 @@ from cos2p.memory.task_plan import lowered
 from cos2p.memory.tasks import Member, RunContext
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import trainers
+from cos2p.methods import trainer_class
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -345,4 +345,4 @@ class Server:
 
 def _trained_blocks(trainer: str, spec: SubmodelSpec) -> list[int]:
     """The first block that trains and the one after the last; equal where nothing does."""
-    return [spec.frozen if trainers()[trainer].trains else spec.top, spec.top]
+    return [spec.frozen if trainer_class(trainer).trains else spec.top, spec.top]

@@ -134,9 +134,12 @@ def cut_out(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSp
     return {name: weights[name] if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()}
 
 
-def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
-    """The compact weights a device trains: window, exits, and the embeddings if nothing is frozen."""
-    return take(weights, window_slices(config, spec))
+def extract(
+    weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec, names: Iterable[str] | None = None
+) -> Weights:
+    """The compact weights a device trains: window, exits, and the embeddings if nothing is frozen; or these of them."""
+    slices = window_slices(config, spec)
+    return take(weights, slices if names is None else {name: slices[name] for name in names})
 
 
 def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:

@@ -327,9 +327,9 @@ class Trainer:
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
-        steppers, train = self.optimizers(), self.shard.train
+        steppers = self.optimizers()
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
-        for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
+        for rows in self.batches(self.local.epochs):
             at_once = self.local.savings.at_once(len(rows))
             parts = [self.batch(rows)] if at_once == len(rows) else MicroBatches(rows.split(at_once), self.batch)
             self._learn(parts, steppers, log)
@@ -362,6 +362,11 @@ class Trainer:
         for stepper in steppers:
             stepper.step()
         self.after_step()
+
+    def batches(self, epochs: int) -> Iterator[Tensor]:
+        """Row numbers of the training samples, batch by batch, for so many epochs, each in an order of its own."""
+        train = self.shard.train
+        return shuffled(len(train), self.local.batch, epochs, self.rng, train.widths)
 
     def batch(self, rows: Tensor) -> Batch:
         """These training samples, ready for the model."""

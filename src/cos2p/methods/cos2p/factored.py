@@ -35,7 +35,6 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.training.costs import TaskFlops
-from cos2p.training.shard import shuffled
 
 RANKS = (32, 16, 8, 4, 2)
 """What a device chooses from; below the smallest it trains its window."""
@@ -108,7 +107,7 @@ class FactoredTrainer(LoraTrainer):
         with torch.no_grad():
             for down in downs.values():
                 down.copy_(torch.randn(down.shape, generator=self.rng))
-        batches = shuffled(len(self.shard.train), self.local.batch, LOOKS, self.rng, self.shard.train.widths)
+        batches = self.batches(LOOKS)
         for found, zeroed in ((ups, downs), (downs, ups)):
             self._pass_back(next(batches))
             with torch.no_grad():
