@@ -27,7 +27,7 @@ from cos2p.methods.cos2p import Cos2p
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model
-from cos2p.runtime.server import Server
+from cos2p.server.server import Server
 from cos2p.training.settings import TrainingSettings
 from cos2p.units import parse_bytes
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import RecipeError
+from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Order, Task, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
@@ -21,7 +22,6 @@ from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
 from cos2p.methods.cos2p import factored
 from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer
-from cos2p.methods.fitting import needed_bytes
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
@@ -77,7 +77,7 @@ def test_a_restart_changes_nothing(tmp_path: Path) -> None:
 
 
 def first(fleet: Fleet) -> tuple[Order, Task]:
-    return fleet.orders[0], fleet.server.task(fleet.orders[0])
+    return fleet.orders[0], fleet.server.orders.task(fleet.orders[0])
 
 
 def test_factors_do_not_come_and_both_go_back() -> None:
@@ -218,8 +218,8 @@ def test_privacy_says_that_factors_are_not_covered() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
     method = {**MIXED, "weighting": "uniform"}
     recipe = Recipe.parse({**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}})
-    from cos2p.runtime.server import Server
     from cos2p.runtime.world import build_world, first_weights
+    from cos2p.server.server import Server
 
     world = build_world(recipe)
     with pytest.raises(RecipeError, match=r"method\.factors\.below"):

@@ -8,7 +8,7 @@ from cos2p import SubmodelSpec
 from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.runtime.server import Server
+from cos2p.server.server import Server
 from cos2p.submodel.slicing import extract
 from cos2p.training.shard import Shard
 from tests.runtime.played import join_all, server

@@ -11,10 +11,10 @@ import torch
 from cos2p import ModelConfig, model
 from cos2p.data import Bundle
 from cos2p.errors import CheckpointError, ConfigError, RecipeError
+from cos2p.memory.task_plan import largest_fitting
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
 from cos2p.recipe import Recipe
-from cos2p.runtime.rates import largest_fitting
 from cos2p.runtime.world import Place, build_world, first_weights, model_config
 from tests.runtime.small import small
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -107,7 +107,7 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
         )
         members = found.context.members.values()
         for member in members:
-            assert largest_fitting(found.recipe.method, found.context, member) == member.rate
+            assert largest_fitting(found.method(), member) == member.rate
         return {member.rate for member in members}
 
     removed = {"window": {"rest": "removed"}, "masks": {"heads": "random", "units": "random"}}

@@ -8,10 +8,9 @@ import pytest
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
 from cos2p.methods import run_task
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
@@ -93,7 +92,7 @@ def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -
     orders = [order for client in world.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
         shelf = Shelf(tmp_path / "shelf")  # some rows keep frozen parts there
-        update, _ = run_task(world.config, server.task(order), world.shards[order.client], {}, shelf)
+        update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {}, shelf)
         travelled = as_it_travels(update, order).to_bytes()
         notes = [effect for effect in server.receive(order.client, travelled) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes

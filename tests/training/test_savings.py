@@ -14,9 +14,8 @@ from cos2p.methods import make_trainer, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.methods.registry import build_method
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.training.micro_batches import MicroBatches, counted
 from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
 from cos2p.training.trainer import Batch, Trainer

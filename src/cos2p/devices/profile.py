@@ -25,11 +25,10 @@ from cos2p.costs.ledger import shape_peak
 from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.devices.measure import Measurement, measure
-from cos2p.devices.rates import LADDER
 from cos2p.errors import BudgetError, ConfigError, TrainingError
 from cos2p.models.config import ModelConfig
 from cos2p.older_python import tomllib
-from cos2p.submodel.rates import cut
+from cos2p.submodel.rates import LADDER, cut
 from cos2p.units import format_bytes
 
 RATES = (0.015625, 0.0625, 0.25, 0.5625, 1.0)

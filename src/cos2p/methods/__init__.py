@@ -11,7 +11,7 @@ not imported by them.
 """
 
 from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update

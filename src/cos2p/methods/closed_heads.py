@@ -13,9 +13,9 @@ from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge
 from cos2p.costs.ledger import last_holding
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import STORES, first_that_fits
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
-from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.methods.head_settings import HeadSettings, trained_instead
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars

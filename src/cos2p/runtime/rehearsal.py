@@ -19,10 +19,9 @@ from cos2p.messages import Order, Update, tensor_bytes
 from cos2p.methods import make_trainer, trainers
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined, Dispatch
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Dispatch, Send
+from cos2p.server.server import Server
 
 MOST = 64
 """Devices whose first tasks are looked at."""
@@ -93,7 +92,7 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
             except BudgetError as error:
                 refused.append(str(error))
                 continue
-            trainer, task = make_trainer(world.config, order), server.task(order)
+            trainer, task = make_trainer(world.config, order), server.orders.task(order)
             size = tensor_bytes(task.weights, task.prefix)
             phases = task_phases(trainer, member.device, member.samples, member.test_samples, size)
             work = trainer.flops(member.samples, member.test_samples)

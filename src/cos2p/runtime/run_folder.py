@@ -131,7 +131,7 @@ class RunFolder:
             return
         if not is_large(session.server.weights):
             self.save(session)
-        elif not session.server.merge.holders:
+        elif not session.server.aggregator.merge.holders:
             # Between two rounds there are no sums: nothing has to be copied for a file that takes a while.
             self._save_beside(session)
 

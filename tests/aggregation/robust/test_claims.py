@@ -13,8 +13,8 @@ from cos2p.messages import Order
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import RunContext
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined
+from cos2p.server.server import Server
 from tests.fuzz.arena import answer, arena, honest_answer
 from tests.tiny import VIT, context, read_update
 

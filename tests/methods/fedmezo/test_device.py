@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task
@@ -18,6 +17,7 @@ from cos2p.methods.fedmezo.device import MezoSettings
 from cos2p.methods.fedmezo.steps import move, replay, step
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.server.admission import check_update
 from cos2p.submodel.slicing import compact_shapes, extract
 from tests.submodel.allocator import peak_allocated
 from tests.tiny import VIT, assert_close, copy, same, shard

@@ -10,7 +10,7 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
-from cos2p.runtime.decisions import ClientJoined
+from cos2p.server.protocol import ClientJoined
 from cos2p.submodel.rates import prunable, segment_costs
 from tests.methods.played import answer, first_orders, of, play, world_of
 from tests.tiny import VIT, assert_close, context, same

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
@@ -29,6 +28,7 @@ from cos2p.methods.fedpm.network import (
     without_dropped,
 )
 from cos2p.models.layout import Weights, init_weights
+from cos2p.server.admission import check_update
 from tests.submodel.allocator import peak_allocated
 from tests.tiny import VIT, context, same, shard
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.admission import check_update
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
@@ -19,6 +18,7 @@ from cos2p.methods.qvit.quantizers import UNSET, from_codes, on_grid, unpack_cod
 from cos2p.methods.qvit.teacher import Teacher, ask, gram, gram_distance
 from cos2p.methods.qvit.wire import code_bits, code_shapes, quant_table, step_name
 from cos2p.models.layout import Weights, init_weights
+from cos2p.server.admission import check_update
 from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, shard

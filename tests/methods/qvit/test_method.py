@@ -51,7 +51,7 @@ def test_one_client_with_the_whole_model_is_its_local_training() -> None:
     for wire in ("codes", "float32"):
         fleet = Fleet(with_rates(digits_house(rounds=1), 1.0), {"name": "fedavg-qvit", "wire": wire})
         config, given = fleet.context.config, fleet.orders[0]
-        task = fleet.server.task(given)
+        task = fleet.server.orders.task(given)
         update, memory = run_task(config, task, digits().shards[given.client], {})
         fleet.run()
         left = {name.removeprefix("qvit."): tensor for name, tensor in memory.items()}
@@ -75,7 +75,7 @@ def test_steps_are_averaged_among_equal_bits_only() -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.0625, 0.0625, 0.25), {"name": "fedavg-qvit"})
     first = dict(fleet.server.weights)
     sent = {o.client: o for o in fleet.orders}
-    tasks = {name: fleet.server.task(given) for name, given in sent.items()}
+    tasks = {name: fleet.server.orders.task(given) for name, given in sent.items()}
     updates = {n: run_task(fleet.context.config, t, digits().shards[n], {})[0] for n, t in tasks.items()}
     fleet.run()
     now = fleet.server.weights

@@ -10,8 +10,7 @@ from cos2p.aggregation.privacy.account import Account, multiplier_for
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.merge import PrivateMerge
 from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.rules import Redispatch
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import Redispatch, ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import RecipeError
 from cos2p.messages import Order

@@ -36,12 +36,11 @@ from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
-from cos2p.runtime.lowering import lower
 from cos2p.runtime.results import run_facts
-from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
 from cos2p.runtime.world import first_weights, run_context
+from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
+from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     Arrived,
@@ -330,16 +329,16 @@ class Driver(Session):
         numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
-            self.log(lower(self.server, self.recipe, answer.client, answer.task))
+            self.log(self.server.lower(answer.client, answer.task))
         if answer.lacking:
-            self.server.shelves.forget(answer.client)
+            self.server.orders.caches.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
         limit = make_trainer(self.config, order).wire_upload() + ALLOWANCE
-        notice = self.transfers.put(order.client, order.task, partial(self.server.write_task, order), limit)
+        notice = self.transfers.put(order.client, order.task, partial(self.server.orders.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)
 

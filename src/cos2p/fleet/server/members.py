@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cos2p.devices.rates import LADDER
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.methods.base import Member
+from cos2p.memory.task_plan import largest_fitting, ledger_limit, sized_by_rate
+from cos2p.memory.tasks import Member
+from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.lowering import ledger_limit
-from cos2p.runtime.rates import asks_nothing, largest_fitting
 from cos2p.runtime.world import fleet_devices, run_context
+from cos2p.submodel.rates import LADDER
 from cos2p.units import format_bytes
 
 
@@ -60,10 +60,11 @@ def _group(recipe: Recipe, name: str) -> DeviceGroup:
 
 def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     """The member's rate, or the largest of the ladder below it with which the ledger says that its tasks fit."""
-    limit, context = ledger_limit(config, member, recipe), run_context(recipe, config, {member.name: member})
+    context = run_context(recipe, config, {member.name: member})
+    limit, method = ledger_limit(context, member), build_method(recipe.method, context)
     rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
-    if rate is not None and not asks_nothing(recipe.method, context):
-        rate = largest_fitting(recipe.method, context, replace(member, rate=rate))
+    if rate is not None and not sized_by_rate(method):
+        rate = largest_fitting(method, replace(member, rate=rate))
     if rate is None:
         raise BudgetError(
             f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "

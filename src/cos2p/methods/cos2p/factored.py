@@ -26,11 +26,11 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.memory.fit import STORES, Store
 from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Member, RunContext
-from cos2p.methods.fitting import STORES, Store
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings

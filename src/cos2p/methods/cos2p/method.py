@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import needed_bytes, room
 from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
@@ -25,7 +26,6 @@ from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, f
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
 from cos2p.methods.cos2p.keeps import widen, within
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
-from cos2p.methods.fitting import needed_bytes, room
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Merge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, RunContext
