@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.workspace import Workspace
+from nvflare.fuel.f3.cellnet import cell as of_nvflare
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.cellnet.identity import get_param, is_mtls_connection
@@ -104,9 +105,11 @@ class Envelope:
 
     @property
     def sender(self) -> str:
-        """Whose doing it is. What comes through a parent was checked by it."""
-        through_parent = self.inside and self.me.startswith(f"{self.peer}.")
-        return self.certificate or (machine(self.origin) if through_parent else LOCAL)
+        """Whose doing it is: by the certificate where devices connect, by what a checked message says elsewhere."""
+        if self.certificate and machine(self.me) == SERVER:
+            return self.certificate
+        passed_on = machine(self.me) != SERVER or self.me.startswith(f"{self.peer}.")
+        return (passed_on and machine(self.origin)) or LOCAL
 
 
 def objection(message: Envelope) -> str:
@@ -249,7 +252,7 @@ def _meaning(headers: dict[str, Any]) -> Pair:
     """Channel and topic of the handler that would get it. A stream carries those of what is in it."""
     pair = (_word(headers, MessageHeaderKey.CHANNEL), _word(headers, MessageHeaderKey.TOPIC))
     if pair == ("task", "register"):
-        return "task", f"register {_word(headers, CellMessageHeaderKeys.CLIENT_TYPE)}"
+        return "task", f"register {_word(headers, CellMessageHeaderKeys.CLIENT_TYPE)}".strip()
     if pair == (_STREAM, _ACK):
         return _STREAM, _ACK if _own_stream(headers) else f"{_ACK} of another's stream"
     if pair == (_STREAM, _DATA):
@@ -269,6 +272,9 @@ def _own_stream(headers: dict[str, Any]) -> bool:
 def install(kit: Path | None) -> None:
     """Before this process makes its first cell."""
     CoreCell.process_message = Guard(kit).wrap(CoreCell.process_message)
+    # A job process ends itself over an update that it cannot decode, and over an answer that was too long for a client:
+    # any device could have that. Not being one, it gives up the message.
+    of_nvflare._is_server_job_cell = lambda info: False
     run_folder = Workspace.get_run_dir
     Workspace.get_run_dir = lambda workspace, job: run_folder(workspace, checked_job(job))
 
