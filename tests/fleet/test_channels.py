@@ -18,7 +18,9 @@ from nvflare.apis.workspace import Workspace
 from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
+from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_engine import ClientEngine
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from cos2p.fleet.notices import FORBIDDEN
 from cos2p.fleet.nvflare import channels
@@ -221,7 +223,11 @@ def test_who_is_refused_is_named_but_not_without_end(tmp_path: Path, caplog: pyt
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name in ((CoreCell, "process_message"), (Workspace, "get_run_dir"), (cells, "_is_server_job_cell")):
+    patched = (
+        (CoreCell, "process_message"), (cells, "_is_server_job_cell"),
+        (FedAdminAgent, "register_processor"), (Workspace, "get_run_dir"),
+    )  # fmt: skip
+    for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     channels.install(None)
 
@@ -239,6 +245,14 @@ def test_nothing_is_deleted_but_the_folder_of_a_job(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "deep").is_dir()
     ClientEngine.delete_run(engine, JOB)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "local", "startup"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_device_does_of_commands_what_a_run_needs() -> None:
+    agent = SimpleNamespace(processors={})
+    for processor in ClientRequestProcessors.request_processors:
+        FedAdminAgent.register_processor(agent, processor)
+    assert agent.processors.keys() == channels.COMMANDS
 
 
 @given(st.uuids())

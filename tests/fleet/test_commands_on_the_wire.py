@@ -28,9 +28,8 @@ AT_SERVER = "nvflare.private.fed.app.server"
 
 
 def test_a_device_commands_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with attacked(tmp_path, monkeypatch, {}) as (lab, sent, connected):
+    with attacked(tmp_path, monkeypatch, {}) as (lab, sent):
         everything_was_tried(sent)
-        assert not connected
         lab.wait_for(lambda: not missing(sent, log_of(lab, "server")), 60)
         assert "(it connects as _admin_" in log_of(lab, "server")
         it_is_named_and_excluded(lab)
@@ -40,10 +39,10 @@ def test_a_device_commands_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_device_takes_commands_from_its_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the server is NVFlare's own and passes on what it gets. What it sends in its own name, or seems to, is
-    obeyed; but whatever it says, nothing is deleted that is not a job's."""
+    """Where the server is NVFlare's own and passes on what it gets. Of what comes in its name, forged or not, a device
+    does no more than a run needs, and deletes nothing but a job's folder."""
     monkeypatch.setenv("COS2P_TEST_TARGETS", VICTIM)
-    with attacked(tmp_path, monkeypatch, {AT_SERVER: "tests.fleet.unguarded"}) as (lab, sent, _):
+    with attacked(tmp_path, monkeypatch, {AT_SERVER: "tests.fleet.unguarded"}) as (lab, sent):
         own = [entry for entry in sent if entry[0] != "admin" or entry[1] != "admin"]
         lab.wait_for(lambda: not missing(own, log_of(lab, VICTIM)), 60)
         assert named(lab, VICTIM) == {ATTACKER}
@@ -53,8 +52,8 @@ def test_a_device_takes_commands_from_its_server_alone(tmp_path: Path, monkeypat
 @contextmanager
 def attacked(
     folder: Path, monkeypatch: pytest.MonkeyPatch, modules: Mapping[str, str]
-) -> Iterator[tuple[Lab, list[tuple[str, str, str]], bool]]:
-    """A fleet of two whose second device has done its worst; what it sent, and whether somebody connected to it."""
+) -> Iterator[tuple[Lab, list[tuple[str, str, str]]]]:
+    """A fleet of two whose second device has done its worst, and what it sent."""
     (folder / "registries").mkdir()
     monkeypatch.setenv("COS2P_TEST_REGISTRIES", str(folder / "registries"))
     recipe = small_recipe(2, rounds=100_000)
@@ -69,7 +68,8 @@ def attacked(
         told = lab.machine(ATTACKER).kit.folder / "commands.json"
         lab.wait_for(told.exists)
         values: dict[str, Any] = json.loads(told.read_text())
-        yield lab, [tuple(entry) for entry in values["sent"]], values["connected"]
+        assert (values["connected"], values["read"]) == (False, "")
+        yield lab, [tuple(entry) for entry in values["sent"]]
 
 
 def treasure(lab: Lab) -> Path:
@@ -107,7 +107,7 @@ def everything_was_tried(sent: list[tuple[str, str, str]]) -> None:
     assert set(by_target) == {"server", "server.JOB", VICTIM, f"{VICTIM}.JOB"}
     assert ("server_parent_listener", "get_clients") in by_target["server"]
     assert ("server_command", "abort") in by_target["server.JOB"]
-    assert {("admin", "train.shutdown"), ("admin", "train.delete_run")} <= by_target[VICTIM]
+    assert {("admin", "train.deploy"), ("admin", "train.delete_run")} <= by_target[VICTIM]
     assert ("client_command", "abort") in by_target[f"{VICTIM}.JOB"]
     for pairs in by_target.values():
         assert ("_net_manager", "stop_cell") in pairs

@@ -28,6 +28,7 @@ from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.private.defs import CellMessageHeaderKeys
 from nvflare.private.fed.server.client_manager import ClientManager
 from nvflare.private.fed.authenticator import validate_auth_headers
+from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.server.admin import FedAdminServer
 from nvflare.private.fed.server.fed_server import FederatedServer
 from nvflare.private.fed.server.job_runner import JobRunner
@@ -66,6 +67,7 @@ print(json.dumps({
     "lines": all(f"self.{line} = " in inspect.getsource(CoreCell) for line in ("int_listener", "bb_int_connector")),
     "streams": ByteStreamer.tx_task_map == {} and "tx_task_map.get(sid" in inspect.getsource(ByteStreamer._ack_handler),
     "ends itself": inspect.getsource(cells).count("_is_server_job_cell(self"),
+    "commands": names(FedAdminAgent.register_processor),
     "run folder": names(Workspace.get_run_dir),
     "outcome": "is_client_outcome_pending(job_id, client_name)" in inspect.getsource(
         FederatedServer.process_job_failure),
@@ -107,6 +109,7 @@ def test_private_parts_are_where_they_were() -> None:
         "lines": True,
         "streams": True,
         "ends itself": 4,
+        "commands": ["processor"],
         "run folder": ["job_id"],
         "outcome": True,
         "command": [["job_meta", "fl_ctx"]] * 2,

@@ -4,7 +4,8 @@ NVFlare 2.9.0's server passes messages on from one client to another, and its ha
 authentic, not whether its sender may command (advisories/nvflare-2.9.0-client-relay.md). So every process of a fleet
 looks at a message before NVFlare does:
 
-    a device            takes from the server what is listed here, from its own parent or job process anything
+    a device            takes from the server what is listed here, from its own parent or job process anything, and does
+                        of commands what a run needs, whoever gives them
     the server          takes from a device what is listed here, for itself and its job alone, and passes nothing on
     the server's job    the same list, once more
 
@@ -34,6 +35,7 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.client.admin import FedAdminAgent
 
 from cos2p.fleet.notices import FORBIDDEN, Notices
 from cos2p.fleet.nvflare.link import CHANNEL
@@ -78,6 +80,18 @@ ADMIN_TO_SERVER = _ANSWERS | {
     _BYE,
 }
 SERVER_TO_DEVICE = _ANSWERS | {("admin", "admin"), ("aux_communication", "__end_run__"), _BYE}
+COMMANDS = frozenset(
+    {
+        "scheduler.check_resource",
+        "scheduler.cancel_resource",
+        "train.deploy",
+        "train.start_job",
+        "train.notify_job_status",  # by the job's own process
+        "train.abort",
+        "train.delete_run",
+    }
+)
+"""What a device does for its server of all that `admin:admin` may ask. Not: run shell commands, shut down."""
 
 
 @dataclass(frozen=True)
@@ -275,8 +289,17 @@ def install(kit: Path | None) -> None:
     # A job process ends itself over an update that it cannot decode, and over an answer that was too long for a client:
     # any device could have that. Not being one, it gives up the message.
     of_nvflare._is_server_job_cell = lambda info: False
+    FedAdminAgent.register_processor = _register_needed(FedAdminAgent.register_processor)
     run_folder = Workspace.get_run_dir
     Workspace.get_run_dir = lambda workspace, job: run_folder(workspace, checked_job(job))
+
+
+def _register_needed(register: Callable[..., None]) -> Callable[..., None]:
+    def registered(agent: Any, processor: Any) -> None:
+        if COMMANDS.issuperset(processor.get_topics()):
+            register(agent, processor)
+
+    return registered
 
 
 def checked_job(name: object) -> str:
