@@ -20,10 +20,10 @@ from cos2p.errors import BudgetError, ConfigError, MissingExtra, RunError, Updat
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.local import slowed, with_devices
-from cos2p.fleet.admin.machines import MARK, Machine, lock
+from cos2p.fleet.admin.machines import Machine, lock
 from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.fleet.kit import Kit, server_address
+from cos2p.fleet.kit import MARK, Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import member_of

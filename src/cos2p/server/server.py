@@ -95,6 +95,11 @@ class Server:
         self._forget(getattr(news, "client", ""))
         return effects
 
+    def exclude(self, client: str, reason: str) -> list[Effect]:
+        """No more tasks for this client in this run, also if it joins anew; its open one is not waited for."""
+        self.aggregator.guard.barred.setdefault(client, reason)
+        return self._bar(client) + self.handle(ClientLeft(client))
+
     def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
 

@@ -241,8 +241,8 @@ class Failed(DeviceEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Benched(DeviceEvent):
-    """A device failed too often in a row and gets no more tasks until it joins anew; or, where the recipe says so, its
-    updates kept pointing elsewhere, and it gets no more in this run."""
+    """A device failed too often in a row and gets no more tasks until it joins anew. It gets no more in this run if it
+    sent a message that no device may send or, where the recipe says so, if its updates kept pointing elsewhere."""
 
     task: Annotated[str, "empty"]
     reason: Reason

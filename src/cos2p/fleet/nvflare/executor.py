@@ -33,7 +33,6 @@ from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES
-from cos2p.processes.children import die_with_parent
 
 TRAINING_LOG = "training.log"
 """In the kit: what happened to the device's tasks, in full."""
@@ -60,7 +59,6 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
-            die_with_parent()
             self._folder = Path(fl_ctx.get_workspace().get_root_dir())
             self._link = Link(fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id(), self._ended.is_set)
             # Beside NVFlare's own start: loading the data may take minutes.

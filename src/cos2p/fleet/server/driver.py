@@ -24,7 +24,7 @@ from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
+from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Ready, measured_numbers
 from cos2p.fleet.server.members import member_of
 from cos2p.fleet.server.presence import Presence
 from cos2p.fleet.server.timers import Timers
@@ -101,6 +101,8 @@ class Driver(Session):
         self.started_at = time.time()
         """The wall's clock at virtual second 0; survives a checkpoint, so an outage counts."""
         self.presence = Presence(recipe.fleet.heartbeat_seconds, clock)
+        self.excluded: dict[str, str] = {}
+        """Clients that are not heard any more, and why."""
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._timers = Timers(clock)
 
@@ -144,6 +146,12 @@ class Driver(Session):
     def refused(self, client: str, task: str, reason: str) -> None:
         """Something was sent that is not let in; nothing changes but the log."""
         self._happenings.put(Refused(client=client, task=task, reason=reason))
+
+    def exclude(self, client: str, reason: str) -> None:
+        """A client broke the rules of the network: it takes no further part, and nothing that it sends is heard."""
+        if client not in self.excluded:
+            self.excluded[client] = reason
+            self._happenings.put(Excluded(client, reason))
 
     def pause(self) -> None:
         self._happenings.put(Asked())
@@ -198,6 +206,9 @@ class Driver(Session):
                     waiting[happening.client] = known
                 else:
                     happening = known
+            if isinstance(happening, Excluded):
+                waiting.pop(happening.client, None)
+                happening = Unfit(client=happening.client, reason=happening.reason)
             if isinstance(happening, Unfit):
                 unfit[happening.client] = happening
             elif isinstance(happening, Refused):
@@ -212,6 +223,8 @@ class Driver(Session):
             self.log(event)
         for client in sorted(waiting):
             self._join(client)
+        for client, reason in self.excluded.items():
+            self.carry_out(self.server.exclude(client, reason))
 
     def _limit_time(self) -> None:
         if self.recipe.schedule.virtual_seconds is not None:
@@ -231,9 +244,12 @@ class Driver(Session):
 
     def _next(self) -> Happening | None:
         try:
-            return self._happenings.get(timeout=min(0.2, self._timers.seconds_to_next()))
+            happening = self._happenings.get(timeout=min(0.2, self._timers.seconds_to_next()))
         except queue.Empty:
             return None
+        if isinstance(happening, Ready | Answered | Unfit) and happening.client in self.excluded:
+            return None
+        return happening
 
     def _happen(self, happening: Happening) -> None:
         if isinstance(happening, Ready):
@@ -247,6 +263,9 @@ class Driver(Session):
                 self._join(happening.client)
         elif isinstance(happening, Answered):
             self._answer(happening)
+        elif isinstance(happening, Excluded):
+            self.void(happening.client)
+            self.carry_out(self.server.exclude(happening.client, happening.reason))
         elif isinstance(happening, Event):
             self.log(happening)
         elif happening.end:

@@ -33,6 +33,14 @@ class Answered:
     """It does not have the frozen parts that the task counts on."""
 
 
+@dataclass(frozen=True)
+class Excluded:
+    """A client sent what no device may send."""
+
+    client: str
+    reason: str
+
+
 MOST_NUMBERS = 32
 
 
@@ -59,5 +67,5 @@ class Asked:
     end: str = ""
 
 
-Happening = Ready | Answered | Asked | Unfit | Refused
+Happening = Ready | Answered | Excluded | Asked | Unfit | Refused
 """The last two are events as they are: nothing is done about them but to write them down."""
