@@ -34,8 +34,7 @@ from cos2p.runtime.decisions import ClientJoined
 from cos2p.runtime.effects import Effect, Send
 from cos2p.runtime.server import Server
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.tracking.background import BackgroundWriter
-from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.training.settings import TrainingSettings
 
 GB = 1e9

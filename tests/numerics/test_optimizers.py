@@ -195,7 +195,7 @@ class TestAdan:
         step(optimizer, theta, [5.0])
         with torch.no_grad():
             theta.fill_(1.0)
-        optimizer.restart()
+        optimizer.state.clear()
         fresh = Adan([twin], lr=0.1)
         for gradient in ([-2.0], [3.0]):
             step(optimizer, theta, gradient)

@@ -19,8 +19,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from cos2p.errors import ConfigError
 from cos2p.numerics.adan import CHUNK_BYTES_PER_THREAD, TEMPORARY_BYTES, Adan, require_not_negative
-from cos2p.numerics.blockwise import code_bytes, is_small
-from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES, AdamW8bit, Adan8bit
+from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES, AdamW8bit, Adan8bit, code_bytes, is_small
 
 __all__ = [
     "CHUNK_BYTES_PER_THREAD",

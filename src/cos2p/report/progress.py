@@ -8,11 +8,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 
-from cos2p.numerics.likelihood import perplexity
+from cos2p.numerics.metrics import perplexity
 from cos2p.report.words import duration, epsilon_words, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
+from cos2p.tracking.figure_parts import tiers
 from cos2p.tracking.figures import RunFigures
-from cos2p.tracking.tiers import tiers
 
 Clock = Callable[[], float]
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from cos2p.errors import RunError
-from cos2p.processes.children import deaf_children, how_it_ended
-from cos2p.processes.interrupts import on_interrupt
+from cos2p.processes.children import deaf_children, how_it_ended, on_interrupt
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.folder import Failures, earlier_outcome, read_result
 from cos2p.studies.grid import Cell

@@ -15,8 +15,7 @@ from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.report.words import epsilon_words
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
-from cos2p.tracking.files import MARKER
-from cos2p.tracking.stop_note import StopNote, read_stop_note
+from cos2p.tracking.files import MARKER, StopNote, read_stop_note
 from cos2p.view import model
 from cos2p.view.about import about
 from cos2p.view.bands import Series

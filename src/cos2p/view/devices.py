@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cos2p.tracking.figure_parts import DeviceFigures
+from cos2p.tracking.figure_parts import DeviceFigures, tiers
 from cos2p.tracking.figures import RunFigures
-from cos2p.tracking.tiers import tiers
 from cos2p.view import model
 from cos2p.view.curves import rounded
 

@@ -24,7 +24,7 @@ from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.models.config import ModelConfig
-from cos2p.processes.interrupts import on_interrupt
+from cos2p.processes.children import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.run import Interrupted

@@ -1,29 +1,115 @@
-"""MLflow: one MLflow run for a run folder, at a tracking server or in a local file (sqlite:///mlflow.db).
+"""A run's curves in TensorBoard, Weights & Biases and MLflow. Each one is imported when a run asks for it.
 
-A tracking server that is away for a while does not stop a training: points wait for it. Those still waiting at the end
-are sent by `cos2p run --resume --out RUN --mlflow URI`, which tells MLflow what of `events.jsonl` it does not have.
+The step of a curve is the round. Its relative time is the run's own, virtual in a simulation.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cos2p.errors import MissingExtra, RunError
 from cos2p.older_python import tomllib
 from cos2p.tracking.event_kinds import Started
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import explained, read_json, write_json
 from cos2p.tracking.loggers import Point
 
-EXPERIMENT = "cos2p"
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
+
+class TensorBoardLog:
+    """RUN/tensorboard/: one file of events, for `tensorboard --logdir RUN`."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import tensorboard as _  # noqa: F401  before the run begins, not after
+        except ImportError:
+            raise MissingExtra("--tensorboard needs TensorBoard: pip install 'cos2p[tensorboard]'") from None
+        self.folder = folder / "tensorboard"
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, started: Started) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._end()
+        with explained(self.folder):
+            # What an earlier process wrote comes again, from the run's own log.
+            for earlier in self.folder.glob("events.out.tfevents.*"):
+                earlier.unlink()
+            self._writer = SummaryWriter(str(self.folder), flush_secs=10)
+
+    def add(self, points: Iterable[Point]) -> None:
+        assert self._writer is not None
+        with explained(self.folder):
+            for point in points:
+                self._writer.add_scalar(point.name, point.value, point.step, walltime=point.seconds)
+
+    def close(self, outcome: str) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._writer is not None:
+            with explained(self.folder):
+                self._writer.close()
+            self._writer = None
+
+
+class WandbLog:
+    """A run of the project, named like its folder; the run's own seconds are the curve `run/seconds`.
+
+    With WANDB_MODE=offline everything stays in RUN/wandb.
+    """
+
+    def __init__(self, folder: Path, project: str) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("--wandb needs Weights & Biases: pip install 'cos2p[wandb]'") from None
+        self._wandb, self.folder, self._project = wandb, folder, project
+        self._run: Any = None
+
+    def begin(self, started: Started) -> None:
+        self._end(0)
+        facts = {name: getattr(started, name) for name in ("recipe", "method", "seed", "rounds", "updates", "model")}
+        try:
+            self._run = self._wandb.init(
+                project=self._project,
+                name=self.folder.name,
+                dir=str(self.folder),
+                config=facts,
+                settings=self._wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+            )
+        except self._wandb.Error as error:
+            raise RunError(
+                f"Weights & Biases: {error}; log in first (wandb login), or set WANDB_MODE=offline"
+            ) from None
+
+    def add(self, points: Iterable[Point]) -> None:
+        assert self._run is not None
+        by_step: dict[int, dict[str, float]] = defaultdict(dict)
+        for point in points:
+            by_step[point.step] |= {point.name: point.value, "run/seconds": point.seconds}
+        for step, values in by_step.items():
+            self._run.log(values, step=step)
+
+    def close(self, outcome: str) -> None:
+        self._end(0 if outcome == "finished" else 1)
+
+    def _end(self, code: int) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=code)
+            self._run = None
+
+
+EXPERIMENT = "cos2p"
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing is sent to anybody but the server asked for
     "DO_NOT_TRACK": "true",
@@ -38,7 +124,11 @@ _METRICS, _PARAMS = 1000, 100
 
 
 class MlflowLog:
-    """The step is the round; MLflow's relative time is the run's own, virtual in a simulation."""
+    """One MLflow run for a run folder, at a tracking server or in a local file (sqlite:///mlflow.db).
+
+    A tracking server that is away for a while does not stop a training: points wait for it. After the run
+    `cos2p run --resume --out RUN --mlflow URI` sends those points of `events.jsonl` that MLflow does not have.
+    """
 
     def __init__(self, folder: Path, uri: str) -> None:
         os.environ.update(_QUIET)
@@ -61,7 +151,7 @@ class MlflowLog:
                 self._client = MlflowClient(tracking_uri=uri)
                 self._experiment = self._find_experiment()
         except Exception as error:  # it has many kinds: its own, the database's, the network's
-            raise RunError(f"--mlflow {uri}: {_short(error)}") from None
+            raise RunError(f"--mlflow {uri}: {_one_line(error)}") from None
 
     def _find_experiment(self) -> str:
         known = self._client.get_experiment_by_name(EXPERIMENT)
@@ -89,14 +179,14 @@ class MlflowLog:
         """Go on with the folder's MLflow run, or make one."""
         file = self.folder / "mlflow.json"
         if file.exists():
-            known = json.loads(file.read_text(encoding="utf-8"))
+            known = read_json(file)
             if known.get("uri") == self.uri:
                 self._client.update_run(known["run"], status="RUNNING")
                 self._run = known["run"]
                 return
         tags = {"cos2p.folder": self.folder.name, "cos2p.method": self._started.method if self._started else ""}
         run = self._client.create_run(self._experiment, run_name=self.folder.name, tags=tags).info.run_id
-        write_atomic(file, (json.dumps({"uri": self.uri, "run": run}) + "\n").encode())
+        write_json(file, {"uri": self.uri, "run": run})
         self._run = run
         self._log_recipe(run)
 
@@ -131,7 +221,7 @@ class MlflowLog:
         except Exception as error:
             if not self._told:
                 again = f"cos2p run --resume --out {self.folder} --mlflow {self.uri}"
-                print(f"mlflow: {_short(error)}; the run goes on. Send what is missing by  {again}", file=sys.stderr)
+                print(f"mlflow: {_one_line(error)}; the run goes on. Send what is missing by  {again}", file=sys.stderr)
             self._told = True
 
 
@@ -162,5 +252,5 @@ def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield some
 
 
-def _short(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
