@@ -13,7 +13,7 @@ from cos2p.cli.voice import Json, OutputMode, Quiet, console, print_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cos2p.inference.judging import Judgement
+    from cos2p.inference.evaluating import Evaluation
 
 CONFUSION_CLASSES = 12
 """So many classes fit into a table side by side; of more, what is taken for what most often is listed."""
@@ -48,13 +48,13 @@ def evaluate(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Judge a trained model: accuracy, F1, every class, what is taken for what; perplexity of a language model.
+    """Evaluate a trained model: accuracy, F1, every class, the confusion matrix; perplexity of a language model.
 
     cos2p evaluate runs/demo
     """
     from cos2p.cli.waiting import counting
-    from cos2p.inference.judging import judge
-    from cos2p.inference.labelled import labelled
+    from cos2p.inference.evaluating import evaluate as score
+    from cos2p.inference.evaluating import labelled
     from cos2p.inference.sources import exit_option, open_trained
 
     voice = OutputMode.of(ctx, quiet=quiet, json=json)
@@ -62,7 +62,7 @@ def evaluate(
     columns = {"text_column": text_column, "image_column": image_column, "label_column": label_column}
     examples = labelled(trained, data, split.value, columns, skip_bad)
     with counting(voice, "evaluating", len(examples)) as done:
-        found = judge(trained, examples, lambda so_far, _: done(so_far), batch)
+        found = score(trained, examples, lambda so_far, _: done(so_far), batch)
     if voice.json:
         print_json({"model": str(model), "exit": trained.exit, "data": data, **found.to_dict()})
         return
@@ -75,7 +75,7 @@ def evaluate(
         screen.print(_confusion(found))
 
 
-def _headline(found: Judgement) -> str:
+def _headline(found: Evaluation) -> str:
     from cos2p.report.words import count, percent
 
     if found.perplexity is not None:
@@ -90,7 +90,7 @@ def _headline(found: Judgement) -> str:
     )
 
 
-def _by_class(found: Judgement) -> Table:
+def _by_class(found: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -106,7 +106,7 @@ def _by_class(found: Judgement) -> Table:
     return table
 
 
-def _confusion(found: Judgement) -> Table:
+def _confusion(found: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 

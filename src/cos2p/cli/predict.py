@@ -46,7 +46,7 @@ def predict(
     cos2p predict runs/demo digit.png
     """
     from cos2p.cli.waiting import counting
-    from cos2p.inference.inputs import gather
+    from cos2p.inference.predicting import gather
     from cos2p.inference.predicting import predict as answers
     from cos2p.inference.sources import exit_option, open_trained
 

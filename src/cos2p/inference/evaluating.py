@@ -1,22 +1,26 @@
-"""How good a trained model is on labelled data: accuracy, F1, each class, what is taken for what; perplexity."""
+"""Scores of a trained model on labelled data: accuracy, F1, each class, the confusion matrix; perplexity."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cos2p.data import Bundle, load
 from cos2p.data.examples import IGNORE, Examples
+from cos2p.data.load import load_whole, source_of
 from cos2p.errors import DataError
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 
+Split = Literal["train", "validation", "test"]
 Told = Callable[[int, int], None]
-"""Is told how many samples of how many are done."""
+"""Called with the number of samples that are done, and of all."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     samples: int
     accuracy: float
     """Of a language model: of next tokens."""
@@ -62,7 +66,7 @@ class Judgement:
         }
 
 
-def judge(trained: Trained, examples: Examples, tell: Told = lambda done, all: None, batch: int = 128) -> Judgement:
+def evaluate(trained: Trained, examples: Examples, tell: Told = lambda done, all: None, batch: int = 128) -> Evaluation:
     """Scores of the model on the samples, whose labels count the model's classes."""
     if len(examples) == 0:
         raise DataError("there are no samples to evaluate on")
@@ -82,8 +86,8 @@ def judge(trained: Trained, examples: Examples, tell: Told = lambda done, all: N
         done += len(rows)
         tell(done, len(examples))
     if trained.generates:
-        return Judgement(len(examples), right / count, loss / count)
-    return Judgement(
+        return Evaluation(len(examples), right / count, loss / count)
+    return Evaluation(
         samples=count,
         accuracy=right / count,
         loss=loss / count,
@@ -117,3 +121,45 @@ def _by_class(confusion: Tensor, names: tuple[str, ...]) -> dict[str, Any]:
     occurring = [score.f1 for i, score in enumerate(scores) if actual[i] + predicted[i]]
     rows = tuple(tuple(row) for row in confusion.tolist())
     return {"classes": scores, "confusion": rows, "f1": sum(occurring) / len(occurring)}
+
+
+# ---------------------------------------------------------------- labelled samples
+
+
+def labelled(
+    trained: Trained, place: str, split: Split, columns: Mapping[str, str], skip_bad: bool = False
+) -> Examples:
+    """The samples at `place`, prepared for the model; no place means the data of its own run."""
+    if not place:
+        return _own_samples(trained, split)
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise DataError(f"there is no data at {place}; name a folder of class folders, or a csv, jsonl or parquet file")
+    source = "folder" if path.is_dir() else source_of(place)
+    if not source:
+        raise DataError(f"{place} is of no kind that is read; csv, tsv, jsonl, parquet, npz and folders are")
+    changes: dict[str, Any] = {"source": source, "path": str(path.parent), "train": path.name}
+    if source == "folder":
+        changes |= {"path": str(path), "train": ""}
+    task = "language-modeling" if trained.generates else "classification"
+    if trained.is_text and source != "text":
+        changes["text_column"] = trained.data.text_column or "text"
+    else:
+        changes["text_column"] = ""
+    if (source in ("folder", "npz") and trained.is_text) or (source == "text" and not trained.generates):
+        raise DataError(f"{trained.where} takes {'texts' if trained.is_text else 'images'}; {place} cannot hold those")
+    empty = dict.fromkeys(("validation", "test", "classes", "group_column", "train_labels"), "")
+    chosen = {name: value for name, value in columns.items() if value}
+    data = trained.data.model_copy(update={**empty, **changes, "task": task, "skip_bad": skip_bad, **chosen})
+    return load_whole(data, trained.classes, split)
+
+
+def _own_samples(trained: Trained, split: Split) -> Examples:
+    recipe = trained.recipe
+    if recipe is None:
+        raise DataError(f"{trained.where} is no run, so it has no data of its own; name some with --data")
+    bundle: Bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
+    examples: Examples = getattr(bundle, split)
+    if len(examples) == 0:
+        raise DataError(f"the run of {trained.where} has no {split} samples")
+    return examples
