@@ -14,7 +14,7 @@ from cos2p.methods.cos2p.keeps import largest_keep
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.report.recipe_plan import plan_words
+from cos2p.terminal.recipe_plan import plan_words
 from tests.aggregation.brute import random_delta
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.test_cos2p import assign, method

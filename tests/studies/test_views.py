@@ -15,8 +15,8 @@ from cos2p.studies.grid import Cell, RunnableGrid
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress
 from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
-from tests.report.fake_run import Clock
 from tests.studies.fakes import figures, tiny_grid
+from tests.terminal.fake_run import Clock
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_nobody_left_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_estimate_from_the_pace_of_the_last_half(tmp_path: Path) -> None:
-    from cos2p.view.pace import Pace
+    from cos2p.terminal.progress import Pace
 
     pace = Pace()
     for share, at in ((0.1, 0.0), (0.2, 50.0), (0.3, 60.0), (0.4, 70.0)):

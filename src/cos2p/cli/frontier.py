@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cos2p.cli.spinner import reading
 from cos2p.cli.studies import Study, study_verb
 from cos2p.cli.tuning import TUNE_SEED, Rates, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning
-from cos2p.cli.waiting import reading
 
 BUDGETS = "30MB,60MB,120MB,240MB,480MB"
 
@@ -47,7 +47,7 @@ def frontier(
         search=tuning.search(),
         equal_time=equal_time,
     )
-    with reading(study.voice, "finding what fits:") as told:
+    with reading(study.mode, "finding what fits:") as told:
         places = find_places(plan, told)
     study.conduct(
         lambda execute, write: run_frontier(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cos2p.report.words import count
 from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import Column
 from cos2p.studies.grid import Grid
 from cos2p.studies.same_time import Course
 from cos2p.studies.tables import Figure, Line, Table, with_best
+from cos2p.terminal.formatting import count
 
 History = Callable[[str], Course]
 """How a finished cell went."""

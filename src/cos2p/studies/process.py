@@ -87,7 +87,7 @@ class Reporter:
     """Listens to the run and tells the study how far it is, not too often."""
 
     def __init__(self, tell: Callable[[Status], None]) -> None:
-        from cos2p.report.progress import Progress  # in the cell's own process, as above
+        from cos2p.terminal.progress import Progress  # in the cell's own process, as above
 
         self._tell, self._progress = tell, Progress()
         self._told = float("-inf")

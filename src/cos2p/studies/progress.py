@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cos2p.report.words import count, duration
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.grid import Cell
 from cos2p.studies.process import Status
+from cos2p.terminal.formatting import count, duration
 
 Clock = Callable[[], float]
 

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Layout
 from rich.text import Text
 
-from cos2p.report.words import printable
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, baseline_notes
+from cos2p.terminal.formatting import printable
 
 MAIN_COLUMNS = ("perplexity", "client_perplexity", "answers", "top1", "f1", "client_top1", "ru", "virtual_seconds")
 

@@ -13,12 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Layout
 from rich.text import Text
 
-from cos2p.report.words import duration, percent, printable
 from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.grid import Cell
 from cos2p.studies.process import Status
 from cos2p.studies.progress import StudyProgress, View, begin_words
 from cos2p.studies.tuning import is_trial
+from cos2p.terminal.formatting import duration, percent, printable
 
 PLAIN_SECONDS = 60.0
 """Between two plain lines about the cells that are running."""

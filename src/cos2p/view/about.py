@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cos2p.report.words import count, percent
+from cos2p.terminal.formatting import count, percent
 from cos2p.tracking.event_kinds import Started
 from cos2p.view import model
 

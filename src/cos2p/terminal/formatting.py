@@ -1,4 +1,4 @@
-"""Figures as people read them: shares in per cent, durations, counts. Text from elsewhere made safe to print."""
+"""Figures as text: shares in per cent, durations, counts. Text from a client is made safe to print."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.report.summary import DEVICES, coverage_words, staleness_words, summary
+from cos2p.terminal.summary import DEVICES, coverage_words, staleness_words, summary
 
 
 def device(**changes: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cos2p.report.words import duration, printable
+from cos2p.terminal.formatting import duration, printable
 
 
 @pytest.mark.parametrize(

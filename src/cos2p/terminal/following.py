@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.report.progress import Clock, Progress
-from cos2p.report.words import duration, printable
+from cos2p.terminal.formatting import duration, printable
+from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
 from cos2p.units import format_bytes

@@ -5,11 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
-from cos2p.report.following import NOTES, PLAIN_LINES, LiveView, budget_words, detail_words, following
-from cos2p.report.progress import Progress
+from cos2p.terminal.following import NOTES, PLAIN_LINES, LiveView, budget_words, detail_words, following
+from cos2p.terminal.progress import Progress
 from cos2p.tracking.event_kinds import Aggregated, Started
 from tests.events import event
-from tests.report.fake_run import Clock, run_events, started
+from tests.terminal.fake_run import Clock, run_events, started
 
 
 def plain(verbose: bool = False, rounds: int = 30, seconds: float = 3.0) -> list[str]:

@@ -1,4 +1,4 @@
-"""How loud and in which form a verb speaks: results on stdout, everything else on stderr."""
+"""The output mode of a verb: quiet, verbose or JSON. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def print_json(values: Mapping[str, Any] | list[Any]) -> None:
 
 def complain(message: str, label: str = "error: ") -> None:
     """One line on stderr. What others wrote into it cannot break the line or the terminal."""
-    from cos2p.report.words import printable
+    from cos2p.terminal.formatting import printable
 
     listed = message.replace(":\n  ", ": ").replace("\n  ", "; ")  # our own lists, not others' words
     typer.echo(label + printable(listed), err=True)

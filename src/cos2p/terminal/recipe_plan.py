@@ -11,8 +11,8 @@ from cos2p.methods import method_class
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
 from cos2p.recipe import Recipe
-from cos2p.report.words import count, duration
 from cos2p.runtime.rehearsal import Rehearsal
+from cos2p.terminal.formatting import count, duration
 from cos2p.units import format_bytes
 
 _SHOWN = 20

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.report.words import count, duration, epsilon_words, percent, printable, without_training
+from cos2p.terminal.formatting import count, duration, epsilon_words, percent, printable, without_training
 from cos2p.tracking.figure_parts import tiers
 from cos2p.units import format_bytes
 

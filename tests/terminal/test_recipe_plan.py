@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cos2p.recipe import Recipe
-from cos2p.report.recipe_plan import plan_words
+from cos2p.terminal.recipe_plan import plan_words
 
 
 def test_whose_speed_a_simulation_counts_with_is_said() -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from cos2p.numerics.metrics import perplexity
-from cos2p.report.words import duration, epsilon_words, percent, printable
+from cos2p.terminal.formatting import duration, epsilon_words, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figure_parts import tiers
 from cos2p.tracking.figures import RunFigures
@@ -18,6 +18,29 @@ Clock = Callable[[], float]
 
 ONE_BY_ONE = 20
 """Devices; of more, those that are late are counted by kind."""
+
+
+class Pace:
+    """Remaining wall seconds at the pace of the last half: first the workers start and the first rounds train masks."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+        """(share done, wall second), both ascending."""
+
+    def note(self, share: float, at: float) -> None:
+        if self._seen and share < self._seen[-1][0]:
+            self._seen.clear()  # the run was resumed from an earlier state, or begun anew
+        if not self._seen or (share > self._seen[-1][0] and at > self._seen[-1][1]):
+            self._seen.append((share, at))
+
+    def left(self, now: float | None = None) -> float | None:
+        """From `now`, or from the last progress; None while there is too little to go by."""
+        if len(self._seen) < 3 or self._seen[-1][0] >= 1.0:
+            return None
+        (first, _), (share, at) = self._seen[0], self._seen[-1]
+        middle = bisect_left(self._seen, (first + (share - first) / 2, 0.0))
+        then_share, then = self._seen[min(middle, len(self._seen) - 2)]
+        return max(0.0, (1 - share) * (at - then) / (share - then_share) - (0.0 if now is None else now - at))
 
 
 class Progress:
@@ -29,15 +52,14 @@ class Progress:
         self.figures = RunFigures()
         self.real = False
         """Whether its seconds are the clock's: only a simulation knows beforehand how long a task will take."""
-        self._pace: list[tuple[float, float]] = []
-        """(share done, wall second), ascending."""
+        self._pace = Pace()
 
     def __call__(self, event: Event) -> None:
         self.figures(event)
         if isinstance(event, Dispatched):
             self.real = event.seconds is None
         if isinstance(event, Started | Merged | Aggregated):
-            self._note_pace()
+            self._pace.note(self.share, self._clock())
 
     # ------------------------------------------------------------ what people ask
 
@@ -64,22 +86,8 @@ class Progress:
         return self._clock() - self.began
 
     def remaining(self) -> float | None:
-        """Wall seconds to the end at the pace of the last half; None while there is too little to go by.
-
-        The first rounds train masks and the workers are still starting, so the pace since the start would lie.
-        """
-        if len(self._pace) < 3 or not 0 < self.share < 1:
-            return None
-        (first, _), (share, at) = self._pace[0], self._pace[-1]
-        middle = bisect_left(self._pace, (first + (share - first) / 2, 0.0))
-        then_share, then = self._pace[min(middle, len(self._pace) - 2)]
-        if at <= then or share <= then_share:
-            return None
-        return max(0.0, (1 - share) * (at - then) / (share - then_share) - (self._clock() - at))
-
-    def _note_pace(self) -> None:
-        if not self._pace or self.share > self._pace[-1][0]:
-            self._pace.append((self.share, self._clock()))
+        """Wall seconds to the end; None while there is too little to go by."""
+        return self._pace.left(self._clock())
 
     # ------------------------------------------------------------ in words
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cos2p.cli.voice import OutputMode, console
+from cos2p.cli.output import OutputMode, console
 
 SECONDS = 2.0
 AGAIN = 10.0
@@ -15,12 +15,12 @@ AGAIN = 10.0
 
 
 @contextmanager
-def reading(voice: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
+def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
     """A function to be told of (done, all, what is at hand); shows it when it takes long, if somebody looks."""
-    if voice.quiet or voice.json:
+    if mode.quiet or mode.json:
         yield lambda done, total, name: None
         return
-    from cos2p.report.words import printable
+    from cos2p.terminal.formatting import printable
 
     screen = console(stderr=True)
     due: float | None = None
@@ -37,17 +37,17 @@ def reading(voice: OutputMode, what: str = "reading") -> Iterator[Callable[[int,
 
 
 @contextmanager
-def counting(voice: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
+def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A function to be told how many of `total` are done."""
-    with reading(voice, what) as tell:
+    with reading(mode, what) as tell:
         tell(0, total, "")
         yield lambda done: tell(done - 1, total, "sample")
 
 
 @contextmanager
-def busy(voice: OutputMode, what: str) -> Iterator[None]:
+def busy(mode: OutputMode, what: str) -> Iterator[None]:
     """Says what is being done, of work that cannot say how far it is: after two seconds, then every ten."""
-    if voice.quiet or voice.json:
+    if mode.quiet or mode.json:
         yield
         return
     over = threading.Event()

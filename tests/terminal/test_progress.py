@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.report.progress import Progress
+from cos2p.terminal.progress import Progress
 from cos2p.tracking.events import EventLog
 from tests.events import event
-from tests.report.fake_run import SLOW, Clock, evaluated, merged, run_events, started
+from tests.terminal.fake_run import SLOW, Clock, evaluated, merged, run_events, started
 
 
 def test_counts_rounds_updates_and_virtual_time() -> None:
