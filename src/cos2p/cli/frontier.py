@@ -32,10 +32,10 @@ def frontier(
     cos2p frontier minilm-banking77 --methods cos2p,fedlora,probe --memory 30MB,120MB --out runs/frontier
     """
     from cos2p.studies.compare import choose_methods
+    from cos2p.studies.equal_time import read_course
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.frontier import Frontier, find_places, parse_memories
     from cos2p.studies.frontier import frontier as run_frontier
-    from cos2p.studies.same_time import read_course
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     plan = Frontier(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cos2p.cli.output import OutputMode, console
+from cos2p.terminal.formatting import print_line, printable
 
 SECONDS = 2.0
 AGAIN = 10.0
@@ -20,8 +21,6 @@ def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, 
     if mode.quiet or mode.json:
         yield lambda done, total, name: None
         return
-    from cos2p.terminal.formatting import printable
-
     screen = console(stderr=True)
     due: float | None = None
 
@@ -30,8 +29,7 @@ def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, 
         due = time.monotonic() + SECONDS if due is None else due
         if name and time.monotonic() >= due:
             due = time.monotonic() + SECONDS
-            line = f"{what} {printable(name)} ({done + 1} of {total})"
-            screen.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_line(screen, f"{what} {printable(name)} ({done + 1} of {total})")
 
     yield tell
 
@@ -56,8 +54,7 @@ def busy(mode: OutputMode, what: str) -> Iterator[None]:
     def speak() -> None:
         pause = SECONDS
         while not over.wait(pause):
-            line = f"{what}, {time.monotonic() - began:.0f} s"
-            console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+            print_line(console(stderr=True), f"{what}, {time.monotonic() - began:.0f} s")
             pause = AGAIN
 
     speaker = threading.Thread(target=speak, daemon=True)

@@ -25,8 +25,7 @@ from cos2p.cli.spinner import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.studies.cell_outcome import Execute
-    from cos2p.studies.grid import Base
+    from cos2p.studies.grid import Base, Execute
     from cos2p.studies.progress import View
     from cos2p.studies.report import Report
 
@@ -242,6 +241,6 @@ def _print(report: Report, folder: Path, mode: OutputMode) -> None:
         figures = {key: values[key] for key in ("title", "seeds", "updates", "tables")}
         print_json({"kind": "study", "study": report.kind, "out": str(folder), **figures})
         return
-    from cos2p.studies.summary import summary
+    from cos2p.studies.views import summary
 
     console().print(summary(report, folder))

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cos2p.numerics.metrics import mean_interval
-from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
-from cos2p.studies.grid import Grid, Row
+from cos2p.studies.grid import CellOutcomes, Grid, Row
 
 MISSING = "–"
 BASELINES = {

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, printable
+from cos2p.terminal.formatting import duration, print_line, printable
 from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
@@ -104,7 +104,7 @@ class _View:
             self.say("further troubles are counted only; -v tells all")
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(self.console, line)
 
 
 class PlainLines(_View):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def epsilon_words(spent: Mapping[str, Any] | None) -> str:
@@ -76,3 +79,8 @@ def printable(text: object) -> str:
     'pi?[31m'
     """
     return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def print_line(console: Console, line: str) -> None:
+    """The line as it is: no markup in it, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

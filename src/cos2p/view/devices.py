@@ -105,10 +105,10 @@ def fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> Non
 
 
 def _row_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
-    facts = {fact: found.get(fact) for fact in ("rate", "samples", "memory")}
-    counts = {fact: int(found.get(fact) or 0) for fact in ("bytes_up", "bytes_down", "tasks", "updates")}
+    facts: dict[str, Any] = {fact: found.get(fact) for fact in ("rate", "samples", "memory")}
+    facts |= {fact: int(found.get(fact) or 0) for fact in ("bytes_up", "bytes_down", "tasks", "updates")}
     busy = round(float(found.get("busy_seconds") or 0.0) / seconds, 4) if seconds else 0.0
-    device = DeviceFigures(**facts, **counts, predicted=found.get("peak_memory"))
+    device = DeviceFigures(**facts, predicted=found.get("peak_memory"))
     return {**_row(name, name, device, busy, None, found.get("top1")), "staleness": None}
 
 

@@ -12,9 +12,8 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from cos2p.errors import RunError
-from cos2p.studies.columns import CLIENT_TOP1, RU, TOP1
+from cos2p.studies.columns import CELLS, CLIENT_TOP1, RU, RUNS, STUDY, TOP1, TRIAL_PREFIX
 from cos2p.studies.columns import Column as StudyColumn
-from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.tracking.files import explained
 from cos2p.view import model
 from cos2p.view.build import RunSource
