@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.numerics.optimizers import Adan
+from cos2p.numerics.adan import Adan
 from tests.official.case import agree, fixture, wave
 
 OFFICIAL = fixture("adan")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_the_nearer_of_two_limits_counts() -> None:
 def test_a_resumed_run_begins_where_it_was(tmp_path: Path) -> None:
     """What happened before is read from the log, and counts for the figures but not for the pace."""
     before = [told for told in run_events(rounds=10) if told.t <= 60.0]
-    with EventLog(tmp_path / "events.jsonl") as log:
+    with closing(EventLog(tmp_path / "events.jsonl")) as log:
         for told in before:
             log.write(told)
     clock = Clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def scores(top1: float) -> dict[str, Any]:
 
 def play(feed: Feed, folder: Path, events: list[Event], offset: int | None = None) -> None:
     """As `run` does: the log is written first, then the listener told."""
-    with EventLog.resume(folder / "events.jsonl", offset) as log:
+    path = folder / "events.jsonl"
+    written = path.stat().st_size if path.exists() else 0
+    with closing(EventLog(path, written if offset is None else offset)) as log:
         for told in events:
             log.write(told)
             feed(told)
@@ -148,7 +151,7 @@ def test_tensorboard_has_no_point_twice_after_a_resume(folder: Path) -> None:
     play(feed, folder, events[6:11])
     feed.close("failed")
     again = Feed([TensorBoardLog(folder)], folder)
-    EventLog.resume(folder / "events.jsonl", checkpoint).close()
+    EventLog(folder / "events.jsonl", checkpoint).close()
     again(event("resumed", 10.0, log=folder / "events.jsonl"))
     play(again, folder, events[6:])
     again.close("finished")

@@ -97,8 +97,7 @@ def join(
     """Let this device take part until Ctrl-C."""
     from cos2p.accelerator import resolve
     from cos2p.fleet.admin.machines import Machine, somebody_listens
-    from cos2p.fleet.device.devicefile import DeviceFile
-    from cos2p.fleet.device.owner import OwnerFile
+    from cos2p.fleet.device.owner import DeviceFile, OwnerFile
     from cos2p.fleet.kit import server_address
     from cos2p.units import parse_bytes
 

@@ -92,7 +92,7 @@ class RunFolder:
             raise RunError(f"{path} holds the checkpoint of a {self.checkpoint.values['kind']}, not of a {kind}")
         self.base: int = self.checkpoint.values["log"] if self.checkpoint is not None else 0
         """Bytes of the log that were there before."""
-        self.log = EventLog.resume(path / "events.jsonl", self.base)
+        self.log = EventLog(path / "events.jsonl", self.base)
         self._saved = time.monotonic()
         self._saving = 0.0
         self._version: int | None = None

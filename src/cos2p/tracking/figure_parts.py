@@ -16,6 +16,14 @@ LIKELIHOOD = ("loss", "perplexity", "answers")
 """Scores of language models beside those; a classifier has none of them."""
 
 
+BASELINES = {
+    "chance": "chance",
+    "majority": "always the most frequent class",
+    "client_majority": "each device its own most frequent class",
+}
+"""Figures of `result.json` that an accuracy is compared with, and their words."""
+
+
 def number(value: Any) -> float | None:
     """A number of a sane size; None for anything else, because what a client reports can be anything."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:

@@ -88,7 +88,8 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
             # the same.
             _empty(folder, but=(MARKER,))
         if resume:
-            _drop_leftovers(folder)
+            for leftover in folder.rglob(f".*{_TEMPORARY}"):  # of writes that were killed half-way
+                leftover.unlink(missing_ok=True)
         _probe(folder)
     return folder
 
@@ -186,12 +187,6 @@ def _empty(folder: Path, but: Collection[str]) -> None:
             shutil.rmtree(child)
         else:
             child.unlink()
-
-
-def _drop_leftovers(folder: Path) -> None:
-    """Temporary files of writes that were killed half-way."""
-    for leftover in folder.rglob(f".*{_TEMPORARY}"):
-        leftover.unlink(missing_ok=True)
 
 
 def _probe(folder: Path) -> None:

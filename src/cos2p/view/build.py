@@ -17,6 +17,7 @@ from cos2p.older_python import tomllib
 from cos2p.terminal.formatting import epsilon_words
 from cos2p.terminal.progress import Pace
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Evaluated, Event, Finished, Merged, Started, Stopped
+from cos2p.tracking.figure_parts import BASELINES
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import MARKER, StopNote, read_stop_note
 from cos2p.view import model
@@ -26,8 +27,6 @@ from cos2p.view.devices import DevicesBuilder, Roster, TroublesBuilder, fill_fro
 from cos2p.view.lanes import LanesBuilder
 from cos2p.view.log import LogReader, at_work, elapsed
 from cos2p.view.segments import CoverageBuilder, MasksBuilder, no_masks
-
-WORTH = ("chance", "majority", "client_majority")
 
 
 class Worth(TypedDict):
@@ -250,7 +249,7 @@ class RunSource:
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else result.get("top1"),
-            **_worth(known | {name: result[name] for name in WORTH if result.get(name) is not None}),
+            **_worth(known | {name: result[name] for name in BASELINES if result.get(name) is not None}),
             "best_exit": parts.evaluations.better_exit(),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
             "privacy": epsilon_words(vars(run.spent) if run.spent is not None else result.get("privacy")),
@@ -261,7 +260,7 @@ class RunSource:
 
 
 def _worth(known: Mapping[str, Any]) -> Worth:
-    return cast("Worth", {name: rounded(known.get(name)) for name in WORTH})
+    return cast("Worth", {name: rounded(known.get(name)) for name in BASELINES})
 
 
 def is_run(folder: Path) -> bool:
