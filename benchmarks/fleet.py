@@ -28,8 +28,8 @@ import psutil
 from cos2p.devices.clock import task_phases
 from cos2p.fleet.admin.follow import run_on_fleet
 from cos2p.fleet.admin.local import LocalFleet, make_local_fleet, running
-from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member

@@ -25,7 +25,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
-from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
 from cos2p.server.admission import check_update
 from cos2p.submodel import native

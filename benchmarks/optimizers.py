@@ -29,7 +29,8 @@ from cos2p import model
 from cos2p.costs.budget import Workload, flops, largest_rate, peak
 from cos2p.costs.fitting import make_spec
 from cos2p.devices.measure import measure
-from cos2p.numerics.optimizers import TEMPORARY_BYTES, eight_bit, make_optimizer
+from cos2p.numerics.adan import TEMPORARY_BYTES
+from cos2p.numerics.optimizers import eight_bit, make_optimizer
 from cos2p.seeding import torch_rng
 
 MIB = 1024 * 1024

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("view",),
     ("studies",),
-    ("fleet", "inference", "report"),
+    ("fleet", "inference", "terminal"),
     ("runtime",),
     ("server",),
     ("tracking",),

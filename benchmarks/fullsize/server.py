@@ -33,8 +33,7 @@ from cos2p.models.spec import to_bits
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.tracking.background import BackgroundWriter
-from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.training.settings import TrainingSettings
 
 GB = 1e9

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
-from cos2p.studies.cell_outcome import CellOutcomes
-from cos2p.studies.grid import Cell
+from cos2p.studies.grid import Cell, CellOutcomes
 from cos2p.studies.progress import View
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
 

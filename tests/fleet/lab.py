@@ -20,7 +20,7 @@ import psutil
 
 from cos2p.fleet.admin.local import LocalFleet, make_local_fleet
 from cos2p.fleet.admin.machines import Machine
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 

@@ -21,7 +21,7 @@ from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.local import slowed, with_devices
 from cos2p.fleet.admin.machines import Machine, lock
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import MARK, Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare

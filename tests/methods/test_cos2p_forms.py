@@ -10,7 +10,7 @@ import torch
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.cos2p import Cos2pSettings
 from cos2p.recipe import Recipe
-from cos2p.report.recipe_plan import plan_words
+from cos2p.terminal.recipe_plan import plan_words
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.test_cos2p import assign, method
 from tests.tiny import VIT, context

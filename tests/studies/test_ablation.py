@@ -72,7 +72,7 @@ def test_rows_by_group_or_by_name() -> None:
 def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> None:
     rows = choose_rows("no-masks,no-distillation,no-exits,rescale")
     execute = FakeExecute(lambda cell: figures(0.8 if cell.row in ("all-parts", "as-the-recipe") else 0.7))
-    report = ablate(Ablation(tiny_base(tmp_path), rows, (0,), "cos2p ablate"), execute, lambda report: None)
+    report = ablate(Ablation(tiny_base(tmp_path), (0,), "cos2p ablate", rows), execute, lambda report: None)
     assert [table.name for table in report.tables] == ["paper", "paper-differences", "own", "own-differences"]
     paper, _, own, differences = report.tables
     assert paper.facts == ("units", "heads", "self-distillation", "semi-asynchronous")

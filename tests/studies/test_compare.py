@@ -278,7 +278,7 @@ def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None
 def test_a_search_that_would_deceive_is_refused(
     tmp_path: Path, search: Search, changes: tuple[str, ...], said: str
 ) -> None:
-    asked = Comparison(tiny_base(tmp_path, *changes), ("cos2p",), (0, 1), "", search=search)
+    asked = Comparison(tiny_base(tmp_path, *changes), (0, 1), "", ("cos2p",), search=search)
     execute = FakeExecute(lambda cell: figures())
     with pytest.raises(ConfigError, match=said):
         compare(asked, execute, lambda report: None)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
 from cos2p.studies.budgets import Absent, Fit
+from cos2p.studies.equal_time import LONGEST, Course, seconds_for, updates_in
 from cos2p.studies.folder import write_report
 from cos2p.studies.frontier import Frontier, Places, find_places, frontier, parse_memories
 from cos2p.studies.grid import Cell
 from cos2p.studies.markdown import to_csv, to_markdown
 from cos2p.studies.record import read_record, write_record
 from cos2p.studies.report import Report
-from cos2p.studies.same_time import LONGEST, Course, seconds_for, updates_in
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 

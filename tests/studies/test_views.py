@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.studies.cell_outcome import CellOutcome
-from cos2p.studies.grid import Cell, RunnableGrid
-from cos2p.studies.process import Status
-from cos2p.studies.progress import StudyProgress
+from cos2p.studies.grid import Cell, CellOutcome, RunnableGrid
+from cos2p.studies.progress import Status, StudyProgress
 from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
-from tests.report.fake_run import Clock
 from tests.studies.fakes import figures, tiny_grid
+from tests.terminal.fake_run import Clock
 
 
 @pytest.fixture

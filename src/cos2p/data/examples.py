@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from cos2p.data.augment import Augmenter
-from cos2p.data.groups import Groups
 from cos2p.data.ragged import IGNORE as IGNORE
 from cos2p.data.ragged import Ragged
+from cos2p.data.select import Groups
 from cos2p.errors import DataError
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cos2p.data.groups import Groups
-from cos2p.data.select import IntArray, largest_remainder, split_off
+from cos2p.data.select import Groups, IntArray, largest_remainder, split_off
 from cos2p.errors import ConfigError, DataError
 from cos2p.seeding import numpy_rng
 from cos2p.settings import Settings

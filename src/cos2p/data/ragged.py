@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cos2p.data.select import IntArray
+
 IGNORE = -100
 """A label that counts for nothing: torch's cross entropy skips it by default."""
 
@@ -120,3 +122,13 @@ def length_batches(widths: Tensor, batch: int, rng: torch.Generator) -> Iterator
 
 def widest(widths: Tensor) -> int:
     return int(widths.max()) if len(widths) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    ids: Ragged
+    vocabulary: int
+    """How many different ids there are."""
+
+    def subset(self, rows: IntArray) -> Tokens:
+        return Tokens(self.ids.subset(torch.from_numpy(rows)), self.vocabulary)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.data import paths
-from cos2p.data.cachedir import key_of
 from cos2p.data.config import DataConfig
+from cos2p.data.paths import key_of
 from cos2p.errors import DataError
 
 # The byte tokenizer: three special ids, then the 256 bytes.

@@ -37,7 +37,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.processes.children import CHILD_ENV
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices, window_slices
 from cos2p.training.distillation import exits_loss

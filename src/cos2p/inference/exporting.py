@@ -9,7 +9,7 @@ from pathlib import Path
 from cos2p.data.paths import find
 from cos2p.data.tokenizers import byte_tokenizer
 from cos2p.errors import ConfigError, MissingExtra, RunError
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 from cos2p.models.hub_adapter import save_adapter
 from cos2p.models.hub_export import in_colour, readable_by_all, write_preprocessor, write_tokenizer
 from cos2p.runtime.model_folder import save_model

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cos2p.errors import CheckpointError
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 from cos2p.seeding import torch_rng
 
 TOLERANCE = 1e-4

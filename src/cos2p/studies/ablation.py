@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.report import Report
+from cos2p.studies.grid import CellOutcomes, Execute, Grid, Row
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
 from cos2p.studies.tables import Table, differences_table, results_table
 
 YES, NO = "✓", "✗"
@@ -92,13 +90,8 @@ GROUPS = {"paper": PAPER_ROWS, "ours": OWN_ROWS, "all": (*PAPER_ROWS, *OWN_ROWS)
 
 
 @dataclass(frozen=True)
-class Ablation:
-    """What is asked for."""
-
-    base: Base
+class Ablation(StudyPlan):
     rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    command: str
 
 
 def choose_rows(wanted: str) -> tuple[Row, ...]:
@@ -125,24 +118,9 @@ def choose_rows(wanted: str) -> tuple[Row, ...]:
     return tuple(row for key, row in known.items() if key in chosen)
 
 
-def ablate(plan: Ablation, execute: Execute, write: Callable[[Report], None]) -> Report:
-    """Run every row with every seed. `write` gets the report again whenever a cell is done."""
-    plan = replace(plan, base=plan.base.checked())
-    grid = make_grid(plan.base, plan.rows, plan.seeds)
-
-    def report(outcomes: CellOutcomes) -> Report:
-        return Report(
-            kind="ablate",
-            title=f"{grid.cells[0].recipe.name}: what the parts of Co-S²P are worth",
-            recipe=plan.base.recipe,
-            command=plan.command,
-            updates=plan.base.updates or 0,
-            grid=grid,
-            outcomes=outcomes,
-            tables=tuple(_tables(grid, outcomes)),
-        )
-
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+def ablate(plan: Ablation, execute: Execute, write: Write) -> Report:
+    title = "what the parts of Co-S²P are worth"
+    return run_study(plan.checked(), "ablate", title, plan.rows, _tables, execute, write)
 
 
 def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
@@ -151,7 +129,7 @@ def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
         ("paper", "The paper's rows", PAPER_ROWS, PAPER_FULL),
         ("own", "Rows of our own", OWN_ROWS, OWN_FULL),
     ):
-        rows = _among(grid.rows, group)
+        rows = [row for row in grid.rows if row in group]
         if rows:
             results = results_table(name, title, grid, outcomes, rows)
             tables.append(results)
@@ -159,8 +137,3 @@ def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
                 against = f"{title}: differences to {results.line(full).title}"
                 tables.append(differences_table(f"{name}-differences", against, results, full))
     return tables
-
-
-def _among(rows: Sequence[Row], group: Sequence[Row]) -> list[Row]:
-    keys = {row.key for row in group}
-    return [row for row in rows if row.key in keys]

@@ -20,15 +20,14 @@ from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
-from cos2p.studies.cell_outcome import CellOutcome
+from cos2p.studies.columns import CELLS, RUNS, STUDY, TARGET_PREFIX, TRIAL_PREFIX
 from cos2p.studies.curve import read_curve
 from cos2p.studies.folder import finite
-from cos2p.studies.grid import Grid, Row
+from cos2p.studies.grid import CellOutcome, Grid, Row
 from cos2p.studies.markdown import to_markdown
-from cos2p.studies.names import CELLS, RUNS, STUDY, TARGET_PREFIX, TRIAL_PREFIX
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, differences_table, results_table
-from cos2p.tracking.files import explained, write_atomic
+from cos2p.tracking.files import explained, read_json, write_atomic
 
 RECIPE, TABLE = "recipe.toml", "table.md"
 
@@ -37,7 +36,7 @@ RECIPE, TABLE = "recipe.toml", "table.md"
 
 def write_record(study: Path, out: Path) -> None:
     """Write the record of a study's folder; files of an earlier record are replaced."""
-    values = _read_json(study / STUDY)
+    values = read_json(study / STUDY)
     try:
         _write(values, study, out)
     except (LookupError, TypeError, AttributeError) as error:
@@ -152,7 +151,7 @@ def _curve(run: Path) -> list[dict[str, Any]]:
 
 
 def _finished(run: Path) -> dict[str, Any] | None:
-    return _read_json(run / "result.json") if (run / "result.json").exists() else None
+    return read_json(run / "result.json") if (run / "result.json").exists() else None
 
 
 def _trial_lines(study: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -218,11 +217,6 @@ def _report(study: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Repo
         tuning=study["tuning"],
         axes=study["axes"],
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with explained(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

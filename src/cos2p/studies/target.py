@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from cos2p.errors import ConfigError
-from cos2p.studies.cell_outcome import CellOutcomes
-from cos2p.studies.columns import COLUMNS, TOP1, Column
+from cos2p.studies.columns import COLUMNS, TARGET_PREFIX, TOP1, Column
 from cos2p.studies.curve import Curve, spent_until
-from cos2p.studies.grid import Grid, refuse_stranger
-from cos2p.studies.names import TARGET_PREFIX
+from cos2p.studies.grid import CellOutcomes, Grid, refuse_stranger
 from cos2p.studies.tables import Table, results_table
 
 ReadCurve = Callable[[str], Curve]

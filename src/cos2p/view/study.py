@@ -8,17 +8,16 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from cos2p.errors import RunError
-from cos2p.studies.columns import CLIENT_TOP1, RU, TOP1
+from cos2p.studies.columns import CELLS, CLIENT_TOP1, RU, RUNS, STUDY, TOP1, TRIAL_PREFIX
 from cos2p.studies.columns import Column as StudyColumn
-from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.tracking.files import explained
 from cos2p.view import model
-from cos2p.view.bands import row_curves
 from cos2p.view.build import RunSource
+from cos2p.view.curves import row_curves
 
 LOG_SPAN = 50.0
 """An axis of positive numbers whose largest is this many times the smallest is drawn to a logarithmic scale."""
@@ -153,15 +152,7 @@ def _table(table: Mapping[str, Any], seeds: list[int], links: Mapping[str, str])
 
 
 def _column(column: Mapping[str, Any]) -> model.Column:
-    return {
-        "key": str(column["key"]),
-        "title": str(column["title"]),
-        "unit": str(column["unit"]),
-        "scale": float(column["scale"]),
-        "digits": int(column["digits"]),
-        "better": column["better"],
-        "signed": bool(column["signed"]),
-    }
+    return cast("model.Column", {name: column[name] for name in model.Column.__annotations__})
 
 
 def _row(

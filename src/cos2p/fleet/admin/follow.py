@@ -24,14 +24,14 @@ from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.models.config import ModelConfig
-from cos2p.processes.interrupts import on_interrupt
+from cos2p.processes.children import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.run import Interrupted
 from cos2p.runtime.run_folder import begin_folder, earlier_result
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import read_json, write_atomic, write_json
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -77,8 +77,8 @@ def _run_name(recipe: Recipe, folder: Path) -> str:
     path = folder / "fleet.json"
     if not path.exists():
         stem = re.sub(r"[^a-z0-9]+", "-", recipe.name.lower()).strip("-") or "run"
-        write_atomic(path, (json.dumps({"run": f"{stem}-{uuid.uuid4().hex[:8]}"}) + "\n").encode())
-    return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        write_json(path, {"run": f"{stem}-{uuid.uuid4().hex[:8]}"})
+    return str(read_json(path)["run"])
 
 
 class Follower:
@@ -172,7 +172,7 @@ class Follower:
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
         with suppress(CheckpointError):  # a model that has no form there; the weights are at hand
             save_model(self.folder / "model", self.recipe, self._config(), weights, result)
-        write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
+        write_json(self.folder / "result.json", result, indent=2, sort_keys=True)
         self.server.ask(self._job, "fetched")
         return dict(result)
 

@@ -84,12 +84,6 @@ class Machine:
             return next((line.partition(REJECTED)[2] for line in reversed(lines) if REJECTED in line), "")
         return ""
 
-    def last_words(self, lines: int = 5) -> str:
-        """The end of the log, for a message."""
-        with suppress(OSError):
-            return "\n".join(self.kit.log.read_text(errors="replace").splitlines()[-lines:])
-        return ""
-
 
 def _surroundings() -> dict[str, str]:
     """The environment of a kit's processes. They run in the kit's folder; a recipe's relative path to its data is

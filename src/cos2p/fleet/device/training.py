@@ -21,9 +21,8 @@ from typing import Any
 import cos2p.errors
 from cos2p.errors import Cos2pError, DataError, OwnerRefused
 from cos2p.fleet.device.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.fleet.device.jobs import Job, Setup, outward
+from cos2p.processes.children import CHILD_ENV
 from cos2p.units import format_bytes
 
 WATCH_SECONDS = 0.05

@@ -40,8 +40,7 @@ from cos2p.fleet.device.cap import (
     peak_bytes,
     set_cap,
 )
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.jobs import Job, Setup, outward
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard

@@ -22,11 +22,8 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from cos2p.errors import Cos2pError, OwnerRefused, UpdateRefused
-from cos2p.fleet.device.devicefile import DeviceFile, remembered_file
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
-from cos2p.fleet.device.owner import OwnerFile
-from cos2p.fleet.device.spending import Spending, today
+from cos2p.fleet.device.jobs import Job, Setup, outward
+from cos2p.fleet.device.owner import DeviceFile, OwnerFile, Spending, remembered_file, today
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
 from cos2p.fleet.join_request import JoinRequest

@@ -24,10 +24,8 @@ from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Ready, measured_numbers
-from cos2p.fleet.server.members import member_of
-from cos2p.fleet.server.presence import Presence
-from cos2p.fleet.server.timers import Timers
+from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Ready, Timers, measured_numbers
+from cos2p.fleet.server.members import Presence, member_of
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
