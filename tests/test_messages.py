@@ -13,7 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.door import Door
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, TaskReader, Update, envelope, tensor_bytes
 from cos2p.messages.envelope import DTYPES
@@ -22,6 +21,7 @@ from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import BlockKeep, BlockSize
+from cos2p.server.update_reader import UpdateReader
 from cos2p.submodel.slicing import compact_shapes
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights, submodels
@@ -190,8 +190,8 @@ HOSTILE = {
 def let_in(data: bytes) -> None:
     """As the server reads the answer to a task."""
     given_order = order(SPEC)
-    door = Door(given_order, VIT, make_trainer(VIT, given_order))
-    door.read(door.open(data))
+    reader = UpdateReader(given_order, VIT, make_trainer(VIT, given_order))
+    reader.read(reader.open(data))
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)

@@ -172,7 +172,7 @@ NEEDED_REPORT = frozenset({"prefix_recomputed"})
 class Update:
     """What a device learned: only what it trained, as the difference to what it received.
 
-    A server, which knows the task, reads it with `aggregation.door` and compares first.
+    A server, which knows the task, reads it with `server.update_reader` and compares first.
     """
 
     client: str
