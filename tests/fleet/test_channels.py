@@ -23,8 +23,9 @@ from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from cos2p.fleet.notices import FORBIDDEN
-from cos2p.fleet.nvflare import channels
-from cos2p.fleet.nvflare.channels import LOCAL, Envelope, Guard, checked_job, objection, read
+from cos2p.fleet.nvflare import channels, guard
+from cos2p.fleet.nvflare.channels import LOCAL, Envelope, objection
+from cos2p.fleet.nvflare.guard import Guard, checked_job, read
 from cos2p.fleet.nvflare.provisioning import ADMIN
 from cos2p.fleet.nvflare.rejoin import Rejoin
 
@@ -183,6 +184,8 @@ def test_only_who_gets_a_stream_may_confirm_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ByteStreamer, "tx_task_map", streams)
     for number, allowed in ((7, False), (7.0, False), ("7", False), (None, False), ([7], False), (8, True), (9, True)):
         assert (objection(got(message_of("sm__STREAM", "sm__ACK", sm__id=number))) == "") == allowed, number
+    to_job = message_of("sm__STREAM", "sm__ACK", sm__id=7, cn__destination=f"server.{JOB}")
+    assert objection(got(to_job)) == ""  # the numbers are those of another process
 
 
 def test_what_is_no_text_is_on_no_list() -> None:
@@ -229,7 +232,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    channels.install(None)
+    guard.install(None)
 
 
 @pytest.mark.usefixtures("installed")

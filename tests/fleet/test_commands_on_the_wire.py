@@ -1,6 +1,6 @@
 """A device with a valid kit commands the others and the server: nothing happens to them, and it is excluded.
 
-Each takes about half a minute on two idle cores.
+Each takes about forty seconds on two idle cores; `test_faults_quick` has one command of them all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cos2p.fleet.notices import FORBIDDEN
 from cos2p.fleet.nvflare.channels import DEVICE_TO_JOB, DEVICE_TO_SERVER
 from tests.fleet.lab import Lab, loading, running_lab, slow, small_recipe
 
-pytestmark = pytest.mark.fleet
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 ATTACKER, VICTIM = "dev-2", "dev-1"
 ANY = "nvflare.private.fed.app"
@@ -37,7 +37,6 @@ def test_a_device_commands_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert lab.end_run()["finished"] == "the user ended it"
 
 
-@pytest.mark.slow
 def test_a_device_takes_commands_from_its_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server is NVFlare's own and passes on what it gets. Of what comes in its name, forged or not, a device
     does no more than a run needs, and deletes nothing but a job's folder."""

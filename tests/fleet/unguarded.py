@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cos2p.fleet.nvflare import channels
+from cos2p.fleet.nvflare import guard
 
-channels.install = lambda kit: None  # type: ignore[assignment]
+guard.install = lambda kit: None  # type: ignore[assignment]

@@ -2,7 +2,7 @@
 
 NVFlare 2.9.0's server passes messages on from one client to another, and its handlers ask whether a message is
 authentic, not whether its sender may command (advisories/nvflare-2.9.0-client-relay.md). So every process of a fleet
-looks at a message before NVFlare does:
+looks at a message before NVFlare does (`guard`):
 
     a device            takes from the server what is listed here, from its own parent or job process anything, and does
                         of commands what a run needs, whoever gives them
@@ -17,27 +17,8 @@ own.
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from nvflare.apis.workspace import Workspace
-from nvflare.fuel.f3.cellnet import cell as of_nvflare
-from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
-from nvflare.fuel.f3.cellnet.identity import get_param, is_mtls_connection
-from nvflare.fuel.f3.drivers.driver_params import DriverParams
-from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
-from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
-from nvflare.private.defs import CellMessageHeaderKeys
-from nvflare.private.fed.client.admin import FedAdminAgent
-
-from cos2p.fleet.notices import FORBIDDEN, Notices
 from cos2p.fleet.nvflare.link import CHANNEL
 from cos2p.fleet.nvflare.provisioning import ADMIN
 
@@ -50,9 +31,10 @@ LOCAL = "localhost"
 Pair = tuple[str, str]
 """Channel and topic; `*`: any topic."""
 
-_STREAM, _ACK, _ERROR, _DATA = "sm__STREAM", "sm__ACK", "sm__ERROR", "sm__DATA"
+STREAM, ACK, ERROR, DATA = "sm__STREAM", "sm__ACK", "sm__ERROR", "sm__DATA"
+"""The channel and topics in whose messages others are carried."""
 _BYE = ("cellnet.channel", "bye")
-_ANSWERS: frozenset[Pair] = frozenset({(_STREAM, _ACK), (_STREAM, _ERROR), ("return_only", "*")})
+_ANSWERS: frozenset[Pair] = frozenset({(STREAM, ACK), (STREAM, ERROR), ("return_only", "*")})
 """To what the receiver has sent itself."""
 
 DEVICE_TO_SERVER = _ANSWERS | {
@@ -123,7 +105,7 @@ class Envelope:
         if self.certificate and machine(self.me) == SERVER:
             return self.certificate
         passed_on = machine(self.me) != SERVER or self.me.startswith(f"{self.peer}.")
-        return (passed_on and machine(self.origin)) or LOCAL
+        return (passed_on and machine(self.origin)[:64]) or LOCAL
 
 
 def objection(message: Envelope) -> str:
@@ -184,131 +166,3 @@ def _unlisted(message: Envelope, allowed: frozenset[Pair]) -> str:
 
 def machine(cell: str) -> str:
     return cell.partition(".")[0]
-
-
-# ---------------------------------------------------------------- in NVFlare's processes
-
-
-class Guard:
-    """Stands before every cell of this process."""
-
-    MOST_NOTICES = 20
-    """Of one sender in a minute; the log has them all."""
-
-    def __init__(self, kit: Path | None) -> None:
-        self._notices = Notices(kit) if kit is not None else None
-        self._noticed: dict[str, list[float]] = {}
-        self._lock = threading.Lock()
-
-    def wrap(self, process: Callable[..., Any]) -> Callable[..., Any]:
-        """The method by which a cell takes a message from a connection."""
-
-        def guarded(cell: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> Any:
-            envelope = read(cell, endpoint, connection, message)
-            reason = objection(envelope)
-            if not reason:
-                return process(cell, endpoint, connection, app_id, message)
-            self._refuse(envelope, reason)
-            return None
-
-        return guarded
-
-    def _refuse(self, message: Envelope, reason: str) -> None:
-        what = f"{message.channel}:{message.topic} to {message.destination} ({reason})"
-        text = FORBIDDEN + "".join(c if c.isprintable() else "?" for c in what[:200])
-        logging.getLogger(f"{__name__}.guard").error(f"refused {message.sender}: {text}")
-        if self._notices is not None and self._is_news(message.sender):
-            self._notices.add(message.sender, text, again=0.0)
-
-    def _is_news(self, sender: str) -> bool:
-        with self._lock:
-            now = time.monotonic()
-            recent = [then for then in self._noticed.get(sender, ()) if now - then < 60.0]
-            self._noticed[sender] = [*recent, now][: self.MOST_NOTICES]
-            return len(recent) < self.MOST_NOTICES
-
-
-def read(cell: Any, endpoint: Any, connection: Any, message: Any) -> Envelope:
-    headers = message.headers if isinstance(message.headers, dict) else {}
-    channel, topic = _meaning(headers)
-    return Envelope(
-        cell.my_info.fqcn,
-        endpoint.name,
-        *_line(cell, connection),
-        _word(headers, MessageHeaderKey.ORIGIN),
-        _word(headers, MessageHeaderKey.DESTINATION),
-        _word(headers, CellMessageHeaderKeys.CLIENT_NAME),
-        channel,
-        topic,
-        request=headers.get(MessageHeaderKey.MSG_TYPE) not in (MessageType.REPLY, MessageType.RETURN),
-        offers_line=headers.get(MessageHeaderKey.CONN_URL) is not None,
-    )
-
-
-def _word(headers: dict[str, Any], key: str) -> str:
-    """A header's text. What is none is on no list."""
-    value = headers.get(key)
-    return value if isinstance(value, str) else "" if value is None else f"<{type(value).__name__}>"
-
-
-def _line(cell: Any, connection: Any) -> tuple[bool, str]:
-    """Whether it is a process's own, or that to its parent or child; and the name in the other end's certificate."""
-    own = {line.handle for line in (cell.int_listener, cell.bb_int_connector) if line is not None}
-    if connection is None or connection.connector.handle in {"Null", *own}:
-        return True, ""
-    if not is_mtls_connection(connection.connector.params):
-        return False, ""
-    shown = get_param(connection.get_conn_properties(), DriverParams.PEER_CN)
-    return False, "" if shown in (None, "N/A") else str(shown)
-
-
-def _meaning(headers: dict[str, Any]) -> Pair:
-    """Channel and topic of the handler that would get it. A stream carries those of what is in it."""
-    pair = (_word(headers, MessageHeaderKey.CHANNEL), _word(headers, MessageHeaderKey.TOPIC))
-    if pair == ("task", "register"):
-        return "task", f"register {_word(headers, CellMessageHeaderKeys.CLIENT_TYPE)}".strip()
-    if pair == (_STREAM, _ACK):
-        return _STREAM, _ACK if _own_stream(headers) else f"{_ACK} of another's stream"
-    if pair == (_STREAM, _DATA):
-        if headers.get(StreamHeaderKey.ERROR_MSG):  # ends a stream of the sender's own
-            return _STREAM, _ERROR
-        return _word(headers, StreamHeaderKey.CHANNEL), _word(headers, StreamHeaderKey.TOPIC)
-    return pair
-
-
-def _own_stream(headers: dict[str, Any]) -> bool:
-    """Numbers of streams can be guessed: only who gets one may confirm it, or have it ended."""
-    number = headers.get(StreamHeaderKey.STREAM_ID)
-    task = ByteStreamer.tx_task_map.get(number) if isinstance(number, int) else None
-    return isinstance(number, int) and (task is None or task.target == headers.get(MessageHeaderKey.ORIGIN))
-
-
-def install(kit: Path | None) -> None:
-    """Before this process makes its first cell."""
-    CoreCell.process_message = Guard(kit).wrap(CoreCell.process_message)
-    # A job process ends itself over an update that it cannot decode, and over an answer that was too long for a client:
-    # any device could have that. Not being one, it gives up the message.
-    of_nvflare._is_server_job_cell = lambda info: False
-    FedAdminAgent.register_processor = _register_needed(FedAdminAgent.register_processor)
-    run_folder = Workspace.get_run_dir
-    Workspace.get_run_dir = lambda workspace, job: run_folder(workspace, checked_job(job))
-
-
-def _register_needed(register: Callable[..., None]) -> Callable[..., None]:
-    def registered(agent: Any, processor: Any) -> None:
-        if COMMANDS.issuperset(processor.get_topics()):
-            register(agent, processor)
-
-    return registered
-
-
-def checked_job(name: object) -> str:
-    """ValueError unless it is a name that NVFlare gives to jobs. It is that of a folder in the kit, which is emptied
-    and removed, and the kit has other folders."""
-    try:
-        known = str(uuid.UUID(str(name))) == str(name)
-    except ValueError:
-        known = False
-    if not known:
-        raise ValueError(f"{str(name)[:64]!r} is no job's name")
-    return str(name)

@@ -38,11 +38,11 @@ def start_command(kit: Kit) -> list[str]:
 
 
 def main() -> None:
-    from cos2p.fleet.nvflare import channels
+    from cos2p.fleet.nvflare import guard
 
     when_orphaned(lambda: os.kill(os.getpid(), signal.SIGKILL))
     module, sys.argv[1:] = sys.argv[1], sys.argv[2:]
-    channels.install(Path(os.environ[MARK]) if MARK in os.environ else None)
+    guard.install(Path(os.environ[MARK]) if MARK in os.environ else None)
     _start_jobs_the_same_way()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
