@@ -22,7 +22,7 @@ def test_no_import_goes_up_or_sideways() -> None:
 
 def test_an_upward_import_would_be_found() -> None:
     made_up = Import(SOURCE / "models" / "x.py", 1, room="models", source="methods", inside=True)
-    sideways = Import(SOURCE / "fleet" / "x.py", 1, room="fleet", source="report", inside=False)
+    sideways = Import(SOURCE / "fleet" / "x.py", 1, room="fleet", source="terminal", inside=False)
     fine = Import(SOURCE / "methods" / "x.py", 1, room="methods", source="models", inside=False)
     assert upward([made_up, sideways, fine]) == [made_up, sideways]
 

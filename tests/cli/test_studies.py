@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
 from cos2p.studies.grid import Cell, CellOutcomes
-from cos2p.studies.progress import View
+from cos2p.studies.progress import StudyProgress
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
 
 
@@ -26,7 +26,7 @@ class FakeRunner:
     made: ClassVar[list[FakeRunner]]
 
     def __init__(
-        self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str], figures_only: bool
+        self, folder: Path, view: StudyProgress, jobs: int, retry: bool, engine: Mapping[str, str], figures_only: bool
     ) -> None:
         self.figures_only = figures_only
         self.folder, self.view, self.jobs, self.retry, self.engine = folder, view, jobs, retry, engine

@@ -63,7 +63,7 @@ def profile(
             epochs=epochs,
             threads=threads,
             accelerator=accelerator,
-            tell=tell,
+            on_sample=tell,
         )
     write_device(found, out)
     if mode.json:

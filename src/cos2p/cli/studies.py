@@ -26,7 +26,7 @@ from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from cos2p.studies.grid import Base, Execute
-    from cos2p.studies.progress import View
+    from cos2p.studies.progress import StudyProgress
     from cos2p.studies.report import Report
 
     Drive = Callable[[Execute, Callable[[Report], None]], Report]
@@ -222,14 +222,14 @@ def study_verb(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _showing(title: str, jobs: int, mode: OutputMode) -> Iterator[View]:
-    from cos2p.studies.progress import StudyProgress, View
+def _showing(title: str, jobs: int, mode: OutputMode) -> Iterator[StudyProgress]:
+    from cos2p.studies.progress import StudyProgress
     from cos2p.studies.views import JsonView, showing
 
     if mode.quiet:
-        yield View(StudyProgress(jobs))
+        yield StudyProgress(jobs)
     elif mode.json:
-        yield JsonView(StudyProgress(jobs), print_json)
+        yield JsonView(print_json, jobs)
     else:
         with showing(console(stderr=True), title, jobs, mode.verbose) as view:
             yield view

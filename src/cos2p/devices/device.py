@@ -3,7 +3,7 @@
 The presets are estimates from public figures, good for comparing fleets; `cos2p profile` measures a real device.
 
 FLOP/s. Those of the Jetson boards are their GPU's, those of a Raspberry Pi and of the laptop their processor's; the
-`source` says which. A real fleet trains on the processor unless told otherwise, where a Jetson is far slower than its
+`source` says which. A real fleet trains on the processor by default, where a Jetson is far slower than its
 preset: to simulate that, give `flops` as `cos2p profile` measures it on the board. Peak single precision (one fused
 multiply-add = 2 FLOP per lane and cycle) times a utilisation of 30 %.
 Published utilisations of transformer training are 21 % (GPT-3), 30 % (MT-NLG), 33 % (Gopher) and 46 % (PaLM) of

@@ -19,7 +19,7 @@ from cos2p.errors import DataError
 from cos2p.inference.sources import Trained
 
 Split = Literal["train", "validation", "test"]
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the number of samples that are done, and of all."""
 
 
@@ -66,7 +66,9 @@ class Evaluation:
         }
 
 
-def evaluate(trained: Trained, examples: Examples, tell: Told = lambda done, all: None, batch: int = 128) -> Evaluation:
+def evaluate(
+    trained: Trained, examples: Examples, on_progress: OnProgress = lambda done, all: None, batch: int = 128
+) -> Evaluation:
     """Scores of the model on the samples, whose labels count the model's classes."""
     if len(examples) == 0:
         raise DataError("there are no samples to evaluate on")
@@ -84,7 +86,7 @@ def evaluate(trained: Trained, examples: Examples, tell: Told = lambda done, all
             right5 += int((scores_NC.topk(min(5, outputs), 1).indices == labels_N[:, None]).any(1).sum())
             confusion += torch.bincount(labels_N * outputs + predicted_N, minlength=outputs**2).view(outputs, outputs)
         done += len(rows)
-        tell(done, len(examples))
+        on_progress(done, len(examples))
     if trained.generates:
         return Evaluation(len(examples), right / count, loss / count)
     return Evaluation(

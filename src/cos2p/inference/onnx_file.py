@@ -20,7 +20,7 @@ from cos2p.seeding import torch_rng
 TOLERANCE = 1e-4
 """Largest difference of a logit, for logits of the size of one; larger ones in proportion."""
 _INLINE_BYTES = 1_500_000_000
-"""Protobuf ends at 2 GB; larger weights lie in a file beside."""
+"""Protobuf ends at 2 GB; larger weights lie in a file next to it."""
 
 
 class _Answers(nn.Module):

@@ -71,7 +71,7 @@ def _texts(trained: Trained, items: Sequence[Item], top: int) -> Iterator[Predic
     if outside >= trained.config.vocab:
         raise DataError(
             f"{trained.where} has {trained.config.vocab} token rows, but its tokenizer gives token {outside}; "
-            "put the tokenizer.json it was trained with beside it"
+            "put the tokenizer.json it was trained with next to it"
         )
     longest = max(map(len, ids))
     padded = torch.tensor([row + [trained.config.pad_token] * (longest - len(row)) for row in ids])

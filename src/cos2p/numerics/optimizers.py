@@ -138,7 +138,7 @@ def state_tensors(optimizer: str) -> int:
 
 
 def step_temporary_bytes(optimizer: str, threads: int) -> int:
-    """All that a step on a CPU needs beside gradients and states."""
+    """All that a step on a CPU needs besides gradients and states."""
     return EIGHT_BIT_TEMPORARY_BYTES if _is_eight_bit(optimizer) else CHUNK_BYTES_PER_THREAD * threads
 
 
@@ -182,7 +182,7 @@ def make_optimizer(
 
 @cache
 def _options(name: str) -> tuple[str, ...]:
-    """What the optimiser takes beside parameters, rate and decay."""
+    """What the optimiser takes besides parameters, rate and decay."""
     given = inspect.signature(_CLASSES[name]).parameters
     return tuple(option for option in given if option not in ("params", "lr", "weight_decay"))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import current_process, parent_process, resource_tracker
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -96,6 +98,23 @@ CHILD_ENV = {
     "MALLOC_TOP_PAD_": "65536",
 }
 """Environment of every process whose memory is promised: the one that measures, and the one a device trains in."""
+
+
+def status_bytes(field: str, pid: int | str = "self") -> int:
+    """A line of /proc/PID/status in bytes; 0 where the system has no such file, or the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else 0
+
+
+def forget_peak() -> None:
+    """Count the peak of resident memory (VmHWM) anew."""
+    with suppress(OSError):  # not Linux, or not permitted: the peak is then that of the whole life
+        Path("/proc/self/clear_refs").write_text("5")
+
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's mallopt(3)."""

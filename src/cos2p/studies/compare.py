@@ -71,9 +71,9 @@ def settle(
     if search is None:
         return list(rows), [_rates_note(base, rows)], None
     search.check(base, [base.method(row) for row in rows], seeds)
-    trials, choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
+    choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
     updates = base.updates or 0
-    record = tuning_record(search, trials, choices, updates)
+    record = tuning_record(search, choices, updates)
     write_tuning(record)
     settled = [
         replace(tuned(row, choices[row.key].best), facts={**row.facts, "lr": choices[row.key].words()}) for row in rows

@@ -51,33 +51,33 @@ def read_course(run: Path) -> Course:
     return Course(scores, rounds)
 
 
-def updates_in(courses: Sequence[Course], seconds: float, step: int, *, told_last: bool) -> int | None:
+def updates_in(courses: Sequence[Course], seconds: float, step: int, *, final_statistics: bool) -> int | None:
     """The most updates that the method does in so many seconds, on the average of its runs; None: too few to train.
 
-    By `step`, a task for each device, more or fewer than these runs had. Of runs whose last round tells
-    (`told_last`), that round is kept, and the first, which may tell as well, is followed by one at least that trains.
+    By `step`, a task for each device, more or fewer than these runs had. Runs whose final round reports
+    statistics (`final_statistics`) keep that round, and at least one trains after the first, which may report them too.
 
     >>> run = Course(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
-    >>> [updates_in([run], seconds, 8, told_last=True) for seconds in (5.9, 6.0, 9.9, 14.0)]
+    >>> [updates_in([run], seconds, 8, final_statistics=True) for seconds in (5.9, 6.0, 9.9, 14.0)]
     [None, 24, 24, 40]
     """
     if not courses or not all(course.rounds for course in courses):
         return None
     had = round(fmean(course.rounds[-1][1] for course in courses))
-    least = 3 * step if told_last else step
+    least = 3 * step if final_statistics else step
     fewest = had - max(0, (had - least) // step) * step
     found = None
     for updates in range(fewest, LONGEST * had + 1, step):
-        if fmean(seconds_for(course, updates, told_last=told_last) for course in courses) > seconds:
+        if fmean(seconds_for(course, updates, final_statistics=final_statistics) for course in courses) > seconds:
             break
         found = updates
     return found
 
 
-def seconds_for(course: Course, updates: int, *, told_last: bool) -> float:
+def seconds_for(course: Course, updates: int, *, final_statistics: bool) -> float:
     """When a run like this one would end, had it been planned for so many updates."""
     training, last = list(course.rounds), (0.0, 0)
-    if told_last and len(training) > 1:
+    if final_statistics and len(training) > 1:
         end = training.pop()
         last = (end[0] - training[-1][0], end[1] - training[-1][1])
     wanted = updates - last[1]
@@ -126,7 +126,7 @@ def plan_again(base: Base, grid: RunnableGrid, places: Cells, outcomes: CellOutc
         given.append(f"{seconds:.0f} s in {budget} MB ({method_class(grid.methods[reference]).title})")
         for title, key in here:
             updates = _updates_for(grid, key, seconds, outcomes, history) if key != reference else None
-            if key == reference or updates == _planned_updates(grid, key):
+            if key == reference or updates == grid.planned[grid.name(key, grid.seeds[0])]:
                 where[title, budget] = key
             elif updates is not None:
                 row = _with_updates(by_key[key], updates)
@@ -144,18 +144,14 @@ def _mean_seconds(grid: RunnableGrid, key: str, outcomes: CellOutcomes) -> float
     return fmean(result["virtual_seconds"] for result in found if result) if all(found) else None
 
 
-def _planned_updates(grid: RunnableGrid, key: str) -> int:
-    return grid.planned[grid.name(key, grid.seeds[0])]
-
-
 def _updates_for(grid: RunnableGrid, key: str, seconds: float, outcomes: CellOutcomes, history: History) -> int | None:
     names = [grid.name(key, seed) for seed in grid.seeds]
     if not all(outcomes[name].ok for name in names):
         return None
     recipe = next(cell.recipe for cell in grid.cells if cell.name == names[0])
     devices = sum(group.count for group in recipe.fleet.devices)
-    told_last = ends_told(method_settings(recipe.method))
-    return updates_in([history(name) for name in names], seconds, devices, told_last=told_last)
+    final_statistics = ends_told(method_settings(recipe.method))
+    return updates_in([history(name) for name in names], seconds, devices, final_statistics=final_statistics)
 
 
 def _with_updates(row: Row, updates: int) -> Row:

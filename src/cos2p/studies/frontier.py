@@ -66,11 +66,13 @@ class Places:
 
 
 def find_places(
-    plan: Frontier, tell: Callable[[int, int, str], None] = lambda done, total, name: None, find: FindFit | None = None
+    plan: Frontier,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    find: FindFit | None = None,
 ) -> Places:
     """Ask every method for its tasks at every budget; the data are read, nothing is trained.
 
-    `tell` hears how many places are done, of how many, and which is looked at.
+    `on_progress` gets the number of places that are done, of all, and the name of the next.
     """
     find = find or Worlds().fit
     plan.base.refuse_strangers([Row(name, "", method=name) for name in plan.methods])
@@ -83,7 +85,7 @@ def find_places(
         groups = len(first[0][1][0].fleet.devices)
         known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
-            tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
+            on_progress(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
             way, found = _larger([(way, find(recipes, memory)) for way, recipes in first])
             if isinstance(found, Absent) and last:
                 way, found = _larger([(way, find(recipes, memory)) for way, recipes in last])

@@ -106,7 +106,7 @@ def refuse_stranger(option: str, method: str, compared: Sequence[str]) -> None:
     """An option for one method is of use only if the study has that method."""
     if method in compared:
         return
-    method_class(method)  # a name that nobody knows is told with the one it looks like
+    method_class(method)  # an unknown name is refused with the one it looks like
     close = get_close_matches(method, compared, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     rows = ", ".join(dict.fromkeys(compared))
@@ -232,7 +232,7 @@ CellOutcomes = Mapping[str, CellOutcome]
 
 
 class Execute(Protocol):
-    """Runs cells. Each outcome is told at once to `after`, with all outcomes so far."""
+    """Runs cells. `after` gets all outcomes so far, whenever there is a new one."""
 
     def __call__(
         self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0

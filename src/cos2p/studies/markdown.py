@@ -11,19 +11,13 @@ from urllib.parse import quote
 from cos2p.studies.report import Report
 from cos2p.studies.tables import MISSING, Line, Table
 
-
-def run_link(name: str) -> str:
-    """From the study's folder to a run's."""
-    return quote(f"cells/{name}/")
-
-
 RECORD_FILES = "- files: [every run](runs.jsonl), [the recipe](recipe.toml) that their settings are changes of"
 
 
 def to_markdown(report: Report, linked: bool = True) -> str:
-    """The page; `linked` if the runs' folders stand beside it, else their record does."""
+    """The page; `linked` if the runs' folders lie next to it, else their record does."""
     parts = [f"# {plain(report.title)}"]
-    entries = [f"- {name}: {_provenance(name, text)}" for name, text in report.provenance()]
+    entries = [f"- {name}: {(code if name == 'command' else plain)(text)}" for name, text in report.provenance()]
     parts.append("\n".join(entries if linked else [*entries, RECORD_FILES]))
     for table in report.tables:
         parts.append(f"## {plain(table.title)}")
@@ -37,10 +31,6 @@ def to_markdown(report: Report, linked: bool = True) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _provenance(name: str, text: str) -> str:
-    return code(text) if name == "command" else plain(text)
-
-
 def _table(table: Table, linked: bool) -> str:
     headings = ["", *table.facts, *(column.heading for column in table.columns), "runs"]
     rows = []
@@ -52,7 +42,8 @@ def _table(table: Table, linked: bool) -> str:
             text = f"**{text}**" if figure.best else text
             figures.append(_linked(text, _only(line)) if linked and text != MISSING else text)
         facts = [plain(line.facts.get(fact, "")) for fact in table.facts]
-        rows.append([plain(line.title) + _mark(line), *facts, *figures, _seeds(line, linked)])
+        marks = line.marks.replace("*", "\\*")
+        rows.append([f"{plain(line.title)} {marks}".rstrip(), *facts, *figures, _seeds(line, linked)])
     return _grid([plain(heading) for heading in headings], rows, left=1 + len(table.facts))
 
 
@@ -62,16 +53,13 @@ def _only(line: Line) -> str:
 
 
 def _linked(text: str, run: str) -> str:
-    return f"[{text}]({run_link(run)})" if run else text
+    """A link from the study's folder to a run's."""
+    return f"[{text}]({quote(f'cells/{run}/')})" if run else text
 
 
 def _seeds(line: Line, linked: bool) -> str:
     runs = [_linked(str(seed), name if linked else "") for seed, name in line.runs.items()]
     return " ".join([*runs, *(f"{seed} failed" for seed in line.failures), *(f"{seed} …" for seed in line.waiting)])
-
-
-def _mark(line: Line) -> str:
-    return f" {line.marks}".replace("*", "\\*").rstrip()
 
 
 def _runs(report: Report, linked: bool) -> str:

@@ -168,7 +168,7 @@ def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def read_record(folder: Path) -> Report:
-    """The study's report as its record tells it."""
+    """The study's report as its record has it."""
     path = folder / RUNS
     with explained(path):
         text = path.read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ class Report:
     axes: Mapping[str, Any] = field(default_factory=dict)
     """Of a sweep: name → path and values."""
     pictures: Mapping[str, str] = field(default_factory=dict)
-    """Files beside the tables: name → SVG."""
+    """Files next to the tables: name → SVG."""
 
     @property
     def done(self) -> int:

@@ -27,7 +27,7 @@ from cos2p.errors import Cos2pError, RunError
 from cos2p.processes.children import deaf_children, how_it_ended, on_interrupt, when_orphaned
 from cos2p.studies.folder import Failures, earlier_outcome
 from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes
-from cos2p.studies.progress import Status, View
+from cos2p.studies.progress import Status, StudyProgress
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.files import keep_figures, read_json
 
@@ -55,11 +55,11 @@ Message = Status | Failed | Stopped
 
 
 Work = Callable[[Mapping[str, Any], Path, Callable[[Status], None]], None]
-"""What a cell does: recipe, run folder, whom to tell. Named at the top of a module, so that a process can find it."""
+"""What a cell does with its recipe, its run folder and a function for its status. A process finds it by its name."""
 
 
 def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
-    """The main function of the process: does the work, and tells how it ended."""
+    """The main function of the process: does the work, and sends how it ended."""
     try:
         os.setpgrp()
         when_orphaned(_end_the_group)
@@ -77,32 +77,32 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
         channel.send(Failed(reason, EXIT_DEFECT, traceback.format_exc()))
 
 
-def simulate(recipe: Mapping[str, Any], folder: Path, tell: Callable[[Status], None]) -> None:
+def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], None]) -> None:
     """The work of a real cell."""
     # Only here, in the cell's own process: the study itself stays small and starts at once.
     from cos2p.recipe import Recipe
     from cos2p.runtime.run import run  # likewise
 
-    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(tell))
+    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(send))
 
 
 class Reporter:
-    """Listens to the run and tells the study how far it is, not too often."""
+    """Listens to the run and sends the study its status, not too often."""
 
-    def __init__(self, tell: Callable[[Status], None]) -> None:
+    def __init__(self, send: Callable[[Status], None]) -> None:
         from cos2p.terminal.progress import Progress  # in the cell's own process, as above
 
-        self._tell, self._progress = tell, Progress()
-        self._told = float("-inf")
+        self._send, self._progress = send, Progress()
+        self._sent = float("-inf")
 
     def __call__(self, event: Event) -> None:
         progress = self._progress
         progress(event)
-        if event.kind not in ("started", "resumed") and time.monotonic() - self._told < STATUS_SECONDS:
+        if event.kind not in ("started", "resumed") and time.monotonic() - self._sent < STATUS_SECONDS:
             return
-        self._told = time.monotonic()
+        self._sent = time.monotonic()
         words = f"{progress.count_words()} · {progress.score_words()}"
-        self._tell(Status(progress.share, words, progress.remaining()))
+        self._send(Status(progress.share, words, progress.remaining()))
 
 
 def _end_the_group() -> None:
@@ -132,7 +132,7 @@ class Runner:
     def __init__(
         self,
         folder: Path,
-        view: View,
+        view: StudyProgress,
         jobs: int = 1,
         retry: bool = False,
         work: Work = simulate,
@@ -235,7 +235,7 @@ class _Job:
             self.process.start()
         theirs.close()
 
-    def listen(self, view: View) -> None:
+    def listen(self, view: StudyProgress) -> None:
         with suppress(EOFError, OSError):
             while self.channel.poll():
                 message: Message = self.channel.recv()

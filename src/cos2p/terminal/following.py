@@ -28,7 +28,7 @@ PLAIN_LINES = 40
 PLAIN_SECONDS = 2.0
 """Wall seconds between two of them, at least."""
 NOTES = 5
-"""Troubles told one by one unless asked for all of them; after that they are only counted."""
+"""Troubles shown one by one unless asked for all of them; after that they are only counted."""
 
 
 def note_words(event: Event) -> str | None:
@@ -81,13 +81,13 @@ def budget_words(event: Started) -> str | None:
 
 
 class _View:
-    """Common to both views: keeps the progress, tells of troubles."""
+    """Common to both views: keeps the progress, shows troubles."""
 
     def __init__(self, console: Console, progress: Progress, verbose: bool) -> None:
         self.console, self.progress, self.verbose = console, progress, verbose
         self._notes = 0
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         if isinstance(event, Started) and (budget := budget_words(event)):
             self.say(budget)
         if isinstance(event, Waiting):
@@ -112,11 +112,11 @@ class PlainLines(_View):
 
     def __init__(self, console: Console, progress: Progress, verbose: bool = False) -> None:
         super().__init__(console, progress, verbose)
-        self._told = (-1.0, float("-inf"))
+        self._shown = (-1.0, float("-inf"))
 
     def __call__(self, event: Event) -> None:
         self.progress(event)
-        self.tell(event)
+        self.show(event)
         if isinstance(event, Started):  # or resumed
             self.say(f"{event.title}: {event.kind}, {len(event.devices)} devices")
         elif isinstance(event, Aggregated) and self._due():
@@ -124,9 +124,9 @@ class PlainLines(_View):
 
     def _due(self) -> bool:
         share, at = self.progress.share, self.progress.elapsed()
-        enough = share - self._told[0] >= 1 / PLAIN_LINES and at - self._told[1] >= PLAIN_SECONDS
+        enough = share - self._shown[0] >= 1 / PLAIN_LINES and at - self._shown[1] >= PLAIN_SECONDS
         if self.verbose or enough:
-            self._told = (share, at)
+            self._shown = (share, at)
             return True
         return False
 
@@ -142,7 +142,7 @@ class LiveView(_View):
     def __call__(self, event: Event) -> None:
         with self._lock:
             self.progress(event)
-        self.tell(event)
+        self.show(event)
 
     def draw(self) -> Group:
         with self._lock:

@@ -110,7 +110,7 @@ class Progress:
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_words(self) -> str:
-        """How good the clients' own submodels are; in a private run, which tells nothing of them, what it costs."""
+        """How good the clients' own submodels are; a private run, which reports nothing of them, says what it costs."""
         if self.figures.spent is not None:
             return epsilon_words(vars(self.figures.spent))
         loss = self.figures.client_mean("loss")

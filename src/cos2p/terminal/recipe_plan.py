@@ -16,7 +16,7 @@ from cos2p.terminal.formatting import count, duration
 from cos2p.units import format_bytes
 
 _SHOWN = 20
-"""Devices whose first task is told."""
+"""Devices whose first task is shown."""
 
 
 def plan_words(recipe: Recipe) -> list[str]:

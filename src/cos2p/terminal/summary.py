@@ -16,7 +16,7 @@ from cos2p.tracking.figure_parts import tiers
 from cos2p.units import format_bytes
 
 DEVICES = 20
-"""Rows of the table of devices; a larger fleet is told by its kinds, and result.json has each device."""
+"""Rows of the table of devices; a larger fleet is shown by its kinds, and result.json has each device."""
 
 _FILES = {
     "result.json": "the figures",

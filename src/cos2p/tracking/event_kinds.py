@@ -1,4 +1,4 @@
-"""Every kind of event, as a value: what the server returns, `events.jsonl` holds, listeners are told, readers get back.
+"""Every kind of event, as a value: what the server returns, `events.jsonl` holds, listeners and readers get.
 
 The reference of the log is generated from here; tests hold runs to it. `t` is seconds since the run began, virtual in a
 simulation, the wall's on a real fleet; the server has no clock, so who logs an event says when it was (`Event.at`).
@@ -20,7 +20,7 @@ Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
 Window = Annotated[
     list[int],
-    "first block that trains, and the one after the last; equal: none does, the device tells sums of features",
+    "first block that trains, and the one after the last; equal: none does, the device reports sums of features",
 ]
 
 NOBODY_LEFT = "no device is left that could answer"
@@ -63,7 +63,7 @@ _E = TypeVar("_E", bound=type[Event])
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def event(kind: _E) -> _E:
-    """A kind that listeners are told of."""
+    """A kind that listeners get."""
     kind = cast("_E", dataclass(frozen=True, kw_only=True)(kind))
     kind.kind = kind.__name__.lower()
     kind.names = tuple(field.name for field in fields(kind))
@@ -135,7 +135,7 @@ class Dispatched(DeviceEvent):
 
 @logged
 class Arrived(DeviceEvent):
-    """An update came in. Whether it is let in is told next: `merged`, `refused` or `dropped`."""
+    """An update came in. The next event says whether it is let in: `merged`, `refused` or `dropped`."""
 
     task: Task
     bytes: Annotated[int, "size of the update as sent"]
@@ -189,7 +189,7 @@ class Spent(Event):
 
 @logged
 class Evaluated(Event):
-    """Scores of the server's model. They are told a little later than the version they are of."""
+    """Scores of the server's model. They come a little later than their version."""
 
     version: Version
     validation: Scores | None = None
@@ -311,12 +311,12 @@ class Stopped(Event):
     reason: Reason
 
 
-# ---------------------------------------------------------------- told to listeners alone
+# ---------------------------------------------------------------- for listeners alone
 
 
 @event
 class Resumed(Started):
-    """A run goes on from its checkpoint. What happened until then is in its log; nobody is told of it again."""
+    """A run goes on from its checkpoint. Its log has what happened until then; those events do not come again."""
 
     log: Annotated[Path, "its log, cut back to the checkpoint"]
     version: Version

@@ -20,7 +20,7 @@ from cos2p.tracking.event_kinds import Event, event_of
 from cos2p.tracking.files import explained
 
 Listener = Callable[[Event], None]
-"""Told of every event as it is logged, and of those that are for listeners alone."""
+"""Gets every event as it is logged, and those that are for listeners alone."""
 
 
 class EventLog:

@@ -13,7 +13,7 @@ from cos2p.tracking.event_kinds import Aggregated
 
 SCORES = ("top1", "top5", "f1")
 LIKELIHOOD = ("loss", "perplexity", "answers")
-"""Scores of language models beside those; a classifier has none of them."""
+"""Further scores of language models; a classifier has none of them."""
 
 
 BASELINES = {
@@ -44,7 +44,7 @@ def best_exit(by_exit: Mapping[str, Mapping[str, float]] | None) -> int | None:
 
 
 def judged_by(scores: Mapping[str, float]) -> str:
-    """What a model is judged by: a language model's perplexity, everybody else's top-1."""
+    """The score that decides: a language model's perplexity, everybody else's top-1."""
     return "perplexity" if "perplexity" in scores else "top1"
 
 
@@ -60,7 +60,7 @@ def likelihood_figures(
     chosen: Mapping[str, float],
     client_mean: Callable[[str], float | None],
 ) -> dict[str, Any]:
-    """What the result of a language model has beside the others' scores; `top` and `chosen` are its deepest exit's, on
+    """Further figures in the result of a language model; `top` and `chosen` are its deepest exit's, on
     test and validation samples."""
     if judged_by(top) != "perplexity":
         return {}

@@ -95,14 +95,14 @@ class RunSource:
         """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
-    def refresh(self, told: Callable[[float], None] = lambda share: None) -> bool:
-        """Read what is new, telling how much of the log is read; returns whether anything is new.
+    def refresh(self, on_progress: Callable[[float], None] = lambda share: None) -> bool:
+        """Read what is new; returns whether anything is. `on_progress` gets the share of the log that is read.
 
         A damaged log is a RunError.
         """
         changed = self._read_piece()
         while self._reader.read_share < 1.0:
-            told(self._reader.read_share)
+            on_progress(self._reader.read_share)
             changed = self._read_piece() or changed
         before, self._state = self._state, self._outside()
         return changed or self._state != before
@@ -132,7 +132,7 @@ class RunSource:
         return anew or was_damaged, events
 
     def _outside(self) -> tuple[object, ...]:
-        """What the document tells beside the log."""
+        """What the document says besides the log."""
         result = self.folder / "result.json"
         return self.status(self._result()), self._stop(), result.stat().st_mtime_ns if result.exists() else 0
 
@@ -220,8 +220,8 @@ class RunSource:
         facts: dict[str, Any] = vars(run.started) if run.started is not None else {}
         status = self.status(result)
         part = parts.evaluations.part
-        judged, tested = parts.evaluations.top1(part), parts.evaluations.top1("test")
-        best = max(judged, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
+        scored, tested = parts.evaluations.top1(part), parts.evaluations.top1("test")
+        best = max(scored, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
         going_on, stop = status == "running", self._stop() if status in ("failed", "stopped") else None
         known: dict[str, Any] = facts.get("data") or {}
         return {
@@ -245,7 +245,7 @@ class RunSource:
             "bytes_up": run.total("bytes_up") or int(result.get("bytes_up") or 0),
             "bytes_down": run.total("bytes_down") or int(result.get("bytes_down") or 0),
             "part": part,
-            "last": judged[-1][1] if judged else result.get("validation_top1", result.get("top1")),
+            "last": scored[-1][1] if scored else result.get("validation_top1", result.get("top1")),
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else result.get("top1"),

@@ -80,7 +80,7 @@ class EvaluationsBuilder:
 
     @property
     def part(self) -> Part:
-        """What the run is judged by."""
+        """The samples that the run is evaluated on."""
         for part in ("validation", "test"):
             if any(part in parts for _, parts in self._found.values()):
                 return part

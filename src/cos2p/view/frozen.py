@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cos2p.errors import RunError
 from cos2p.tracking.files import write_atomic
-from cos2p.view.document import Sources, Told, for_html, to_json
+from cos2p.view.document import OnProgress, Sources, for_html, to_json
 
 STYLES = ("style.css",)
 SCRIPTS = (
@@ -33,14 +33,14 @@ CHARSET = '<meta charset="utf-8">'
 """Marks in index.html for what is put into it."""
 
 
-def write_report(folders: Sequence[Path], out: Path, told: Told = lambda done, total, name: None) -> int:
+def write_report(folders: Sequence[Path], out: Path, on_progress: OnProgress = lambda done, total, name: None) -> int:
     """Freeze the folders into the file `out`; returns its size in bytes."""
     if out.is_dir():
         raise RunError(f"{out} is a folder; name a file with -o, for instance {out / 'report.html'}")
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or name another file with -o")
-    sources = Sources(folders, beside=out.parent)
-    sources.refresh(told)
+    sources = Sources(folders, page_folder=out.parent)
+    sources.refresh(on_progress)
     page = assemble(to_json(sources.document())).encode()
     write_atomic(out, page)
     return len(page)

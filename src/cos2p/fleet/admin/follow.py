@@ -1,7 +1,7 @@
 """`cos2p run RECIPE --fleet kits/admin`: start a run on the fleet, follow it, and bring its folder home.
 
 The run itself goes on at the server whether somebody follows or not. Here its log is copied as it grows, every event is
-told to the listener, and at the end the figures and the weights are fetched: the same folder a simulation leaves.
+given to the listener, and at the end the figures and the weights are fetched: the same folder a simulation leaves.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class Follower:
         if known is not None and not known[1].startswith("FINISHED"):
             self._job = known[0]
             return
-        told = False
+        said = False
         while not (connected := self.server.clients()):
-            if not told:
+            if not said:
                 self._listener(Waiting(reason="no device is connected yet (cos2p fleet join)"))
-                told = True
+                said = True
             time.sleep(LOOK_SECONDS)
         self._job = self.server.submit(self.run, self.recipe, expected or connected)
 
@@ -204,7 +204,7 @@ class Follower:
         self._pause_asked = True
 
 
-def _error(told: Mapping[str, Any]) -> Cos2pError:
+def _error(sent: Mapping[str, Any]) -> Cos2pError:
     """The error that ended the run at the server, as what it was."""
-    kind = getattr(cos2p.errors, str(told.get("kind")), RunError)
-    return (kind if issubclass(kind, Cos2pError) else RunError)(str(told.get("message", "the run failed")))
+    kind = getattr(cos2p.errors, str(sent.get("kind")), RunError)
+    return (kind if issubclass(kind, Cos2pError) else RunError)(str(sent.get("message", "the run failed")))

@@ -1,4 +1,4 @@
-"""What the executor tells its training process, and what a device tells of its errors.
+"""What the executor sends its training process, and what a device says of its errors.
 
 Without torch: the executor itself stays small.
 """
@@ -13,7 +13,7 @@ from cos2p.errors import BudgetError, ConfigError, DataError, MissingExtra, Owne
 
 @dataclass(frozen=True)
 class Setup:
-    """What the training process is told first."""
+    """The first message to the training process."""
 
     name: str
     recipe: dict[str, Any]

@@ -1,8 +1,8 @@
 """Files in a device's kit that its owner decides by.
 
 device.json   what the person who joins says of the device; written by `cos2p fleet join`
-owner.toml    what the owner accepts of a run, what it may spend, what the device tells. Without the file everything is
-              accepted that the kit itself allows. The server never sees it, only refusals that name the field.
+owner.toml    what the owner accepts of a run, what it may spend, what the device reports. Without the file the owner
+              accepts all that the kit allows. The server never sees it, only refusals that name the field.
 spent.json    what the device has spent today, so that a restart forgets nothing
 """
 

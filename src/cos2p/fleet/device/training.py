@@ -1,4 +1,4 @@
-"""The executor's hold on the training process: start it, give it a task, and tell every way it can end.
+"""The executor's hold on the training process: start it, give it a task, and report every way it can end.
 
 A killed process is reported with numbers, a slow one is waited for, and whoever comes next gets a fresh one.
 """
@@ -113,7 +113,7 @@ class TrainingProcess:
         return TrainingOutcome(False, answer["failed"], lacking=answer.get("lacking") is True)
 
     def kill(self) -> None:
-        """End the child from another thread; whoever waits for it is told."""
+        """End the child from another thread; whoever waits for it sees that."""
         process = self._process
         if process is not None:
             process.kill()

@@ -74,7 +74,7 @@ class Port(Protocol):
         """Tell the client that a task is ready to be fetched."""
 
     def withdraw(self, client: str) -> None:
-        """The client's task is void; it need not be told."""
+        """The client's task is void; it need not know."""
 
 
 class Driver(Session):

@@ -46,17 +46,17 @@ class Excluded:
 MOST_NUMBERS = 32
 
 
-def measured_numbers(told: object) -> dict[str, float] | None:
+def measured_numbers(sent: object) -> dict[str, float] | None:
     """What a device says it measured, as far as it is a few finite numbers under short names.
 
     >>> measured_numbers({"peak": 10**8, "loss": "low", "seconds": float("nan")})
     {'peak': 100000000}
     """
-    if not isinstance(told, dict):
+    if not isinstance(sent, dict):
         return None
     sane = {
         name: value
-        for name, value in told.items()
+        for name, value in sent.items()
         if isinstance(name, str) and len(name) <= 40 and type(value) in (int, float) and abs(value) < 1e18
     }
     return dict(list(sane.items())[:MOST_NUMBERS])

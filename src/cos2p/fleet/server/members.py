@@ -84,7 +84,7 @@ class _Entry:
     heard: float
     session: str = ""
     gone: bool = False
-    """Told to the coordinator as having left."""
+    """Reported to the coordinator as having left."""
     from_before: bool = False
     """Known from a checkpoint: the server process that gave it its task is no more."""
 
