@@ -28,3 +28,13 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.mkdir(exist_ok=True)
         Image.fromarray(np.asarray(image[0])).save(place / f"{number}.png")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Grey ones in the size of a small model, so that nothing is rounded on the way; and one that is made smaller."""
+    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(0)
+    for number, edge in enumerate((8, 8, 16)):
+        pixels = rng.integers(0, 256, (edge, edge), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return sorted(map(str, folder.iterdir()))

@@ -29,19 +29,19 @@ from cos2p.models.hub_kinds import written_kind
 from cos2p.models.hub_match import Checkpoint
 from cos2p.models.hub_pooling import write_head
 from cos2p.models.hub_tables import TABLES, their_names
-from cos2p.models.layout import Weights
+from cos2p.models.layout import Weights, exit_key
 
 BASE = "base"
 """Folder of the base inside that of its adapters."""
 _NAME = re.compile(r"blocks\.(\d+)\.adapters\.(\w+)\.(down|up)")
 _IN_MEMORY = (
-    (r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)$", r"layers.\1.attention.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.dense$", r"layers.\1.attention.o_proj"),
-    (r"encoder\.layer\.(\d+)\.intermediate\.dense$", r"layers.\1.mlp.fc1"),
-    (r"encoder\.layer\.(\d+)\.output\.dense$", r"layers.\1.mlp.fc2"),
-    (r"\.attention\.query$", ".attention.q_proj"),
-    (r"\.attention\.key$", ".attention.k_proj"),
-    (r"\.attention\.value$", ".attention.v_proj"),
+    (r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)\b", r"layers.\1.attention.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\b", r"layers.\1.attention.o_proj"),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense\b", r"layers.\1.mlp.fc1"),
+    (r"encoder\.layer\.(\d+)\.output\.dense\b", r"layers.\1.mlp.fc2"),
+    (r"\.attention\.query\b", ".attention.q_proj"),
+    (r"\.attention\.key\b", ".attention.k_proj"),
+    (r"\.attention\.value\b", ".attention.v_proj"),
 )
 """A ViT's modules: from their names on disk to those in memory."""
 
@@ -88,15 +88,18 @@ def save_adapter(
         write_model(path / BASE, values | marks, tensors)
     if config.task == "classification":
         (path / "config.json").write_text(json.dumps(named_classes(config, labels), indent=2) + "\n", encoding="utf-8")
-    modules, head = _modules(config, layers, depth), head_tensors(config, weights, depth)
+    head, names = head_tensors(config, weights, depth), _in_memory(config, depth)
     if not is_native(config):
         write_head(path, config, head.pop("linear"))
-    saved = {_in_memory(config, _theirs(config, depth, f"exit.{part}.weight")): head[part] for part in head}
-    save_file(_tensors(weights, modules, saved), path / "adapter_model.safetensors", metadata={"format": "pt"})
-    rank = len(weights[f"{layers[0]}.down"])
-    values = _config(config, base or BASE, rank, list(modules.values()), list(saved))
+    modules = {layer: names[layer.replace(".adapters", "") + ".weight"].removesuffix(".weight") for layer in layers}
+    saved = [names[f"exit.{part}.weight"].removesuffix(".weight") for part in head]
+    tensors = _factors(weights, modules) | _saved(config, weights, depth, names, saved)
+    tensors = {f"base_model.model.{name}": tensor.detach().contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
+    values = _config(config, base or BASE, len(weights[f"{layers[0]}.down"]), list(modules.values()), saved)
     (path / "adapter_config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     readable_by_all(path)
+    readable_by_all(path / BASE)
     return path
 
 
@@ -137,34 +140,32 @@ def _layers(weights: Mapping[str, Tensor], depth: int | None = None) -> list[str
     return sorted(kept, key=lambda layer: (blocks[layer], layer))
 
 
-def _tensors(weights: Mapping[str, Tensor], modules: Mapping[str, str], saved: Mapping[str, Weights]) -> Weights:
-    tensors = {
-        f"base_model.model.{module}.lora_{letter}.weight": tensor.detach().contiguous()
+def _factors(weights: Mapping[str, Tensor], modules: Mapping[str, str]) -> Weights:
+    return {
+        f"{module}.lora_{letter}.weight": tensor
         for layer, module in modules.items()
         for letter, tensor in (("A", weights[f"{layer}.down"]), ("B", weights[f"{layer}.up"].T))
     }
-    for module, parts in saved.items():
-        tensors |= {f"base_model.model.{module}.{name}": tensor for name, tensor in parts.items()}
-    return tensors
 
 
-def _modules(config: ModelConfig, layers: Sequence[str], depth: int) -> dict[str, str]:
-    """What transformers calls the adapted modules."""
-    weights = {layer: layer.replace(".adapters", "") + ".weight" for layer in layers}
-    return {layer: _in_memory(config, _theirs(config, depth, weight)) for layer, weight in weights.items()}
+def _saved(
+    config: ModelConfig, weights: Mapping[str, Tensor], depth: int, names: Mapping[str, str], modules: Sequence[str]
+) -> Weights:
+    """The trained exit. `peft` takes all modules whose names end so: a LLaMA's `norm` means those of its blocks too."""
+    own = {theirs: ours for ours, theirs in names.items() if theirs.rpartition(".")[0].endswith(tuple(modules))}
+    bank = exit_key(config, depth)
+    return {theirs: weights[re.sub(r"^exit\b", bank, ours)] for theirs, ours in own.items()}
 
 
-def _theirs(config: ModelConfig, depth: int, name: str) -> str:
-    return their_names(config, depth, written_kind(config))[name]
-
-
-def _in_memory(config: ModelConfig, theirs: str) -> str:
-    """A module's name by that of its weight on disk; a plain encoder has no prefix."""
-    module = theirs.removesuffix(".weight")
+def _in_memory(config: ModelConfig, depth: int) -> dict[str, str]:
+    """Our names to those of transformers in memory; a plain encoder has no prefix."""
+    kind = written_kind(config)
+    names = their_names(config, depth, kind)
     if config.family == "vit":
         for pattern, replacement in _IN_MEMORY:
-            module = re.sub(pattern, replacement, module)
-    return module if is_native(config) else module.removeprefix(TABLES[written_kind(config)].base)
+            names = {ours: re.sub(pattern, replacement, theirs) for ours, theirs in names.items()}
+    base = "" if is_native(config) else TABLES[kind].base
+    return {ours: theirs.removeprefix(base) for ours, theirs in names.items()}
 
 
 def _config(config: ModelConfig, base: str, rank: int, modules: list[str], saved: list[str]) -> dict[str, Any]:
