@@ -38,10 +38,9 @@ def _to_onnx(trained: Trained, out: Path) -> Path:
         from cos2p.inference.onnx_file import write_onnx
     except ImportError as error:
         raise MissingExtra(f"ONNX needs {error.name}; install cos2p[onnx]") from None
-    if trained.config.family == "vit" and trained.config.channels == 1:
-        trained = _for_colour(trained)
+    grey = trained.config.family == "vit" and trained.config.channels == 1
     out.mkdir(parents=True, exist_ok=True)
-    write_onnx(trained, out / "model.onnx")
+    write_onnx(_for_colour(trained) if grey else trained, out / "model.onnx")
     pretrained = trained.recipe.model.pretrained if trained.recipe is not None else ""
     tokenizer = tokenizer_file(trained.data, pretrained, out) if trained.is_text else None
     card = _onnx_card(trained, tokenizer is not None)

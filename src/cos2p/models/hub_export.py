@@ -68,11 +68,11 @@ def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalizati
     """Bring to the model's square, divide by 255, normalise: as the data were prepared."""
     channels = max(config.channels, 3)
     square = {"height": config.image, "width": config.image}
-    # ViT's own processor knows no crop, Bit's (DINOv2's too) scales the shorter edge and cuts the middle out.
+    # ViT's own processor knows no crop, Perceiver's cuts the middle out before it scales, as is done here; those of
+    # other models cut behind it, which moves an image that is not square by up to a pixel.
     sized: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": square}
     if crop == "center":
-        sized = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": config.image}}
-        sized |= {"do_center_crop": True, "crop_size": square}
+        sized |= {"image_processor_type": "PerceiverImageProcessor", "do_center_crop": True, "crop_size": square}
     values: dict[str, Any] = sized | {
         "do_convert_rgb": True,
         "do_resize": True,

@@ -42,7 +42,7 @@ def save_model(
     inputs = _inputs(folder, recipe, data or recipe.data, fitted)
     tokenizer = inputs["tokenizer"]
     sentence = not is_native(fitted) and is_sentence_model(fitted, tokenizer)
-    use = usage(fitted, sentence=sentence, has_tokenizer=tokenizer is not None)
+    use = usage(fitted, sentence=sentence, crop=inputs["crop"], has_tokenizer=tokenizer is not None)
     card = model_card(recipe, fitted, result, use, depth, device)
     return save_pretrained(folder, fitted, weights, depth, result["classes"] or None, card=card, **inputs)
 
@@ -61,7 +61,7 @@ def save_adapters(
     named = recipe.model.pretrained
     base = named if fits_base(named, config, weights, exit) else ""
     inputs = _inputs(folder, recipe, data, config)
-    use = usage(config, "peft", base=base, has_tokenizer=inputs["tokenizer"] is not None)
+    use = usage(config, "peft", base=base, crop=inputs["crop"], has_tokenizer=inputs["tokenizer"] is not None)
     card = model_card(recipe, config, result, use, exit, device)
     return save_adapter(folder, config, weights, base, result["classes"] or None, exit, card=card, **inputs)
 

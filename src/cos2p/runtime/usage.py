@@ -20,6 +20,7 @@ Form = Literal["hf", "onnx", "peft"]
 _FOLDER = 'folder = "."  # where this card lies'
 _TEXTS = 'texts = ["a text", "another text"]'
 _PICTURES = 'pictures = ["picture.png"]'
+_SQUARES = "[square(file) for file in pictures]"
 _VALUES = 'json.loads(Path(folder, "config.json").read_text())'
 _NAMES = f'classes = list({_VALUES}["id2label"].values())'
 _CLASSES = f'classes = {_VALUES}["cos2p_classes"]'
@@ -49,13 +50,17 @@ def usage(
     crop: str = "center",
     has_tokenizer: bool = True,
 ) -> Usage:
-    """`base` is the hub name of an adapter's model, empty for one inside the folder; `sentence`: the folder is one of
-    sentence-transformers, too; `crop` is how images that are not square become so."""
+    """`config` is that of the run: of grey images it has one channel. `base` is the hub name of an adapter's model,
+    empty for one inside the folder; `sentence`: the folder is one of sentence-transformers, too; `crop` is how images
+    that are not square become so."""
     native = is_native(config)
     library = {"hf": "sentence-transformers" if sentence else "transformers"}.get(form, form)
-    blocks = [_onnx(config, crop) if form == "onnx" else _pipeline(config, form, base) if native else ""]
-    if form != "onnx" and not native:
-        blocks = [_no_such_head(config), _by_hand(config, form, base)]
+    if form == "onnx":
+        blocks = [_onnx(config, crop)]
+    elif native:
+        blocks = [_pipeline(config, form, base, crop)]
+    else:
+        blocks = [_no_such_head(config), _by_hand(config, form, base, crop)]
     if sentence:
         blocks += ["With sentence-transformers:", _sentence()]
     if form == "hf":
@@ -82,26 +87,54 @@ def _prepares(config: ModelConfig) -> tuple[str, str]:
     return ("AutoImageProcessor", "image_processor") if config.family == "vit" else ("AutoTokenizer", "tokenizer")
 
 
+def _pil(config: ModelConfig) -> list[str]:
+    return ["from PIL import Image, ImageOps"] * (config.family == "vit")
+
+
+def _square(config: ModelConfig, crop: str) -> list[str]:
+    """Pictures of any size as in training (`data.images.resize`). A pipeline cuts and scales a little otherwise, and
+    does not round the luma of a colour picture."""
+    if config.family != "vit":
+        return []
+    seen = 'convert("L").convert("RGB")' if config.channels == 1 else 'convert("RGB")'
+    scaled = f"return image.resize(({config.image}, {config.image}), Image.Resampling.BILINEAR"
+    lines = ["def square(file):", f"    image = ImageOps.exif_transpose(Image.open(file)).{seen}"]
+    if crop == "stretch":
+        return ["", *lines, f"    {scaled})", "", ""]
+    return [
+        "",
+        *lines,
+        "    (width, height), side = image.size, min(image.size)",
+        "    box = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)",
+        f"    {scaled}, box, None if width == height else 3.0)",
+        "",
+        "",
+    ]
+
+
 def _block(*lines: str | Iterable[str]) -> str:
     flat = [line for part in lines for line in ([part] if isinstance(part, str) else part)]
     return "\n".join(["```python", *flat, "```"])
 
 
-def _pipeline(config: ModelConfig, form: Form, base: str) -> str:
-    given, inputs = ("pictures", _PICTURES) if config.family == "vit" else ("texts", _TEXTS)
+def _pipeline(config: ModelConfig, form: Form, base: str, crop: str) -> str:
+    given, inputs = (_SQUARES, _PICTURES) if config.family == "vit" else ("texts", _TEXTS)
     options = {"text-generation": "max_new_tokens=20, do_sample=False", "image-classification": "top_k=3"}
     option = options.get(_task(config), "top_k=3, truncation=True")
     asked = [inputs, f"answers = predict({given}, {option})", "print(answers)"]
     if form == "hf":
         loaded = f'predict = pipeline("{_task(config)}", model=folder)'
-        return _block("from transformers import pipeline", "", _FOLDER, loaded, asked)
+        return _block(
+            _pil(config), "from transformers import pipeline", "", _square(config, crop), _FOLDER, loaded, asked
+        )
     prepares, name = _prepares(config)
     named = bool(base) and config.task == "classification"
     return _block(
         ["import json", "from pathlib import Path", ""] if named else [],
         "from peft import PeftModel",
+        _pil(config),
         f"from transformers import {_auto_class(config)}, {prepares}, pipeline",
-        ["", _FOLDER, *([_NAMES] if named else []), *_adapted(config, base, "model")],
+        ["", *_square(config, crop), _FOLDER, *([_NAMES] if named else []), *_adapted(config, base, "model")],
         f'predict = pipeline("{_task(config)}", model=model, {name}={prepares}.from_pretrained(folder))',
         asked,
     )
@@ -131,7 +164,7 @@ def _no_such_head(config: ModelConfig) -> str:
     )
 
 
-def _by_hand(config: ModelConfig, form: Form, base: str) -> str:
+def _by_hand(config: ModelConfig, form: Form, base: str, crop: str) -> str:
     """Encoder, pooling, linear layer."""
     prepares, _ = _prepares(config)
     plain = ", ".join(["folder", *_without_pooler(config)])
@@ -139,8 +172,9 @@ def _by_hand(config: ModelConfig, form: Form, base: str) -> str:
     return _block(
         ["import json", "from pathlib import Path", "", "import torch"],
         ["from peft import PeftModel"] if form == "peft" else [],
-        ["from PIL import Image"] if images else [],
-        ["from safetensors.torch import load_file", f"from transformers import AutoModel, {prepares}", "", _FOLDER],
+        _pil(config),
+        ["from safetensors.torch import load_file", f"from transformers import AutoModel, {prepares}", ""],
+        [*_square(config, crop), _FOLDER],
         _adapted(config, base, "encoder") if form == "peft" else f"encoder = AutoModel.from_pretrained({plain})",
         ['head = load_file(Path(folder, "2_Dense", "model.safetensors"))', _CLASSES, ""],
         _image_features() if images else _text_features(config),
@@ -153,7 +187,7 @@ def _image_features() -> list[str]:
     return [
         "processor = AutoImageProcessor.from_pretrained(folder)",
         _PICTURES,
-        'inputs = processor([Image.open(file).convert("RGB") for file in pictures], return_tensors="pt")',
+        f'inputs = processor({_SQUARES}, return_tensors="pt")',
         "with torch.no_grad():",
         "    tokens = encoder(**inputs).last_hidden_state",
         "features = tokens[:, 1:].mean(1)",
@@ -189,25 +223,22 @@ def _onnx(config: ModelConfig, crop: str) -> str:
     return _block(
         ["import json", "from pathlib import Path", ""] if not goes_on else [],
         ["import numpy as np", "import onnxruntime"],
-        ["from PIL import Image, ImageOps" if images else "from tokenizers import Tokenizer", "", _FOLDER],
+        [*_pil(config), *([] if images else ["from tokenizers import Tokenizer"]), "", *_square(config, crop), _FOLDER],
         'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")',
         [] if goes_on else _NAMES,
         "",
-        _onnx_images(config, crop) if images else _onnx_texts(config),
+        _onnx_images() if images else _onnx_texts(config),
         ["classes = [tokenizer.decode([i]) for i in range(logits.shape[-1])]  # a token each"] if goes_on else [],
         "probabilities = np.exp(logits - logits.max(-1, keepdims=True))",
         ["probabilities /= probabilities.sum(-1, keepdims=True)", _BEST, "print(answers)"],
     )
 
 
-def _onnx_images(config: ModelConfig, crop: str) -> list[str]:
-    square = f"({config.image}, {config.image}), Image.Resampling.BILINEAR"
-    fitted = f"ImageOps.fit(image, {square})" if crop == "center" else f"image.resize({square})"
+def _onnx_images() -> list[str]:
     return [
         'given = json.loads(Path(folder, "preprocessor_config.json").read_text())',
         _PICTURES,
-        'images = [ImageOps.exif_transpose(Image.open(file)).convert("RGB") for file in pictures]',
-        f"pixels = np.stack([np.asarray({fitted}, np.float32) / 255 for image in images])",
+        f"pixels = np.stack({_SQUARES}).astype(np.float32) / 255",
         'pixels = (pixels - np.float32(given["image_mean"])) / np.float32(given["image_std"])',
         'logits = session.run(None, {"pixel_values": pixels.transpose(0, 3, 1, 2)})[0]',
     ]
