@@ -28,3 +28,13 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.mkdir(exist_ok=True)
         Image.fromarray(np.asarray(image[0])).save(place / f"{number}.png")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """In the size of a small model, larger, not square; grey and in colour."""
+    folder, rng = tmp_path_factory.mktemp("small"), np.random.default_rng(0)
+    for number, shape in enumerate(((8, 8), (8, 8, 3), (16, 16), (12, 20), (31, 10, 3))):
+        pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return sorted(map(str, folder.iterdir()))

@@ -17,6 +17,7 @@ from cos2p.inference.exporting import export
 from cos2p.inference.predicting import gather, predict
 from cos2p.inference.sources import Trained, open_trained
 from cos2p.runtime.world import build_world
+from tests.inference.cards import answers_of, assert_same, code_blocks, predicted, run_code
 from tests.runtime.small import small
 
 
@@ -57,9 +58,10 @@ def test_an_exit_answers_as_it_was_evaluated(finished: Path, pictures: Path, exi
 def test_transformers_finds_the_figures_of_the_run(finished: Path, pictures: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="its pipelines are the judge")
     transformers.logging.disable_progress_bar()
-    classify = transformers.pipeline("image-classification", model=str(finished / "model"), device="cpu")
     files = [str(file) for file in sorted(pictures.rglob("*.png"))]
-    right = [row[0]["label"] == Path(file).parent.name for file, row in zip(files, classify(files), strict=True)]
+    found = answers_of(run_code(code_blocks(finished / "model")[0], finished / "model", files, is_text=False))
+    assert_same(found, predicted(open_trained(finished), files))
+    right = [row[0][0] == Path(file).parent.name for file, row in zip(files, found, strict=True)]
     assert sum(right) / len(right) == pytest.approx(figures(finished)["top1"])
     card = (finished / "model" / "README.md").read_text()
     assert f"| {100 * figures(finished)['top1']:.1f} % |" in card
@@ -98,15 +100,23 @@ def test_a_devices_file_alone_is_enough_to_export(finished: Path, tmp_path: Path
     assert "## Fleet" not in card
 
 
-def test_onnx_answers_as_torch_does(finished: Path, tmp_path: Path) -> None:
+def test_onnx_answers_as_torch_does(finished: Path, pictures: Path, tmp_path: Path) -> None:
     onnxruntime: Any = pytest.importorskip("onnxruntime", reason="it is the judge")
     trained = open_trained(finished)
     folder = export(trained, tmp_path / "onnx", "onnx")
-    assert {file.name for file in folder.iterdir()} == {"model.onnx", "config.json", "preprocessor_config.json"}
+    assert {file.name for file in folder.iterdir()} == {
+        "model.onnx",
+        "config.json",
+        "preprocessor_config.json",
+        "README.md",
+    }
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     images = torch.rand(5, 1, 8, 8)
     theirs = session.run(None, {"pixel_values": images.expand(-1, 3, -1, -1).numpy()})[0]
     torch.testing.assert_close(torch.from_numpy(theirs), trained.outputs(images), atol=1e-4, rtol=0)
+    files = [str(file) for file in sorted(pictures.rglob("*.png"))]
+    used = run_code(code_blocks(folder)[0], folder, files, is_text=False)
+    assert_same(answers_of(used), predicted(trained, files))
 
 
 def test_what_is_not_there_is_said(finished: Path, tmp_path: Path) -> None:

@@ -28,13 +28,17 @@ MODELS = {
 MEAN = MODELS["bert"].with_(pooling="mean")
 
 
-def trained(config: ModelConfig, rank: int = 4) -> Weights:
+def trained(config: ModelConfig) -> Weights:
+    return adapted(config, init_weights(config, 0))
+
+
+def adapted(config: ModelConfig, base: Weights, rank: int = 4) -> Weights:
     """A model as `fedlora` leaves it: adapters that do something, merged."""
     shapes = adapter_shapes(config, range(config.depth), ("q", "v", "fc2"), rank)
     adapters = first_adapters(shapes, seed=1)
     for number, name in enumerate(sorted(n for n in adapters if n.endswith(".up"))):
         adapters[name] = torch.randn(shapes[name], generator=torch.Generator().manual_seed(number)) * 0.1
-    return merged({**init_weights(config, 0), **adapters}, scale=2.0)
+    return merged({**base, **adapters}, scale=2.0)
 
 
 def logits(config: ModelConfig, weights: Weights, inputs: torch.Tensor) -> torch.Tensor:
@@ -80,7 +84,7 @@ def test_a_pooling_that_transformers_lacks_leaves_the_classifier_beside(tmp_path
     assert values["base_model_name_or_path"] == "sentence/bert"
     assert values["task_type"] == "FEATURE_EXTRACTION"
     assert "encoder.layer.0.attention.self.query" in values["target_modules"]
-    assert (tmp_path / "classifier.safetensors").exists()
+    assert (tmp_path / "2_Dense" / "model.safetensors").exists()
     assert not (tmp_path / "base").exists()
 
 

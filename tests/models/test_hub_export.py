@@ -13,6 +13,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 from cos2p import ModelConfig
 from cos2p.data.examples import Normalize
@@ -92,16 +93,50 @@ def test_texts(name: str, tmp_path: Path) -> None:
 
 def test_everything_is_there_and_readable(tmp_path: Path) -> None:
     tokenizer = word_tokenizer(tmp_path / "tokenizer")
-    (tokenizer.parent / "special_tokens_map.json").write_text("{}")
     folder = save_pretrained(
         tmp_path / "m", BERT, random_weights(BERT, 0), labels=LABELS, tokenizer=tokenizer.parent, card="# A model\n"
     )
     assert {file.name for file in folder.iterdir()} == {
-        "README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
-        "tokenizer_config.json",
+        "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
     assert (folder / "README.md").read_text() == "# A model\n"
     assert json.loads((folder / "tokenizer_config.json").read_text())["pad_token"] == "[PAD]"
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json at .*; name the file or its folder"):
         save_pretrained(tmp_path / "n", BERT, random_weights(BERT, 0), tokenizer=tmp_path / "nothing")
+
+
+def test_a_tokenizer_cuts_where_the_model_ends(tmp_path: Path) -> None:
+    """Whatever lengths its own files say: sentence-transformers' pad and cut every text to 128 tokens."""
+    file = word_tokenizer(tmp_path / "tokenizer")
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_padding(length=12, pad_token="[PAD]")
+    tokenizer.enable_truncation(2)
+    tokenizer.save(str(file))
+    (file.parent / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512, "padding_side": "left"}))
+    folder = save_pretrained(tmp_path / "m", BERT, random_weights(BERT, 0), tokenizer=file.parent)
+    read = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = read(["unity is power", "many weak devices " * 9], padding=True, truncation=True)["input_ids"]
+    assert ids == [[2, 3, 4, 0, 0, 0], [5, 6, 7, 5, 6, 7]]
+
+
+def test_the_marks_of_a_language_model(tmp_path: Path) -> None:
+    """Its end is where texts end, not LLaMA's token 2, which may be any word; and no prompt ends with it."""
+    config = CONFIGS["llama tied"]
+    words = {word: i for i, word in enumerate([*WORDS, "<s>", "</s>"])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    plain = tmp_path / "plain.json"
+    tokenizer.save(str(plain))
+    marks = [("<s>", 8), ("</s>", 9)]
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=marks)
+    tokenizer.enable_padding(length=12, pad_token="[PAD]")
+    tokenizer.save(str(tmp_path / "marked.json"))
+    for file, begins in ((plain, None), (tmp_path / "marked.json", 8)):
+        folder = save_pretrained(tmp_path / file.stem, config, random_weights(config, 0), tokenizer=file)
+        values = json.loads((folder / "config.json").read_text())
+        assert (values["bos_token_id"], values["eos_token_id"]) == (begins, 9)
+        read = transformers.AutoTokenizer.from_pretrained(folder)
+        assert read("unity is power")["input_ids"] == [*([8] if begins else []), 2, 3, 4]
+    unknown = save_pretrained(tmp_path / "unknown", config, random_weights(config, 0))
+    assert transformers.AutoConfig.from_pretrained(unknown).eos_token_id is None

@@ -69,6 +69,11 @@ def test_what_a_family_does_not_have_is_refused(family: str, field: str, value: 
         model(f"{family}-nano", **{field: value})
 
 
+def test_a_mean_has_no_pooler() -> None:
+    with pytest.raises(ConfigError, match="pooler is 'tanh'; a mean is read without one"):
+        model("bert-nano", pooling="mean", pooler="tanh")
+
+
 @pytest.mark.parametrize("name", MEAN)
 def test_a_mean_is_over_real_tokens(name: str) -> None:
     config = MEAN[name]
@@ -119,21 +124,31 @@ def test_cls_without_a_pooler_survives_a_round_trip(tmp_path: Path) -> None:
     assert "exits.4.pooler.weight" not in back
 
 
-def test_sentence_transformers_can_compute_the_logits_from_the_folder(tmp_path: Path) -> None:
-    """Its three modules by their files: features, their mean, a linear layer without activation."""
-    config = MEAN["bert"]
+@pytest.mark.parametrize("name", MEAN)
+def test_a_head_that_transformers_lacks_lies_beside_the_encoder(name: str, tmp_path: Path) -> None:
+    config = MEAN[name]
     weights = random_weights(config, 0)
     save_pretrained(tmp_path, config, weights)
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    assert [(m["path"], m["type"].rpartition(".")[2]) for m in modules] == [
-        ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"),
-    ]  # fmt: skip
-    pooling = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
-    assert [name for name, on in pooling.items() if on is True] == ["pooling_mode_mean_tokens"]
-    assert pooling["word_embedding_dimension"] == config.dim
-    dense = load_file(tmp_path / "2_Dense" / "model.safetensors")
-    assert torch.equal(dense["linear.weight"], weights["exits.4.linear.weight"])
-    assert json.loads((tmp_path / "2_Dense" / "config.json").read_text())["out_features"] == config.classes
+    head = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    assert torch.equal(head["linear.weight"], weights["exits.4.linear.weight"])
+    assert ("linear.bias" in head) == (config.family != "llama")
+    described = json.loads((tmp_path / "2_Dense" / "config.json").read_text())
+    assert (described["in_features"], described["out_features"]) == (config.dim, config.classes)
+    assert not (tmp_path / "modules.json").exists(), "sentence-transformers would find no tokenizer"
+
+
+def test_a_folder_of_0_1_0_with_its_classifier_among_the_tensors(tmp_path: Path) -> None:
+    config = MEAN["bert"]
+    weights = random_weights(config, 0)
+    save_pretrained(tmp_path, config, weights, labels=["a", "b", "c"])
+    head = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    change_tensors(tmp_path, classifier__weight=head["linear.weight"], classifier__bias=head["linear.bias"])
+    names = {"0": "a", "1": "b", "2": "c"}
+    change_config(tmp_path, cos2p_classes="remove", id2label=names, cos2p_pooler="none")
+    (tmp_path / "2_Dense" / "model.safetensors").unlink()
+    loaded, back = load_pretrained(tmp_path)
+    assert loaded == config
+    assert torch.equal(back["exits.4.linear.weight"], weights["exits.4.linear.weight"])
 
 
 def pooling_file(folder: Path, name: str = "1_Pooling", **modes: Any) -> None:

@@ -127,7 +127,7 @@ def _file_encoder(config: DataConfig) -> Encoder:
         raise DataError(f"{file} has no padding token; add one of {', '.join(_PAD_TOKENS)} to it")
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    before, after = _around(tokenizer)
+    before, after = around(tokenizer)
 
     def encode(texts: list[str]) -> list[list[int]]:
         tokenizer.enable_truncation(max_length=config.max_tokens)
@@ -142,7 +142,7 @@ def _file_encoder(config: DataConfig) -> Encoder:
     return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode)
 
 
-def _around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer's own rules put before and after a text, seen on a text of one letter."""
     encoding = tokenizer.encode("a")
     special = encoding.special_tokens_mask

@@ -18,7 +18,9 @@ from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
 from cos2p.methods import Method, method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
+from cos2p.models.hub_config import class_names
 from cos2p.models.hub_files import read_json
+from cos2p.models.hub_pooling import POOLING_FIELD
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
@@ -167,7 +169,7 @@ def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tok
 def _hugging_face(folder: Path) -> Trained:
     values = read_json(folder / "config.json")
     kinds = values.get("architectures") or [""]
-    if "cos2p_pooling" not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
+    if POOLING_FIELD not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
         raise CheckpointError(f"{folder} has no head that answers ({kinds[0] or 'config.json names no architecture'})")
     config, weights = load_pretrained(folder)
     data = DataConfig(channels=1 if config.channels == 1 else 3)
@@ -178,9 +180,8 @@ def _hugging_face(folder: Path) -> Trained:
         tokenizer = str(folder / "tokenizer.json")
     else:
         raise CheckpointError(f"{folder} has no tokenizer.json; copy the one its texts were read by into it")
-    names = values.get("id2label") or {}
-    labels = tuple(str(names.get(str(i), i)) for i in range(config.classes))
-    classes = () if config.task == "language-modeling" else labels
+    labels = class_names(values) or [str(number) for number in range(config.classes)]
+    classes = () if config.task == "language-modeling" else tuple(labels)
     return Trained(str(folder), config, weights, config.depth, classes, prepared(data, config, tokenizer), Method)
 
 
@@ -206,13 +207,15 @@ def prepared(data: DataConfig, config: ModelConfig, tokenizer: str) -> DataConfi
 
 
 def _tokenizer(recipe: Recipe, run: Path | None) -> str:
-    """The run's own copy, or where the recipe has it from."""
-    if run is not None and (run / "model" / "tokenizer.json").is_file():
-        return str(run / "model" / "tokenizer.json")
+    """The run's own copy, or where the recipe has it from. A language model's copy puts no mark behind a text, as its
+    training did: there the recipe's comes first."""
+    copy = [] if run is None else [str(file) for file in [run / "model" / "tokenizer.json"] if file.is_file()]
+    if copy and recipe.data.task == "classification":
+        return copy[0]
     try:
         return resolved(recipe.data, recipe.model.pretrained).tokenizer
     except DataError:
-        return ""
+        return next(iter(copy), "")
 
 
 def exit_option(text: str | None) -> Exit:

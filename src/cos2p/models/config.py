@@ -69,8 +69,8 @@ class ModelConfig:
     """What a classification exit reads: the `cls` token, the `last` real one (LLaMA), or the `mean` of all real tokens
     (of an image's patches). Empty means the family's habit."""
     pooler: Pooler | Literal[""] = ""
-    """A layer of dim² between pooling and the classifier: with `cls` BERT's own (`tanh`) or DistilBERT's (`relu`), with
-    `mean` none, unless said here."""
+    """A layer of dim² between the `cls` token and the classifier: BERT's own (`tanh`) or DistilBERT's (`relu`), unless
+    said here. A mean has none."""
     activation: Activation | Literal[""] = ""
     """Between the MLP's matrices; empty means `gelu`, LLaMA `silu`. `gelu_tanh` is its approximation by tanh."""
     attention_bias: AttentionBias | Literal[""] = ""
@@ -168,6 +168,8 @@ class ModelConfig:
             raise ConfigError("qk_norm and a choice of attention_bias exist in llama only")
         if self.pooler != "none" and self.family != "bert":
             raise ConfigError(f"pooler is {self.pooler!r}; a {self.family} model has a norm there and no pooler")
+        if self.pooler != "none" and self.pooling == "mean":
+            raise ConfigError(f"pooler is {self.pooler!r}; a mean is read without one, the cls token may have one")
 
     @property
     def tokens(self) -> int:

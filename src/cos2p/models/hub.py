@@ -20,22 +20,14 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.exit_bank import fill_exits
 from cos2p.models.hub_config import is_native
 from cos2p.models.hub_config_written import write_config
-from cos2p.models.hub_export import (
-    GREY_FIELD,
-    Crop,
-    Normalization,
-    in_colour,
-    readable_by_all,
-    write_preprocessor,
-    write_tokenizer,
-)
+from cos2p.models.hub_export import GREY_FIELD, Crop, Normalization, coloured, readable_by_all, write_inputs
 from cos2p.models.hub_files import open_tensors, resolve
 from cos2p.models.hub_fit import DataFacts, differing, fit_config, fit_tensors, plain_tensors, wanted_fields
 from cos2p.models.hub_kinds import written_kind
 from cos2p.models.hub_match import Checkpoint, match
-from cos2p.models.hub_pooling import write_pooling
-from cos2p.models.hub_tables import their_names
-from cos2p.models.layout import Weights, exit_key, layout
+from cos2p.models.hub_pooling import is_sentence_model, write_head, write_sentence_modules
+from cos2p.models.hub_tables import TABLES, their_names
+from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 
 
 def load_pretrained(
@@ -74,7 +66,7 @@ def pretrained_weights(folder: str | Path, config: ModelConfig, seed: int = 0) -
     stored = checkpoint.config
     fit_config(stored, differing(config, stored), str(checkpoint.path), checkpoint.window)
     with ExitStack() as files:
-        tensors = open_tensors(checkpoint.path, checkpoint.kind, files)
+        tensors = open_tensors(checkpoint.path, checkpoint.kind, files, checkpoint.head)
         ours = match(checkpoint, config, tensors)
         values = {name: tensors[theirs].read() for name, theirs in ours.items()}
     values = fit_tensors(config, stored, plain_tensors(values, checkpoint.offset))
@@ -99,41 +91,71 @@ def save_pretrained(
     A checkpoint has one head: that of depth `exit` (all blocks by default), and only the blocks below it are
     written, so an early exit becomes a shallower model of its own. `labels` names the classes.
 
+    Where `transformers` has no such head (a mean of BERT's tokens) it is the plain encoder, with the classifier in
+    `2_Dense`; with its tokenizer then a folder of sentence-transformers, too.
+
     For `transformers.pipeline`: `normalize` and `crop` are how images were prepared (a model of grey images is then
     written for colour ones), `tokenizer` the `tokenizer.json` of texts or its folder. `card` is the text of the model
     card.
     """
+    depth = exit_depth(config, exit)
+    values, tensors = model_content(config, weights, depth, labels, in_colour=normalize is not None)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    marks = write_inputs(path, config, normalize, crop, tokenizer, card)
+    write_model(path, values | marks, tensors)
+    if not is_native(config):
+        write_head(path, config, head_tensors(config, weights, depth)["linear"])
+        if is_sentence_model(config, None if tokenizer is None else path / "tokenizer.json"):
+            write_sentence_modules(path, config)
+    readable_by_all(path)
+    return path
+
+
+def exit_depth(config: ModelConfig, exit: int | None) -> int:
     depth = config.depth if exit is None else exit
     if not 1 <= depth <= config.depth:
         raise CheckpointError(f"exit {exit} does not exist; the model has exits 1 to {config.depth}")
-    values = write_config(config, depth, labels)
-    bank = exit_key(config, depth)
-    names, tensors = their_names(config, depth, written_kind(config)), Weights()
+    return depth
+
+
+def model_content(
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    depth: int,
+    labels: Sequence[str] | None,
+    in_colour: bool = False,
+) -> tuple[dict[str, Any], Weights]:
+    """What `config.json` and `model.safetensors` hold: the model with its head, or the plain encoder if transformers
+    has no such head. `in_colour`: a model of grey images takes colour ones."""
+    values, kind, bank = write_config(config, depth, labels), written_kind(config), exit_key(config, depth)
+    names, tensors = their_names(config, depth, kind), Weights()
+    if not is_native(config):
+        names = {o: t.removeprefix(TABLES[kind].base) for o, t in names.items() if not o.startswith("exit.linear.")}
     for ours, theirs in names.items():
-        name = ours.replace("exit", bank, 1) if ours.startswith("exit.") else ours
-        tensors[theirs] = _checked(weights, name, config)
-    if normalize is not None and config.family == "vit" and config.channels == 1:
+        tensors[theirs] = _checked(weights, ours.replace("exit", bank, 1) if ours.startswith("exit.") else ours, config)
+    if in_colour and config.family == "vit" and config.channels == 1:
         patch = names["embed.patch.weight"]
-        tensors[patch] = in_colour(tensors[patch])
+        tensors[patch] = coloured(tensors[patch])
         values |= {"num_channels": 3, GREY_FIELD: True}
-    values["dtype"] = str(tensors[next(iter(tensors))].dtype).removeprefix("torch.")
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    return values | {"dtype": str(tensors[next(iter(tensors))].dtype).removeprefix("torch.")}, tensors
+
+
+def write_model(path: Path, values: Mapping[str, Any], tensors: Weights) -> None:
+    path.mkdir(exist_ok=True)
     unfinished = path / "model.safetensors.part"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     unfinished.replace(path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if config.family != "vit" and not is_native(config):
-        classifier = {o.rpartition(".")[2]: tensors[t] for o, t in names.items() if o.startswith("exit.linear.")}
-        write_pooling(path, config, classifier)
-    if normalize is not None and config.family == "vit":
-        write_preprocessor(path, config, normalize, crop)
-    if tokenizer is not None:
-        write_tokenizer(path, config, tokenizer)
-    if card:
-        (path / "README.md").write_text(card, encoding="utf-8")
-    readable_by_all(path)
-    return path
+
+
+def head_tensors(config: ModelConfig, weights: Mapping[str, Tensor], depth: int) -> dict[str, Weights]:
+    """The exit at a depth by its parts: `norm`, `pooler`, `linear`, each with `weight` and perhaps `bias`."""
+    parts: dict[str, Weights] = {}
+    for name in exit_parameters(config):
+        part, _, kind = name.rpartition(".")
+        parts.setdefault(part, {})[kind] = _checked(weights, f"{exit_key(config, depth)}.{name}", config)
+    return parts
 
 
 def _checked(weights: Mapping[str, Tensor], name: str, config: ModelConfig) -> Tensor:

@@ -10,30 +10,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub import save_pretrained
+from cos2p.models.hub import exit_depth, head_tensors, model_content, pretrained_weights, write_model
 from cos2p.models.hub_config import is_native
+from cos2p.models.hub_config_written import named_classes
+from cos2p.models.hub_export import Crop, Normalization, readable_by_all, write_inputs
+from cos2p.models.hub_files import is_hub_name
 from cos2p.models.hub_kinds import written_kind
+from cos2p.models.hub_match import Checkpoint
+from cos2p.models.hub_pooling import write_head
 from cos2p.models.hub_tables import TABLES, their_names
-from cos2p.models.layout import Weights, exit_key, exit_parameters
+from cos2p.models.layout import Weights, exit_key
 
+BASE = "base"
+"""Folder of the base inside that of its adapters."""
 _NAME = re.compile(r"blocks\.(\d+)\.adapters\.(\w+)\.(down|up)")
 _IN_MEMORY = (
-    (r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)$", r"layers.\1.attention.\2"),
-    (r"encoder\.layer\.(\d+)\.attention\.output\.dense$", r"layers.\1.attention.o_proj"),
-    (r"encoder\.layer\.(\d+)\.intermediate\.dense$", r"layers.\1.mlp.fc1"),
-    (r"encoder\.layer\.(\d+)\.output\.dense$", r"layers.\1.mlp.fc2"),
-    (r"\.attention\.query$", ".attention.q_proj"),
-    (r"\.attention\.key$", ".attention.k_proj"),
-    (r"\.attention\.value$", ".attention.v_proj"),
+    (r"encoder\.layer\.(\d+)\.attention\.attention\.(query|key|value)\b", r"layers.\1.attention.\2"),
+    (r"encoder\.layer\.(\d+)\.attention\.output\.dense\b", r"layers.\1.attention.o_proj"),
+    (r"encoder\.layer\.(\d+)\.intermediate\.dense\b", r"layers.\1.mlp.fc1"),
+    (r"encoder\.layer\.(\d+)\.output\.dense\b", r"layers.\1.mlp.fc2"),
+    (r"\.attention\.query\b", ".attention.q_proj"),
+    (r"\.attention\.key\b", ".attention.k_proj"),
+    (r"\.attention\.value\b", ".attention.v_proj"),
 )
 """A ViT's modules: from their names on disk to those in memory."""
 
@@ -53,91 +61,111 @@ def save_adapter(
     weights: Mapping[str, Tensor],
     base: str = "",
     labels: Sequence[str] | None = None,
+    exit: int | None = None,
+    normalize: Normalization | None = None,
+    crop: Crop = "center",
+    tokenizer: str | Path | None = None,
+    card: str = "",
 ) -> Path:
     """Write the adapters among `weights` so that `PeftModel.from_pretrained(base, folder)` gives the same logits.
 
-    `base` names the checkpoint they belong to, as transformers loads it; it must be of the type that `save_pretrained`
-    writes. Empty: the base is written too, into `folder`/base, with the adapters taken out of its matrices.
+    `base` names the checkpoint on a hub that they belong to (see `fits_base`). Empty: the base is written too, into
+    `folder`/base, with the adapters taken out of its matrices. The other arguments are those of `save_pretrained`.
 
-    Where no class of transformers has the model's pooling, the adapters are those of the bare model, and the classifier
-    behind it lies beside them as `classifier.safetensors`.
+    Where transformers has no such head, the adapters are those of the plain encoder, with the classifier in `2_Dense`.
     """
-    path = Path(folder)
-    layers = _layers(weights)
+    depth, path = exit_depth(config, exit), Path(folder)
+    layers = _layers(weights, depth)
     if not layers:
         raise CheckpointError(
             "these weights have no adapters; a run of the method 'fedlora' writes them, other methods train the "
             "model's own matrices: export it as a whole"
         )
+    values, tensors = model_content(config, without_adapters(weights), depth, labels, in_colour=normalize is not None)
     path.mkdir(parents=True, exist_ok=True)
+    marks = write_inputs(path, config, normalize, crop, tokenizer, card)
     if not base:
-        base = str(save_pretrained(path / "base", config, _without_adapters(weights, layers), labels=labels))
-    names = _modules(config, layers)
-    tensors = {
-        f"base_model.model.{module}.lora_{letter}.weight": tensor.detach().contiguous()
-        for layer, module in names.items()
-        for letter, tensor in (("A", weights[f"{layer}.down"]), ("B", weights[f"{layer}.up"].T))
-    }
-    head = _head(config, weights)
-    saved = {module: parts for module, parts in head.items() if is_native(config) or module != "classifier"}
-    for module, parts in saved.items():
-        tensors |= {f"base_model.model.{module}.{name}": tensor for name, tensor in parts.items()}
+        write_model(path / BASE, values | marks, tensors)
+    if config.task == "classification":
+        (path / "config.json").write_text(json.dumps(named_classes(config, labels), indent=2) + "\n", encoding="utf-8")
+    head, names = head_tensors(config, weights, depth), _in_memory(config, depth)
+    if not is_native(config):
+        write_head(path, config, head.pop("linear"))
+    modules = {layer: names[layer.replace(".adapters", "") + ".weight"].removesuffix(".weight") for layer in layers}
+    saved = [names[f"exit.{part}.weight"].removesuffix(".weight") for part in head]
+    tensors = _factors(weights, modules) | _saved(config, weights, depth, names, saved)
+    tensors = {f"base_model.model.{name}": tensor.detach().contiguous() for name, tensor in tensors.items()}
     save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
-    if saved != head:
-        save_file(head["classifier"], path / "classifier.safetensors", metadata={"format": "pt"})
-    rank = len(weights[f"{layers[0]}.down"])
-    values = _config(config, base, rank, list(names.values()), list(saved))
+    values = _config(config, base or BASE, len(weights[f"{layers[0]}.down"]), list(modules.values()), saved)
     (path / "adapter_config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    readable_by_all(path)
+    readable_by_all(path / BASE)
     return path
 
 
-def _layers(weights: Mapping[str, Tensor]) -> list[str]:
-    """Every adapted matrix: `blocks.3.adapters.q`."""
-    found = (name.rpartition(".")[0] for name in weights if _NAME.fullmatch(name))
-    return sorted(set(found), key=lambda name: (int(name.split(".")[1]), name))
+def fits_base(base: str, config: ModelConfig, weights: Mapping[str, Tensor], exit: int | None = None) -> bool:
+    """Whether transformers, given this hub name, loads the model that the adapters in `weights` belong to: a checkpoint
+    of the type that is written here, with as many blocks, its images, and exactly these frozen tensors."""
+    if not is_hub_name(base):
+        return False
+    try:
+        checkpoint = Checkpoint.read(base, pooling_chosen=True)
+        stored = checkpoint.config
+        if TABLES[checkpoint.kind] is not TABLES[written_kind(config)] or stored.depth != exit_depth(config, exit):
+            return False
+        if config.family == "vit" and (stored.image, stored.channels) != (config.image, config.channels):
+            return False
+        theirs = pretrained_weights(base, config)
+    except CheckpointError:
+        return False
+    ours = without_adapters(weights)
+    frozen = [name for name in theirs if not name.startswith("exits.")]
+    return all(torch.allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6) for name in frozen)
 
 
-def _without_adapters(weights: Mapping[str, Tensor], layers: Sequence[str]) -> Weights:
+def without_adapters(weights: Mapping[str, Tensor]) -> Weights:
+    """The base: the adapters are neither beside its matrices nor in them."""
     plain = {name: tensor for name, tensor in weights.items() if not _NAME.fullmatch(name)}
-    for layer in layers:
+    for layer in _layers(weights):
         matrix = layer.replace(".adapters", "") + ".weight"
         plain[matrix] = plain[matrix] - weights[f"{layer}.up"].T @ weights[f"{layer}.down"]
     return plain
 
 
-def _modules(config: ModelConfig, layers: Sequence[str]) -> dict[str, str]:
-    """What transformers calls the adapted modules."""
-    names = their_names(config, config.depth, written_kind(config))
-    return {layer: _in_memory(config, names[layer.replace(".adapters", "") + ".weight"]) for layer in layers}
+def _layers(weights: Mapping[str, Tensor], depth: int | None = None) -> list[str]:
+    """Every adapted matrix, below the exit at `depth`: `blocks.3.adapters.q`."""
+    found = {name.rpartition(".")[0] for name in weights if _NAME.fullmatch(name)}
+    blocks = {layer: int(layer.split(".")[1]) for layer in found}
+    kept = [layer for layer in found if depth is None or blocks[layer] < depth]
+    return sorted(kept, key=lambda layer: (blocks[layer], layer))
 
 
-def _in_memory(config: ModelConfig, theirs: str) -> str:
-    """A module's name by that of its weight on disk; a bare model has no prefix."""
-    module = theirs.removesuffix(".weight")
+def _factors(weights: Mapping[str, Tensor], modules: Mapping[str, str]) -> Weights:
+    return {
+        f"{module}.lora_{letter}.weight": tensor
+        for layer, module in modules.items()
+        for letter, tensor in (("A", weights[f"{layer}.down"]), ("B", weights[f"{layer}.up"].T))
+    }
+
+
+def _saved(
+    config: ModelConfig, weights: Mapping[str, Tensor], depth: int, names: Mapping[str, str], modules: Sequence[str]
+) -> Weights:
+    """The trained exit. `peft` takes all modules whose names end so: a LLaMA's `norm` means those of its blocks too."""
+    own = {theirs: ours for ours, theirs in names.items() if theirs.rpartition(".")[0].endswith(tuple(modules))}
+    bank = exit_key(config, depth)
+    return {theirs: weights[re.sub(r"^exit\b", bank, ours)] for theirs, ours in own.items()}
+
+
+def _in_memory(config: ModelConfig, depth: int) -> dict[str, str]:
+    """Our names to those of transformers in memory; a plain encoder has no prefix."""
+    kind = written_kind(config)
+    names = their_names(config, depth, kind)
     if config.family == "vit":
         for pattern, replacement in _IN_MEMORY:
-            module = re.sub(pattern, replacement, module)
-    return module if is_native(config) else module.removeprefix(TABLES[written_kind(config)].base)
-
-
-def _head(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Weights]:
-    """The trained exit by modules of transformers: norm or pooler, and the classifier."""
-    names = their_names(config, config.depth, written_kind(config))
-    head: dict[str, Weights] = {}
-    for name, part, kind in _exit_parts(config):
-        theirs = names[f"exit.{name}"]
-        module = "classifier" if part == "linear" and not is_native(config) else theirs.rpartition(".")[0]
-        if part != "linear" and not is_native(config):
-            module = module.removeprefix(TABLES[written_kind(config)].base)
-        tensor = weights[f"{exit_key(config, config.depth)}.{name}"]
-        head.setdefault(module, {})[kind] = tensor.detach().contiguous()
-    return head
-
-
-def _exit_parts(config: ModelConfig) -> Iterator[tuple[str, str, str]]:
-    for name in exit_parameters(config):
-        part, _, kind = name.rpartition(".")
-        yield name, part, kind
+            names = {ours: re.sub(pattern, replacement, theirs) for ours, theirs in names.items()}
+    base = "" if is_native(config) else TABLES[kind].base
+    return {ours: theirs.removeprefix(base) for ours, theirs in names.items()}
 
 
 def _config(config: ModelConfig, base: str, rank: int, modules: list[str], saved: list[str]) -> dict[str, Any]:

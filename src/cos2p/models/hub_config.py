@@ -7,6 +7,7 @@ from typing import Any
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_kinds import KINDS, kind_of
+from cos2p.models.hub_pooling import CLASSES_FIELD
 from cos2p.models.hub_rope import rope_fields
 
 _NATIVE = {"vit": {("cls", "none")}, "bert": {("cls", "tanh"), ("cls", "relu")}, "llama": {("last", "none")}}
@@ -23,6 +24,14 @@ def promises_head(values: dict[str, Any], config: ModelConfig) -> bool:
     kind = KINDS[values["model_type"]]
     head = kind.causal if config.task == "language-modeling" else kind.classifier
     return kind.has_head and head in (values.get("architectures") or ())
+
+
+def class_names(values: dict[str, Any]) -> list[str]:
+    """As `config.json` has them, by their numbers; empty if it names none."""
+    if CLASSES_FIELD in values:
+        return [str(name) for name in values[CLASSES_FIELD]]
+    names = values.get("id2label") or {}
+    return [str(names.get(str(number), number)) for number in range(len(names))]
 
 
 def read_config(values: dict[str, Any], where: str) -> ModelConfig:
@@ -125,5 +134,4 @@ def _square(values: dict[str, Any], field: str, where: str, default: int) -> int
 
 
 def _labels(values: dict[str, Any], where: str) -> int:
-    labels = values.get("id2label")
-    return len(labels) if labels else _whole(values, "num_labels", where, 2)
+    return len(class_names(values)) or _whole(values, "num_labels", where, 2)

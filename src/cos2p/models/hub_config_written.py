@@ -9,7 +9,7 @@ from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_config import is_native
 from cos2p.models.hub_kinds import KINDS, Kind, written_kind
-from cos2p.models.hub_pooling import pooling_fields
+from cos2p.models.hub_pooling import CLASSES_FIELD, POOLING_FIELD
 from cos2p.models.hub_rope import rope_values
 
 
@@ -35,7 +35,7 @@ def write_config(config: ModelConfig, depth: int, labels: Sequence[str] | None) 
     values[kind.sizes["depth"]] = depth
     values[kind.activation] = {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation)
     if config.task == "classification":
-        values |= _label_maps(config, labels) | pooling_fields(config)
+        values |= named_classes(config, labels)
     if config.family == "vit":
         values |= {"image_size": config.image, "patch_size": config.patch, "num_channels": config.channels}
         values |= {"qkv_bias": True, "layer_norm_eps": config.norm_eps}
@@ -60,6 +60,8 @@ def _llama_values(config: ModelConfig, name: str) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "tie_word_embeddings": config.tied,
     }
+    if config.task == "language-modeling":  # the tokenizer's, if it is known; left out they would be LLaMA's own
+        values |= {"bos_token_id": None, "eos_token_id": None}
     if name != "qwen2":
         values["attention_bias"] = config.attention_bias == "all"
     elif config.head_dim * config.heads != config.dim:
@@ -67,12 +69,16 @@ def _llama_values(config: ModelConfig, name: str) -> dict[str, Any]:
     return values | rope_values(config)
 
 
-def _label_maps(config: ModelConfig, labels: Sequence[str] | None) -> dict[str, Any]:
+def named_classes(config: ModelConfig, labels: Sequence[str] | None) -> dict[str, Any]:
+    """The class names where transformers looks for them; where it has no such head, in fields that it does not read:
+    the random head of a pipeline shall not answer with them."""
     names = list(labels) if labels is not None else [f"LABEL_{i}" for i in range(config.classes)]
     if len(names) != config.classes or len(set(names)) != len(names):
         raise CheckpointError(
             f"{len(names)} labels for {config.classes} classes; give one distinct name for each class"
         )
+    if not is_native(config):
+        return {POOLING_FIELD: config.pooling, CLASSES_FIELD: names}
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},

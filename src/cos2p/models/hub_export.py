@@ -7,14 +7,15 @@ colour, so a model of grey images is written with three channels, weighed as Pil
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
+from cos2p.data.tokenizers import around
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 
@@ -23,12 +24,10 @@ Crop = Literal["center", "stretch"]
 GREY_FIELD = "cos2p_grey"
 _LUMA = (0.299, 0.587, 0.114)
 _BILINEAR = 2
-_TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
-    "vocab.json", "merges.txt", "tokenizer.model",
-)  # fmt: skip
+_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>")
 _FILES = (
-    *_TOKENIZER_FILES, "config.json", "model.safetensors", "preprocessor_config.json", "README.md", "modules.json",
+    "README.md", "config.json", "model.safetensors", "model.onnx", "model.onnx.data", "adapter_config.json",
+    "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "modules.json",
     "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/*",
 )  # fmt: skip
 
@@ -42,20 +41,38 @@ class Normalization(Protocol):
     def std(self) -> tuple[float, ...]: ...
 
 
-def in_colour(patch_DCHW: Tensor) -> Tensor:
+def coloured(patch_DCHW: Tensor) -> Tensor:
     """The patch embedding of a grey model for colour images: it sees their luma."""
     return patch_DCHW * torch.tensor(_LUMA, dtype=patch_DCHW.dtype).view(1, 3, 1, 1)
+
+
+def write_inputs(
+    folder: Path,
+    config: ModelConfig,
+    normalize: Normalization | None,
+    crop: Crop,
+    tokenizer: str | Path | None,
+    card: str,
+) -> dict[str, int | None]:
+    """How images or texts are prepared, and the model card; returns what `write_tokenizer` does."""
+    if card:
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    if config.family == "vit":
+        if normalize is not None:
+            write_preprocessor(folder, config, normalize, crop)
+        return {}
+    return {} if tokenizer is None else write_tokenizer(folder, config, tokenizer)
 
 
 def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalization, crop: Crop) -> None:
     """Bring to the model's square, divide by 255, normalise: as the data were prepared."""
     channels = max(config.channels, 3)
     square = {"height": config.image, "width": config.image}
-    # ViT's own processor knows no crop, Bit's (DINOv2's too) scales the shorter edge and cuts the middle out.
+    # ViT's own processor knows no crop, Perceiver's cuts the middle out before it scales, as is done here; those of
+    # other models cut behind it, which moves an image that is not square by up to a pixel.
     sized: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": square}
     if crop == "center":
-        sized = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": config.image}}
-        sized |= {"do_center_crop": True, "crop_size": square}
+        sized |= {"image_processor_type": "PerceiverImageProcessor", "do_center_crop": True, "crop_size": square}
     values: dict[str, Any] = sized | {
         "do_convert_rgb": True,
         "do_resize": True,
@@ -69,22 +86,53 @@ def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalizati
     _write_json(folder / "preprocessor_config.json", values)
 
 
-def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) -> None:
-    """Copy a tokenizer: a `tokenizer.json`, or the folder of one with what else is there."""
+def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) -> dict[str, int | None]:
+    """A `tokenizer.json`, or that of a folder, with what makes transformers read texts by it as they are read here.
+
+    A language model goes on with a text, so that its tokenizer puts no mark behind one. Returns what its `config.json`
+    has to say of where a text begins and ends: left out, transformers would take LLaMA's own marks.
+    """
     path = Path(tokenizer)
-    source = path if path.is_dir() else path.parent
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise CheckpointError(f"no tokenizer.json at {tokenizer}; name the file or its folder")
-    for name in _TOKENIZER_FILES if path.is_dir() else ():
-        if (source / name).is_file() and source.resolve() != folder.resolve():
-            shutil.copyfile(source / name, folder / name)
-    if file.resolve() != (folder / "tokenizer.json").resolve():
-        shutil.copyfile(file, folder / "tokenizer.json")
-    if not (folder / "tokenizer_config.json").is_file():
-        known: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_tokens}
-        padding = Tokenizer.from_file(str(file)).id_to_token(config.pad_token) if config.pad_token >= 0 else None
-        _write_json(folder / "tokenizer_config.json", known | ({"pad_token": padding} if padding else {}))
+    content = file.read_text(encoding="utf-8")
+    loaded = Tokenizer.from_str(content)
+    loaded.no_padding()
+    loaded.no_truncation()
+    goes_on = config.task == "language-modeling"
+    ids: dict[str, int | None] = {"pad_token": config.pad_token if config.pad_token >= 0 else None}
+    ids |= _ends(loaded) if goes_on else {}
+    names = {name: loaded.id_to_token(number) for name, number in ids.items() if number is not None}
+    (folder / "tokenizer.json").write_text(_open_ended(loaded, content) if goes_on else content, encoding="utf-8")
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_tokens,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "left" if goes_on else "right",
+    }
+    _write_json(folder / "tokenizer_config.json", values | {name: token for name, token in names.items() if token})
+    return {f"{name}_id": number for name, number in ids.items() if name != "pad_token"}
+
+
+def _ends(tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The marks of a text's beginning and end, as far as the tokenizer knows them."""
+    before, after = around(tokenizer)
+    ends = [number for number in map(tokenizer.token_to_id, _END_TOKENS) if number is not None]
+    return {"bos_token": next(iter(before), None), "eos_token": next(iter([*after, *ends]), None)}
+
+
+def _open_ended(tokenizer: Tokenizer, content: str) -> str:
+    """The tokenizer without what it puts behind a text; as it was, if that is nothing."""
+    before, after = around(tokenizer)
+    if not after:
+        return content
+    marks = [(tokenizer.id_to_token(number), number) for number in before]
+    names = [name for name, _ in marks]
+    tokenizer.post_processor = TemplateProcessing(
+        single=[*names, "$A"], pair=[*names, "$A", "$B:1"], special_tokens=list(dict.fromkeys(marks))
+    )
+    return str(tokenizer.to_str())
 
 
 def readable_by_all(folder: Path) -> None:

@@ -17,9 +17,15 @@ from torch import Tensor
 
 from cos2p.data.paths import checkpoint_folder
 from cos2p.errors import CheckpointError
-from cos2p.models.hub_tables import canonical
+from cos2p.models.hub_tables import TABLES, canonical
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `resolve` would ask a hub for it."""
+    path = Path(checkpoint_folder(name)).expanduser()
+    return not path.exists() and _HUB_NAME.fullmatch(name) is not None
 
 
 def resolve(folder: str | Path) -> Path:
@@ -27,7 +33,7 @@ def resolve(folder: str | Path) -> Path:
     path = Path(checkpoint_folder(folder) if isinstance(folder, str) else folder).expanduser()
     if path.is_dir():
         return path
-    if isinstance(folder, Path) or not _HUB_NAME.fullmatch(folder) or path.exists():
+    if isinstance(folder, Path) or not is_hub_name(folder):
         raise CheckpointError(f"no checkpoint folder at {folder}; give a folder with config.json and model.safetensors")
     return _download(folder)
 
@@ -98,9 +104,15 @@ class StoredTensor:
         return tensor.to(torch.float32)
 
 
-def open_tensors(path: Path, kind: str, files: ExitStack) -> dict[str, StoredTensor]:
-    """Every tensor by the name under which `hub_tables` lists it; the files stay open as long as `files`."""
+def open_tensors(path: Path, kind: str, files: ExitStack, head: Path | None = None) -> dict[str, StoredTensor]:
+    """Every tensor by the name under which `hub_tables` lists it; the files stay open as long as `files`.
+
+    `head`: a file with the classifier's `linear.weight` and perhaps `linear.bias`, if it is there.
+    """
     tensors: dict[str, StoredTensor] = {}
+    if head is not None and head.is_file():
+        classifier = TABLES[kind].names["exit.linear"]
+        tensors |= {tensor.name.replace("linear", classifier, 1): tensor for tensor in _safe(head, files)}
     for file in _tensor_files(path):
         for tensor in _pickled(file) if file.suffix == ".bin" else _safe(file, files):
             known = canonical(kind, tensor.name)

@@ -11,7 +11,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.hub_config import attention_window, position_offset, promises_head, read_config
 from cos2p.models.hub_export import GREY_FIELD
 from cos2p.models.hub_files import StoredTensor, read_json, resolve
-from cos2p.models.hub_pooling import stored_pooling
+from cos2p.models.hub_pooling import HEAD_FILE, POOLING_FIELD, stored_pooling
 from cos2p.models.hub_tables import is_ignored, their_names
 from cos2p.models.layout import exit_parameters, layout
 
@@ -26,6 +26,8 @@ class Checkpoint:
     """Its `model_type`."""
     has_head: bool
     """It says that it has the head of our exit; a bare BertModel or ViTModel does not."""
+    head: Path | None = None
+    """Where its classifier is, if transformers has none for its pooling."""
     offset: int = 0
     """Rows of its position table before that of the first token (RoBERTa)."""
     window: int | None = None
@@ -39,19 +41,20 @@ class Checkpoint:
         path = resolve(folder)
         values = read_json(path / "config.json")
         config = read_config(values, str(path / "config.json"))
-        has_head = promises_head(values, config)
+        promised = promises_head(values, config)
         try:
-            said = stored_pooling(path, values, has_head)
+            said = stored_pooling(path, values, promised)
         except CheckpointError:
             if not pooling_chosen:
                 raise
             said = {}
-        grey = values.get(GREY_FIELD) is True
+        grey, apart = values.get(GREY_FIELD) is True, POOLING_FIELD in values and not promised
         return cls(
             path,
             config.with_(**said),
             values["model_type"],
-            has_head,
+            promised or apart,
+            path / HEAD_FILE if apart else None,
             position_offset(values),
             attention_window(values),
             grey,

@@ -1,8 +1,8 @@
 """How a checkpoint turns tokens into one vector: reading what it says, and saying so where transformers has no class.
 
 `transformers` has one way for each family (`ViTForImageClassification` reads the cls token, and so on). A model with
-another one is written as its bare class with `cos2p_pooling` in `config.json`, and a text model as a folder of
-sentence-transformers: `modules.json`, `1_Pooling`, and the classifier once more as `2_Dense`.
+another one is written as its plain encoder, with the pooling and the class names in `config.json` and the classifier in
+`2_Dense`. Where sentence-transformers computes the same, the folder is one of its own, too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import read_json
 
-_OURS = {"pooling": "cos2p_pooling", "pooler": "cos2p_pooler"}
+POOLING_FIELD = "cos2p_pooling"
+"""In `config.json`: the pooling in front of the classifier in `2_Dense`; there is no pooler between them."""
+CLASSES_FIELD = "cos2p_classes"
+HEAD_FILE = "2_Dense/model.safetensors"
+"""`linear.weight` and, if there is one, `linear.bias`."""
 _MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "last": "pooling_mode_lasttoken"}
 _SHORT = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _MODULE = "sentence_transformers.models."
@@ -32,8 +37,8 @@ def stored_pooling(folder: Path, values: Mapping[str, Any], has_classifier: bool
     """
     if has_classifier:
         return {}
-    if _OURS["pooling"] in values:
-        return {ours: str(values[theirs]) for ours, theirs in _OURS.items() if theirs in values}
+    if POOLING_FIELD in values:
+        return {"pooling": str(values[POOLING_FIELD]), "pooler": "none"}
     file = _pooling_file(folder)
     if file is None:
         return {}
@@ -62,32 +67,39 @@ def _pooling_file(folder: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def pooling_fields(config: ModelConfig) -> dict[str, str]:
-    """What `config.json` says of it."""
-    return {theirs: getattr(config, ours) for ours, theirs in _OURS.items()}
-
-
-def write_pooling(folder: Path, config: ModelConfig, linear: Mapping[str, Tensor]) -> None:
-    """What sentence-transformers needs to compute the logits; `linear` holds the classifier's `weight` and `bias`."""
-    modes = {theirs: ours == config.pooling for ours, theirs in _MODES.items()}
-    dense = {
+def write_head(folder: Path, config: ModelConfig, linear: Mapping[str, Tensor]) -> None:
+    """The classifier's `weight` and `bias` as a `Dense` of sentence-transformers, which gives logits."""
+    values = {
         "in_features": config.dim,
         "out_features": config.classes,
         "bias": "bias" in linear,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
+    _write_json(folder / HEAD_FILE.replace("model.safetensors", "config.json"), values)
+    tensors = {f"linear.{name}": tensor for name, tensor in linear.items()}
+    save_file(tensors, folder / HEAD_FILE, metadata={"format": "pt"})
+
+
+def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
+    """Whether sentence-transformers computes a model that transformers has no class for. It pools what is not padding,
+    we what is no padding token: they differ where texts are padded with their end mark or the unknown word."""
+    if config.family == "vit" or tokenizer is None or config.pad_token < 0:
+        return False
+    return "pad" in (Tokenizer.from_file(str(tokenizer)).id_to_token(config.pad_token) or "").lower()
+
+
+def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
+    """What sentence-transformers needs beside encoder, tokenizer and `2_Dense`."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _MODULE + kind} for i, (path, kind) in enumerate(modules)
     ]
-    files = {
-        "modules.json": listed,
-        "sentence_bert_config.json": {"max_seq_length": config.max_tokens, "do_lower_case": False},
-        "1_Pooling/config.json": {"word_embedding_dimension": config.dim, **modes},
-        "2_Dense/config.json": dense,
-    }
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {f"linear.{name}": tensor for name, tensor in linear.items()}
-    save_file(tensors, folder / "2_Dense" / "model.safetensors", metadata={"format": "pt"})
+    modes = {theirs: ours == config.pooling for ours, theirs in _MODES.items()}
+    _write_json(folder / "modules.json", listed)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_tokens, "do_lower_case": False})
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.dim, **modes})
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

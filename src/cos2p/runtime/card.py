@@ -10,29 +10,40 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import parameter_count
 from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.usage import Usage
 
-_TAGS = {"vit": "image-classification", "bert": "text-classification", "llama": "text-classification"}
 
-
-def model_card(recipe: Recipe, config: ModelConfig, result: Mapping[str, Any], exit: int, device: str = "") -> str:
+def model_card(
+    recipe: Recipe, config: ModelConfig, result: Mapping[str, Any], use: Usage, exit: int, device: str = ""
+) -> str:
     """Markdown with the front matter that model hubs read. `device`: it is that device's own submodel; of the run it
     may know no more than method and classes."""
-    causal = config.task == "language-modeling"
-    tag = "text-generation" if causal else _TAGS[config.family]
     whose = f"the own submodel of the device `{device}`" if device else "the server's model"
     fleet = f"{len(result['devices'])} devices" if result["devices"] else "devices"
-    parts = [
-        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\ntags:\n- cos2p\n- federated-learning\n---\n",
-        f"# {recipe.name}\n",
-        f"{recipe.description}\n" if recipe.description else "",
+    about = (
         f"A {config.family} model of {exit} of {config.depth} blocks and width {config.dim} "
         f"(the whole model: {parameter_count(config):,} parameters), trained by {result['title']} on "
-        f"{fleet} whose data did not leave them. This is {whose}.\n",
-        _figures(result, exit, device, causal),
+        f"{fleet} whose data did not leave them. This is {whose}."
+    )
+    parts = [
+        plain_card(recipe.name, use, f"{recipe.description}\n\n{about}".strip()),
+        _figures(result, exit, device, config.task == "language-modeling"),
         f"## Data\n\n{_data(recipe.data, result)}\n",
         f"## Fleet\n\n{_fleet(result)}\n" if result["devices"] else "",
-        f"## Use\n\n{_use(tag, config)}\n",
         f"## Recipe\n\n```toml\n{recipe_toml(recipe)}```\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def plain_card(title: str, use: Usage, about: str = "") -> str:
+    """The card of a model of which no more is known than how it is used."""
+    named = {"library_name": use.library, "pipeline_tag": use.tag, "base_model": use.base}
+    front = [f"{name}: {value}" for name, value in named.items() if value]
+    parts = [
+        "\n".join(["---", *front, "tags:", "- cos2p", "- federated-learning", "---\n"]),
+        f"# {title}\n",
+        f"{about}\n" if about else "",
+        f"## Use\n\n{use.text}\n",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -63,13 +74,3 @@ def _fleet(result: Mapping[str, Any]) -> str:
     hidden = len(result["devices"]) - len(shown)
     rounds = f"{result['rounds']:,} rounds, {result['updates']:,} updates, seed {result['seed']}."
     return "\n".join(lines) + (f"\n\nand {hidden:,} more." if hidden else "") + f"\n\n{rounds}"
-
-
-def _use(tag: str, config: ModelConfig) -> str:
-    options = ", truncation=True" if config.family != "vit" and tag != "text-generation" else ""
-    inputs = '"picture.png"' if config.family == "vit" else '"a text"'
-    return (
-        "```python\nfrom transformers import pipeline\n\n"
-        f'predict = pipeline("{tag}", model="THIS_FOLDER")\npredict({inputs}{options})\n```\n\n'
-        f"or `cos2p predict THIS_FOLDER {'picture.png' if config.family == 'vit' else 'texts.txt'}`."
-    )
