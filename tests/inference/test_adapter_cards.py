@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from cos2p.inference.trained import Trained
 
 from cos2p.inference.exporting import export
+from cos2p.inference.sources import Trained
 from cos2p.models import hub_files
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained, save_pretrained

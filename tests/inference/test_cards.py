@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from cos2p.inference.trained import Trained
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cos2p.errors import CheckpointError
 from cos2p.inference.exporting import export
-from cos2p.inference.sources import open_trained, prepared
+from cos2p.inference.sources import Trained, open_trained, prepared
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.layout import Weights
