@@ -33,6 +33,12 @@ def test_what_a_run_is_of(tmp_path: Path) -> None:
     assert facts["Model"].startswith("vit-nano · 2 blocks of width 16 · 4 heads and 8 units each")
 
 
+def test_what_was_decided_for_the_user_is_said(tmp_path: Path) -> None:
+    diary = two_rounds()
+    diary.events[0]["notes"] = ["model.pooling = 'mean' was chosen"]
+    assert document(diary.write(tmp_path / "run"))["Note"] == "model.pooling = 'mean' was chosen"
+
+
 def test_a_form_that_is_not_the_papers_is_named_and_one_round_is_one(tmp_path: Path) -> None:
     folder = two_rounds().write(tmp_path / "run")
     recipe = Recipe.load("quickstart", ["schedule.rounds=1", "method.form=pretrained"])

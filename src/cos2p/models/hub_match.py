@@ -30,6 +30,8 @@ class Checkpoint:
     """Rows of its position table before that of the first token (RoBERTa)."""
     window: int | None = None
     """So many tokens back each one sees (Mistral); None for all."""
+    says_pooling: bool = False
+    """It names its pooling, or has a classifier, which was trained behind its family's."""
     is_grey: bool = False
     """It takes colour images and sees their luma: a model of grey images that was saved for pipelines."""
 
@@ -54,6 +56,7 @@ class Checkpoint:
             has_head,
             position_offset(values),
             attention_window(values),
+            bool(said) or (has_head and config.task == "classification"),
             grey,
         )
 

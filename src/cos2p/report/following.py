@@ -90,6 +90,8 @@ class _View:
     def tell(self, event: Event) -> None:
         if isinstance(event, Started) and (budget := budget_words(event)):
             self.say(budget)
+        for about in (event.notes or ()) if isinstance(event, Started) else ():
+            self.say(printable(about))
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_words(event)):

@@ -64,7 +64,7 @@ def rehearsal_words(found: Rehearsal) -> list[str]:
     shown = f" ({', '.join(names[:8])}{' ...' if len(names) > 8 else ''})" if names else ""
     lines = [f"samples  {', '.join(parts)}; {_classes(len(names))}{shown}; {size}"]
     lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
-    lines += [f"note     {note}" for note in bundle.notes]
+    lines += [f"note     {note}" for note in found.notes]
     for task in found.tasks[:_SHOWN]:
         lines.append(
             f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, needs "

@@ -68,6 +68,7 @@ class Simulation(Session):
         weights, device = first_weights(world.recipe, world.config), resolve(world.recipe.run.merge)
         self.server = Server(world.context, world.method(), weights, device=device)
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
+        self.notes = world.notes
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0
         self._agenda: list[Due] = []
@@ -85,7 +86,7 @@ class Simulation(Session):
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes)))
+        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes, self.notes)))
         for member in self.world.context.members.values():
             self._plan_session(member.device, member.device.joins_at)
             if member.device.leaves_at is not None:

@@ -26,6 +26,7 @@ from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.rates import with_fitting_rates
+from cos2p.runtime.settled import settle
 from cos2p.training.embeddings import held_tables, token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
@@ -48,6 +49,8 @@ class World:
     context: RunContext
     shards: dict[str, Shard]
     places: dict[str, Place]
+    notes: tuple[str, ...] = ()
+    """What a user should know of data and model."""
 
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
@@ -59,9 +62,11 @@ class World:
 
 
 def build_world(recipe: Recipe) -> World:
-    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
+    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
+    world has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
-    config = model_config(recipe, bundle)
+    settled = settle(recipe, bundle, model_config(recipe, bundle))
+    recipe, config = settled.recipe, settled.config
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
     places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
@@ -74,7 +79,7 @@ def build_world(recipe: Recipe) -> World:
     context = run_context(recipe, config, members)
     chosen = [device.name for device, group in devices if group.rate is None]
     context = with_fitting_rates(recipe.method, context, chosen)
-    world = World(recipe, bundle, config, context, shards, places)
+    world = World(recipe, bundle, config, context, shards, places, settled.notes)
     _ = world.liars  # names that the fleet does not have are told before anything runs
     return world
 

@@ -24,6 +24,7 @@ def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model
         "Devices": _devices(recipe.get("fleet", {}), started),
         "Ends": _end(recipe.get("schedule", {})),
         "To compare accuracies with": _worth(started),
+        "Note": "; ".join((started.notes if started else None) or ()),
     }
     return [(name, words) for name, words in facts.items() if words]
 
