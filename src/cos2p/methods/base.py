@@ -72,6 +72,8 @@ class RunContext:
     """Refuse tasks that do not fit a device's memory."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     robust: RobustSettings = field(default_factory=RobustSettings)
+    as_bound: bool = False
+    """A method that is `over_budget` may train over a device's memory: it is there to compare with."""
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
         """The spec with as much of the token tables as `training.embeddings` gives this member.
@@ -150,7 +152,8 @@ class Method:
     """As it stands in tables."""
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
-    """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
+    """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables. Alone
+    it is not run where a device has too little memory."""
     embeddings: ClassVar[tuple[Embeddings, ...]] = get_args(Embeddings)
     """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cos2p.report.progress import Clock, Progress
-from cos2p.report.words import duration, printable
+from cos2p.report.words import duration, over_budget_words, printable
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
 from cos2p.units import format_bytes
@@ -92,6 +92,8 @@ class _View:
             self.say(budget)
         for about in (event.notes or ()) if isinstance(event, Started) else ():
             self.say(printable(about))
+        if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):
+            self.say(over_budget_words(over))
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_words(event)):

@@ -66,8 +66,9 @@ def rehearsal_words(found: Rehearsal) -> list[str]:
     lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
     lines += [f"note     {note}" for note in found.notes]
     for task in found.tasks[:_SHOWN]:
+        over = "over the budget: " if task.needed > task.memory else ""
         lines.append(
-            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, needs "
+            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, {over}needs "
             f"{format_bytes(task.needed)} of {format_bytes(task.memory)}, {duration(task.seconds)} of virtual time"
         )
     if found.devices > _SHOWN:

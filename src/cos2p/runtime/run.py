@@ -53,6 +53,7 @@ def run(
     overwrite: bool = False,
     listener: Listener | None = None,
     data: Bundle | Callable[[DataConfig, int], Bundle] | None = None,
+    as_bound: bool = False,
 ) -> dict[str, Any]:
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
@@ -60,7 +61,8 @@ def run(
     goes on to more `schedule.rounds` or `updates` if the recipe has more. `listener` is told of
     every event as it is logged. `data` takes the place of the recipe's data: a bundle, or a function of the `[data]`
     table and the seed that gives one. It is written into the folder, where every worker, and a run that is resumed by
-    its recipe, finds it.
+    its recipe, finds it. `as_bound`: a method that cannot keep the devices' memory (FedAvg) may train over it, to be
+    compared with; the figures say so.
     """
     leave_if_unguarded()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
@@ -76,13 +78,13 @@ def run(
     if own is not None:
         write_atomic(*own)
     with held(path), noting_why_it_stops(path):
-        return _simulate(recipe, path, listener or log_notes)
+        return _simulate(recipe, path, listener or log_notes, as_bound)
 
 
-def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
+def _simulate(recipe: Recipe, path: Path, listener: Listener, as_bound: bool) -> dict[str, Any]:
     began = time.monotonic()
     keep_freed_pages()
-    world = build_world(recipe)
+    world = build_world(recipe, as_bound)
     recipe = world.recipe
     keep_recipe(recipe, path)
     own_models = path / OWN_MODELS if recipe.run.device_models else None

@@ -401,8 +401,7 @@ class Server:
             order = replace(order, shelved=self.shelves.plan(order, self.weights, assignment.drift))
         if self.privacy is not None:
             check_covered(order, self.context.config, training.embeddings)
-        if self.context.enforce_memory and not self.method.over_budget:
-            check_fit(self.method, order, self.needed_memory(order))
+        check_fit(self.method, order, self.needed_memory(order))
         self._drop_order(order.client)
         self.orders[order.task], self._task_of[order.client] = order, order.task
         return order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class World:
         return self.recipe.attack.liars(self.context.names)
 
 
-def build_world(recipe: Recipe) -> World:
+def build_world(recipe: Recipe, as_bound: bool = False) -> World:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
     world has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
@@ -76,7 +76,7 @@ def build_world(recipe: Recipe) -> World:
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
-    context = run_context(recipe, config, members)
+    context = replace(run_context(recipe, config, members), as_bound=as_bound)
     chosen = [device.name for device, group in devices if group.rate is None]
     context = with_fitting_rates(recipe.method, context, chosen)
     world = World(recipe, bundle, config, context, shards, places, settled.notes)

@@ -80,7 +80,7 @@ def simulate(recipe: Mapping[str, Any], folder: Path, tell: Callable[[Status], N
     from cos2p.recipe import Recipe
     from cos2p.runtime.run import run  # likewise
 
-    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(tell))
+    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(tell), as_bound=True)
 
 
 class Reporter:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cos2p.report.words import count, percent
+from cos2p.report.words import count, over_budget_words, percent
 from cos2p.tracking.event_kinds import Started
+from cos2p.tracking.figures import RunFigures
 from cos2p.view import model
 
 GROUPS = 6
 """Kinds of devices that are named one by one."""
 
 
-def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model | None) -> list[tuple[str, str]]:
+def about(recipe: Mapping[str, Any], figures: RunFigures, shape: model.Model | None) -> list[tuple[str, str]]:
     """(what, words), without what is not known. `recipe` is the run's recipe.toml, or empty."""
+    started = figures.started
     facts = {
         "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
         "Method": _joined(", ", _method(recipe.get("method", {}), started), _form(recipe.get("method", {}))),
@@ -22,6 +24,7 @@ def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
         "Devices": _devices(recipe.get("fleet", {}), started),
+        "Memory": over_budget_words(figures.over_budget),
         "Ends": _end(recipe.get("schedule", {})),
         "To compare accuracies with": _worth(started),
         "Note": "; ".join((started.notes if started else None) or ()),
