@@ -111,5 +111,5 @@ class FleetSettings(Settings):
     )
     enforce_memory: bool = Field(
         default=True,
-        description="Refuse a task that does not fit a device's memory. false: train over it; figures and tables say so.",
+        description="Refuse a task that does not fit a device's memory. false: train over it; figures say so.",
     )
