@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cos2p.inference.inputs import gather
+from cos2p.inference.predicting import gather
 
 from cos2p.inference.predicting import predict
 from cos2p.inference.sources import Trained
