@@ -15,19 +15,19 @@ import random
 import time
 import tracemalloc
 
-from cos2p.aggregation.rules import Rules
 from cos2p.aggregation.triggers import Trigger
-from cos2p.runtime.coordinator import Coordinator
-from cos2p.runtime.decisions import (
-    Action,
+from cos2p.server.coordinator import Coordinator
+from cos2p.server.protocol import (
     ClientJoined,
     ClientLeft,
+    Decision,
     Dispatch,
     News,
     StartTimer,
     TimerFired,
     UpdateArrived,
 )
+from cos2p.server.rules import Rules
 
 
 class Play:
@@ -45,7 +45,7 @@ class Play:
         heapq.heappush(self.agenda, (self.now + seconds, self.planned, news))
         self.planned += 1
 
-    def carry_out(self, actions: list[Action]) -> None:
+    def carry_out(self, actions: list[Decision]) -> None:
         for action in actions:
             if isinstance(action, Dispatch):
                 self.plan(10 * self.dice.random(), UpdateArrived(action.client, action.task))

@@ -28,17 +28,16 @@ import psutil
 from cos2p.devices.clock import task_phases
 from cos2p.fleet.admin.follow import run_on_fleet
 from cos2p.fleet.admin.local import LocalFleet, make_local_fleet, running
-from cos2p.fleet.device.devicefile import DeviceFile
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
 from cos2p.runtime.run import run as simulate
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 
 SLOWDOWNS = (8.0, 12.0, 20.0, 32.0)
 """Each device's time in multiples of this machine's: four share two cores without getting in each other's way."""
@@ -107,7 +106,7 @@ def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple
         effects = server.handle(ClientJoined(member.name))
         for _ in range(tasks):
             order = next(effect.order for effect in effects if isinstance(effect, Send))
-            Path(files.task).write_bytes(server.task(order).to_bytes())
+            Path(files.task).write_bytes(server.orders.task(order).to_bytes())
             outcome = process.train(files)
             phases = task_phases(make_trainer(world.config, order), device, member.samples, member.test_samples, 0)
             flop += phases.prefix + phases.masks + phases.training

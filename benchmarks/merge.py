@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import torch
 
-from cos2p.aggregation.admission import check_update
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
@@ -26,8 +25,9 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
-from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
+from cos2p.server.admission import check_update
 from cos2p.submodel import native
 from cos2p.submodel.slicing import compact_shapes
 

@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -26,10 +27,10 @@ from torch import Tensor
 
 from cos2p import model
 from cos2p.costs.budget import Workload, flops, largest_rate, peak
-from cos2p.costs.cheapest import savings
 from cos2p.costs.fitting import make_spec
 from cos2p.devices.measure import measure
-from cos2p.numerics.optimizers import TEMPORARY_BYTES, make_optimizer
+from cos2p.numerics.adan import TEMPORARY_BYTES
+from cos2p.numerics.optimizers import eight_bit, make_optimizer
 from cos2p.seeding import torch_rng
 
 MIB = 1024 * 1024
@@ -42,6 +43,18 @@ ENTRIES = {
     "AdamW, 8-bit states": ("adamw-8bit", {"weight_decay": 0.02}),
     "SGD momentum (ours: fused)": ("sgd", {"momentum": 0.9}),
 }
+
+
+def savings(workload: Workload) -> Iterator[tuple[str, Workload]]:
+    """The workload as it is, and with one saving more at a time, the cheapest first."""
+    yield "plain", workload
+    workload = workload.with_(step_in_backward=workload.micro == workload.batch)
+    yield "step in backward", workload
+    workload = workload.with_(optimizer=eight_bit(workload.optimizer))
+    yield "8-bit states", workload
+    workload = workload.with_(recompute=True)
+    yield "recomputation", workload
+    yield "bf16 activations", workload.with_(activation_bytes=2)
 
 
 def vit_parameters(blocks: int, dim: int = 768, mlp: int = 3072) -> list[Tensor]:

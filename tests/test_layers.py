@@ -22,7 +22,7 @@ def test_no_import_goes_up_or_sideways() -> None:
 
 def test_an_upward_import_would_be_found() -> None:
     made_up = Import(SOURCE / "models" / "x.py", 1, room="models", source="methods", inside=True)
-    sideways = Import(SOURCE / "fleet" / "x.py", 1, room="fleet", source="report", inside=False)
+    sideways = Import(SOURCE / "fleet" / "x.py", 1, room="fleet", source="terminal", inside=False)
     fine = Import(SOURCE / "methods" / "x.py", 1, room="methods", source="models", inside=False)
     assert upward([made_up, sideways, fine]) == [made_up, sideways]
 
@@ -48,10 +48,10 @@ def _says_it_in_its_module(file: Path) -> bool:
     return file.relative_to(SOURCE).parts[0] == "cli"
 
 
-PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
+PACKAGES = sorted(path.parent for path in SOURCE.parent.rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_every_package_says_what_lives_there(package: Path) -> None:
     said = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
     assert said is not None

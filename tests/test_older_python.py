@@ -13,7 +13,7 @@ import pytest
 from cos2p.older_python import add_note, sha256_of, tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted((ROOT / "src" / "cos2p").rglob("*.py"))
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 NEWER_MODULES = {"tomllib", "wsgiref.types"}
 NEWER_NAMES = {

@@ -14,8 +14,8 @@ from cos2p.submodel.rates import cut
 from tests.methods.played import first_orders
 
 SHIPPED = [
-    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10-mini", "demo",
-    "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
+    "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10", "cifar10-mini",
+    "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
     "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
     "trec-depth",
 ]  # fmt: skip
@@ -117,11 +117,12 @@ def test_comments_about_depth_are_true(name: str) -> None:
     ("name", "rates"),
     [
         ("fashion-mini", [1 / 16] * 4 + [1 / 4] * 4),
+        ("cifar10", [1 / 16] * 4 + [1 / 4] * 4),
         ("cifar10-mini", [1 / 16] + [9 / 16] * 7),
         ("trec-depth", [1 / 16] * 4 + [1 / 4] * 4),
     ],
 )
-def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float]) -> None:
+def test_methods_are_compared_by_equal_updates(name: str, rates: list[float]) -> None:
     recipe = Recipe.load(name)
     assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == rates
     assert recipe.schedule.rounds is None
@@ -130,6 +131,15 @@ def test_the_minis_compare_methods_by_equal_updates(name: str, rates: list[float
     assert recipe.data.test_samples == 0  # the whole test set at the end
     assert recipe.data.validation_fraction > 0
     assert recipe.training.lr_schedule == "cosine"
+
+
+def test_the_changes_that_a_comment_names_make_the_papers_mix() -> None:
+    words = [
+        word for line in recipe_text("cifar10").splitlines() if line.startswith("#   --set") for word in line.split()
+    ]
+    changes = [word for word in words if "=" in word]
+    groups = Recipe.load("cifar10", changes).fleet.devices
+    assert [group.rate for group in groups for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
 
 
 @pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini", "smollm-fpb-mini"])

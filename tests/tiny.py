@@ -12,7 +12,8 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.devices.device import device
-from cos2p.messages import Order, Precision, Task
+from cos2p.messages import Order, Precision, Task, Update
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize
@@ -68,6 +69,13 @@ def order(
 def task(config: ModelConfig, weights: Weights, given: Order) -> Task:
     prefix = encode(extract_prefix(weights, config, given.spec), given.prefix_precision)
     return Task(given, extract(weights, config, given.spec), prefix)
+
+
+def read_update(data: Buffer) -> Update:
+    """An update as it was sent, compared with no task."""
+    opened = Envelope.open(data, TASK_HEADER_BYTES)
+    meta = {**opened.meta, "spec": SubmodelSpec.from_dict(opened.meta["spec"])}
+    return Update(**meta, delta=opened.part("d"), extras=opened.part("x"))
 
 
 def window(config: ModelConfig, frozen: int, blocks: int = 2, exits: Sequence[int] | None = None) -> SubmodelSpec:

@@ -1,16 +1,20 @@
-"""A llama2.c checkpoint (`stories260K.bin` and the SentencePiece model beside it) as a Hugging Face folder."""
+"""A llama2.c checkpoint and its SentencePiece model as a Hugging Face folder; part of `python -m tools.weights`.
+
+python -m tools.llama2c_folder stories260K.bin tok512.model FOLDER
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
 from cos2p.models.hub import save_pretrained
-from cos2p.models.llama2c import load_llama2c
 from tools.gguf_tokenizer import build_tokenizer
+from tools.llama2c import load_llama2c
 
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Kinds of tokens, as GGUF numbers them."""
@@ -44,3 +48,9 @@ def _facts(model: SentencePieceProcessor) -> dict[str, Any]:
         "tokenizer.ggml.unknown_token_id": model.unk_id(),
         "tokenizer.ggml.padding_token_id": end if model.pad_id() < 0 else model.pad_id(),
     }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    convert(*map(Path, sys.argv[1:]))

@@ -192,10 +192,10 @@ def methods_page() -> str:
             "name",
             "in tables",
             "budget",
-            rows=[(f"[`{n}`](#{n})", m.title, "over budget" if m.over_budget else "kept") for n, m in built_in()],
+            rows=[(f"[`{n}`](#{n})", m.title, "over budget" if m.over_budget else "kept") for n, m in shipped()],
         ),
     ]
-    for name, method in built_in():
+    for name, method in shipped():
         module = inspect.getmodule(method)
         said = method.__doc__ if method.__doc__ and not is_inherited_method_doc(method) else None
         parts.append(f"## {name}\n")
@@ -210,8 +210,8 @@ def methods_page() -> str:
     return "\n".join(parts)
 
 
-def built_in() -> list[tuple[str, Any]]:
-    return [(n, m) for n, m in sorted(methods().items()) if m.__module__.startswith("cos2p.")]
+def shipped() -> list[tuple[str, Any]]:
+    return [(n, m) for n, m in sorted(methods().items()) if m.__module__.startswith(("cos2p.", "cos2p_rivals."))]
 
 
 def is_inherited_method_doc(method: type[Any]) -> bool:

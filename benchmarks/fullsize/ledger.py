@@ -19,10 +19,9 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import layout
 from cos2p.models.sizes import model
 from cos2p.recipe import Recipe, recipe_values, switch_method
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import fleet_devices
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.training.prefix import encode
 
 SAMPLES = 512

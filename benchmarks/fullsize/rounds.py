@@ -23,9 +23,8 @@ from benchmarks.fullsize.tasks import Measured, announce, first_orders, measure
 from benchmarks.fullsize.vision import synthetic
 from cos2p.errors import Cos2pError
 from cos2p.fleet.server.driver import read_update
-from cos2p.runtime.decisions import TimerFired
-from cos2p.runtime.effects import Effect, Timer
 from cos2p.runtime.world import build_world, first_weights
+from cos2p.server.protocol import Effect, StartTimer, TimerFired
 from cos2p.tracking.event_kinds import Aggregated, Refused
 
 FORMS = {
@@ -101,7 +100,7 @@ def play(name: str, form: str, folder: Path, batch: int) -> Round:
         announce(f"{name} {form} {order.client}: R = {world.context.members[order.client].rate:g}")
         tasks.append(measure(name, world, server, order, 1, deliver=partial(deliver, order.client)))
     began = time.process_time()
-    for timer in [effect for effect in effects if isinstance(effect, Timer)]:
+    for timer in [effect for effect in effects if isinstance(effect, StartTimer)]:
         effects.extend(server.handle(TimerFired(timer.timer)))
     busy += time.process_time() - began
     refused = [f"{effect.client}: {effect.reason}" for effect in effects if isinstance(effect, Refused)]

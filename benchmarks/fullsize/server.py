@@ -30,12 +30,10 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model
 from cos2p.models.spec import to_bits
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.tracking.background import BackgroundWriter
-from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.training.settings import TrainingSettings
 
 GB = 1e9
@@ -98,7 +96,7 @@ class Play:
         for effect in effects:
             if isinstance(effect, Send):
                 path = self.folder / effect.order.client
-                self.server.write_task(effect.order, path)
+                self.server.orders.write_task(effect.order, path)
                 self.sent += path.stat().st_size
                 self.orders[effect.order.client] = effect.order
 
@@ -120,7 +118,7 @@ class Play:
     def checkpoint(self) -> None:
         """After a round, as `RunFolder` does it: beside the run, and a newer version waits for the one before."""
         server = self.server
-        if server.versions.current == self.saved or server.merge.holders:
+        if server.versions.current == self.saved or server.aggregator.merge.holders:
             return
         began = time.monotonic()
         self.writer.wait()

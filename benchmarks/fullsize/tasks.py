@@ -15,10 +15,9 @@ from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order
 from cos2p.methods import make_trainer
 from cos2p.models.layout import Weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def measure(
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         files = Job(*(str(Path(folder) / name) for name in ("task", "update", "remembered")))
-        server.write_task(order, Path(files.task))
+        server.orders.write_task(order, Path(files.task))
         process = TrainingProcess(setup, Path(folder) / "training.log")
         try:
             outcome = process.train(files)

@@ -12,8 +12,8 @@ from benchmarks.fullsize.vision import synthetic
 from benchmarks.rival.forms import EPOCHS, FORMS, RIVAL
 from benchmarks.rival.plans import Tier, order_at, positions, tiers
 from cos2p.models.layout import Weights
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.server import Server
 
 
 @dataclass(frozen=True)

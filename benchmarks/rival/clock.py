@@ -1,10 +1,9 @@
 """Virtual minutes, bytes and mask FLOPs of whole runs by the cost model: the server decides, devices train nothing.
 
-    python -m benchmarks.rival.clock [--recipe fashion-mini] [--updates 400] [--rows priced short-masks]
+    python -m benchmarks.rival.clock [--recipe fashion-mini] [--updates 400] [--rows rolling first-order-masks]
 
-What a run costs does not depend on what its devices learn, with two exceptions that are therefore not here: an
-allowance for drift (how far a block moves) and masks that settle. Every device answers its task with the same small
-step of every weight and with the first segments that its quotas allow.
+What a run costs does not depend on what its devices learn. Every device answers its task with the same small step of
+every weight and with the first segments that its quotas allow.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ from cos2p.training.costs import trained_spec
 from cos2p.training.masks import Remembered
 from cos2p.training.wire import as_it_travels
 
-ROWS = ("as-the-recipe", "rolling", "priced", "short-masks", "first-order-masks", "prefix-int8", "shelf")
+ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "shelf", "cheap-scores")
 STEP = 1e-4
-ALL_LEVERS = ("priced", "short-masks", "prefix-int8")
-"""That can be counted without training: together."""
 
 
 class Idle(Workers):
@@ -75,9 +72,7 @@ def counted(world: World) -> tuple[Idle, float]:
 
 
 def rows() -> dict[str, tuple[str, ...]]:
-    changes = {row.key: row.changes for row in OWN_ROWS}
-    together = tuple(change for key in ALL_LEVERS for change in changes[key])
-    return {key: changes[key] for key in ROWS} | {"together": together}
+    return {row.key: row.changes for row in OWN_ROWS if row.key in ROWS}
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from cos2p.methods.cos2p import Cos2p
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model
-from cos2p.runtime.server import Server
+from cos2p.server.server import Server
 from cos2p.training.settings import TrainingSettings
 from cos2p.units import parse_bytes
 
@@ -39,7 +39,7 @@ SAVINGS: dict[str, dict[str, Any]] = {
     "+ bf16 activations": {"bf16": True},
 }
 METHODS: dict[str, dict[str, Any]] = {
-    "cos2p": {"window": {"schedule": "fixed"}, "masks": {"heads": "fixed", "units": "fixed"}},
+    "cos2p": {"masks": {"heads": "fixed", "units": "fixed"}},
     "fedrolex": {},
     "heterofl": {},
     "prunefl": {},

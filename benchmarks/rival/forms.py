@@ -18,34 +18,17 @@ class Form:
     """What is changed in tasks that train masks."""
     wire: tuple[str, ...] = ()
     """What changes the bytes of a task and not its work: counted, not measured again."""
-    schedule: str = "rolling"
-    """Where windows stand."""
 
     def changes(self, trains_masks: bool) -> tuple[str, ...]:
         """Of the work. Tasks that train no masks are cut to drawn ones, of the size of those that were trained."""
         known = ("method.masks.heads=fixed", "method.masks.units=fixed")
-        return (*(self.masks if trains_masks else known), "method.window.schedule=fixed")
+        return self.masks if trains_masks else known
 
 
-CHEAP_MASKS = (
-    "method.masks.heads=first-order",
-    "method.masks.units=first-order",
-    "method.masks.share=0.25",
-    "method.masks.memory=training",
-)
-TRAINED_MASKS = (
-    "method.masks.epochs=1",
-    "method.masks.share=0.5",
-    "method.masks.start=first-order",
-    "method.masks.memory=training",
-)
+CHEAP_MASKS = ("method.masks.heads=first-order", "method.masks.units=first-order")
 EIGHT_BITS = ("method.prefix.precision=int8",)
 FORMS: dict[str, Form] = {
     "paper": Form(),
     "cheap": Form(CHEAP_MASKS, EIGHT_BITS),
-    "cheap-trained": Form(TRAINED_MASKS, EIGHT_BITS),
-    "cheap-priced": Form(TRAINED_MASKS, EIGHT_BITS, schedule="priced"),
 }
-"""`cheap`: masks by the scores of one pass, in no more memory than the training takes; the frozen part in 8 bits.
-`cheap-trained`: masks trained for an epoch, from such scores. `cheap-priced`: that, with low windows for devices to
-which frozen blocks cost most."""
+"""`cheap`: masks by the scores of one pass, in no more memory than the training takes; the frozen part in 8 bits."""

@@ -17,10 +17,9 @@ from cos2p.methods.cos2p import Cos2p
 from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model
 from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import fleet_devices
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.training.prefix import encode
 from cos2p.training.wire import packed_bytes
 
@@ -76,7 +75,7 @@ def tiers(recipe_name: str) -> Iterator[Tier]:
 
 
 def order_at(server: Server, client: str, start: int) -> Order:
-    """The client's first task, its window at `start` (of a method with windows, under the schedule `fixed`)."""
+    """The client's first task, its window at `start` (of a method with windows that roll)."""
     if isinstance(server.method, Cos2p):
         server.method.offsets[client] = start
     return next(effect.order for effect in server.handle(ClientJoined(client)) if isinstance(effect, Send))
@@ -85,7 +84,7 @@ def order_at(server: Server, client: str, start: int) -> Order:
 @cache
 def positions(tier: Tier, form: str) -> dict[int, float]:
     """The share of a run's tasks that this tier does at each window position."""
-    recipe, around = context(tier.recipe, (*FORMS[form].wire, f"method.window.schedule={FORMS[form].schedule}"))
+    recipe, around = context(tier.recipe, FORMS[form].wire)
     method = build_method(recipe.method, around)
     assert isinstance(method, Cos2p)
     seen = Counter[int]()

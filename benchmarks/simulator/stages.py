@@ -37,10 +37,10 @@ from cos2p.runtime.run import run
 from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
-    "server: cut the task's weights": ("cos2p.runtime.server", "Server.task"),
+    "server: cut the task's weights": ("cos2p.server.server", "Server.task"),
     "server: pack the task": ("cos2p.messages", "Task.parcel"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
-    "server: decide and dispatch": ("cos2p.runtime.server", "Server.order"),
+    "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
     "device: unpack the task": ("cos2p.messages", "TaskReader.read"),
     "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.made"),
     "device: load the weights": ("cos2p.models.transformer", "ElasticTransformer.load"),
@@ -54,12 +54,12 @@ STAGES = {
     "device: pack the update": ("cos2p.messages", "Update.parcel"),
     "on the way, both ways: write": ("cos2p.processes.passage", "Passage.packed"),
     "on the way, both ways: read": ("cos2p.processes.passage", "Passage.unpacked"),
-    "server: compare the update with its task": ("cos2p.aggregation.door", "Door.open"),
-    "server: unpack and check it": ("cos2p.aggregation.door", "Door.read"),
+    "server: compare the update with its task": ("cos2p.server.update_reader", "UpdateReader.open"),
+    "server: unpack and check it": ("cos2p.server.update_reader", "UpdateReader.read"),
     "server: bound it": ("cos2p.aggregation.robust.guard", "Guard.take"),
     "server: merge": ("cos2p.aggregation.merge", "SegmentMerge.add"),
     "server: close the round": ("cos2p.aggregation.merge", "SegmentMerge.apply"),
-    "server: forget": ("cos2p.runtime.server", "Server._forget"),
+    "server: forget": ("cos2p.server.server", "Server._forget"),
     "log": ("cos2p.tracking.events", "EventLog.write"),
 }
 """By their names in the table, in the order of an update's life. What a stage calls of the others is counted there."""

@@ -45,11 +45,6 @@ class RunSettings(Settings):
         description="What the server's model is judged with: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
         "there is one.",
     )
-    merge: Accelerator = Field(
-        default="cpu",
-        description="Where the server adds updates up and merges them, likewise. Tasks, checkpoints and versions stay "
-        "on the host. For large models, if at all: every update has to be copied there.",
-    )
     checkpoint_seconds: float = Field(
         default=10.0, ge=0, description="Wall seconds between checkpoints; 0: every round."
     )

@@ -34,7 +34,7 @@ def contribution(extras: Weights, delta: Weights, weights: Weights) -> Contribut
 
 
 def merge() -> HeadMerge:
-    return HeadMerge(SegmentMerge(VIT, "uniform"), "means", "means", 0.3)
+    return HeadMerge(SegmentMerge(VIT, "uniform"), "means", "means")
 
 
 def expected(*devices: Weights) -> torch.Tensor:

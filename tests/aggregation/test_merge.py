@@ -16,22 +16,32 @@ from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece, arrangement
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
+from cos2p.training.wire import as_received
 from tests.aggregation.brute import contribution, paper_merge, random_delta, rounds, segments
 from tests.submodel.strategies import configs, random_weights
 from tests.tiny import VIT, assert_close, copy, same
 
-RULES: tuple[Rule, ...] = ("paper", "relative", "uniform", "samples")
+RULES: tuple[Rule, ...] = ("paper", "uniform", "samples")
 SMALL = SubmodelSpec(1, (BlockKeep((0, 2), (1, 5)),), (2,))
 LARGE = SubmodelSpec(1, (BlockKeep((2, 3), (5, 6)), BlockKeep((1,), ())), (2, 3))
 
 
-def merged(
-    config: ModelConfig, items: list[Contribution], current: Weights, rule: Rule = "paper", momentum: float = 0.0
-) -> Weights:
-    merge = SegmentMerge(config, rule, momentum=momentum)
+def merged(config: ModelConfig, items: list[Contribution], current: Weights, rule: Rule = "paper") -> Weights:
+    merge = SegmentMerge(config, rule)
     for item in items:
         merge.add(item, current)
     return merge.apply(current)
+
+
+def test_a_contribution_knows_what_its_device_began_from() -> None:
+    received = random_weights(VIT, 3)
+    item = Contribution("pi", SMALL, {}, 1, 0, received)
+    sent = extract(received, VIT, SMALL)
+    assert same(item.given(VIT), sent)
+    assert item.given(VIT, ["blocks.1.q.weight"]).keys() == {"blocks.1.q.weight"}
+    rounded = replace(item, down="float16").given(VIT)
+    assert same(rounded, as_received(sent, "float16"))
+    assert not same(rounded, sent)
 
 
 # ---------------------------------------------------------------- the equation
@@ -196,49 +206,15 @@ def test_memory_does_not_grow_with_the_number_of_updates() -> None:
     assert len(set(sizes)) == 1
 
 
-# ---------------------------------------------------------------- momentum
-
-
-def test_momentum_by_hand() -> None:
-    """Steps of 1 and 1 with momentum ½: 1, then ½·1 + 1. What was not trained keeps its value and its velocity."""
-    current = {name: torch.zeros_like(tensor) for name, tensor in random_weights(VIT, 0).items()}
-    merge = SegmentMerge(VIT, "uniform", momentum=0.5)
-
-    def play(spec: SubmodelSpec) -> None:
-        nonlocal current
-        delta = {name: torch.ones_like(tensor) for name, tensor in random_delta(VIT, spec, 0).items()}
-        merge.add(Contribution("a", spec, delta, 1, 0, current), current)
-        current = merge.apply(current)
-
-    def head(number: int) -> float:
-        return current["blocks.1.q.weight"][number * 4, 0].item()
-
-    play(SMALL)  # heads 0 and 2
-    assert [head(i) for i in range(4)] == [-1.0, 0.0, -1.0, 0.0]
-    play(LARGE)  # heads 2 and 3
-    assert [head(i) for i in range(4)] == [-1.0, 0.0, -2.5, -1.0]
-    play(SMALL)
-    assert [head(i) for i in range(4)] == [-2.5, 0.0, -2.5 - 1.75, -1.0]
-
-
-def test_the_first_round_does_not_know_momentum() -> None:
-    current = random_weights(VIT, 0)
-    items = [contribution(VIT, SMALL, current, 0), contribution(VIT, LARGE, current, 1)]
-    assert_close(merged(VIT, items, current, momentum=0.9), merged(VIT, items, current), atol=1e-6)
-
-
 # ---------------------------------------------------------------- checkpoint
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
-def test_a_round_goes_on_from_its_written_state_bit_for_bit(momentum: float) -> None:
+def test_a_round_goes_on_from_its_written_state_bit_for_bit() -> None:
     first, second = random_weights(VIT, 0), random_weights(VIT, 1)
-    merge = SegmentMerge(VIT, momentum=momentum)
-    merge.add(contribution(VIT, LARGE, first, 0), first)
-    merge.apply(first)  # so that there is a velocity
+    merge = SegmentMerge(VIT)
     merge.add(contribution(VIT, SMALL, second, 1), second)
     written = {group: safetensors.torch.save(tensors) for group, tensors in merge.state().items() if tensors}
-    restored = SegmentMerge(VIT, momentum=momentum)
+    restored = SegmentMerge(VIT)
     restored.load_state({group: safetensors.torch.load(data) for group, data in written.items()})
     for one in (merge, restored):
         one.add(contribution(VIT, LARGE, first, 2, staleness=1), second)
@@ -273,7 +249,7 @@ def test_what_comes_in_one_piece_is_merged_as_tensor_by_tensor_bit_for_bit(rule:
     items = [
         contribution(VIT, spec, current, seed, staleness=seed % 2, samples=3 + seed) for seed, spec in enumerate(specs)
     ]
-    plain, pieces = (SegmentMerge(VIT, rule, 0.5, step_exponent=0.3) for _ in range(2))
+    plain, pieces = (SegmentMerge(VIT, rule, step_exponent=0.3) for _ in range(2))
     for number, item in enumerate(items):
         assert plain.add(item, current) == pieces.add(in_one_piece(item), current)
         assert same(plain.holders, pieces.holders)

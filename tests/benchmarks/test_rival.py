@@ -29,8 +29,6 @@ def test_the_paper_s_windows_stand_everywhere_alike(tier: Tier) -> None:
     assert all(share == pytest.approx(1 / 7, abs=0.01) for share in positions(tier, "paper").values())
     assert measured_starts(tier, trains_masks=False) == (0, 4)
     assert measured_starts(tier, trains_masks=True) == (4,)
-    low = sum(start * share for start, share in positions(tier, "cheap-priced").items())
-    assert low < 1.0
 
 
 def test_the_cheap_form_is_the_methods_own() -> None:
@@ -38,15 +36,15 @@ def test_the_cheap_form_is_the_methods_own() -> None:
     for table, fields in METHOD_FORMS["cheap"].items():  # the recipe's own fields stand above a form's
         own["method"].setdefault(table, {}).update(fields)
     form = FORMS["cheap"]
-    changed = recipe_values("e1", (*form.masks, *form.wire, f"method.window.schedule={form.schedule}"))
+    changed = recipe_values("e1", (*form.masks, *form.wire))
     found, expected = (Recipe.parse(values).method for values in (changed, own))
     assert found == {**expected, "form": "paper"}
 
 
 def test_tasks_that_two_forms_share_are_measured_once() -> None:
     keys = [item.key for item in wanted("e1", list(FORMS))]
-    assert len(keys) == 2 * (1 + 4 * 3)
-    assert len(set(keys)) == 2 * (1 + 3 + 2)
+    assert len(keys) == 2 * (1 + 2 * 3)
+    assert len(set(keys)) == 2 * (1 + 3 + 1)
 
 
 def test_a_run_by_hand(tier: Tier, tmp_path: Path) -> None:

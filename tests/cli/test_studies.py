@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
-from cos2p.studies.cell_outcome import CellOutcomes
-from cos2p.studies.grid import Cell
-from cos2p.studies.progress import View
+from cos2p.studies.grid import Cell, CellOutcomes
+from cos2p.studies.progress import StudyProgress
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
 
 
@@ -27,7 +26,7 @@ class FakeRunner:
     made: ClassVar[list[FakeRunner]]
 
     def __init__(
-        self, folder: Path, view: View, jobs: int, retry: bool, engine: Mapping[str, str], figures_only: bool
+        self, folder: Path, view: StudyProgress, jobs: int, retry: bool, engine: Mapping[str, str], figures_only: bool
     ) -> None:
         self.figures_only = figures_only
         self.folder, self.view, self.jobs, self.retry, self.engine = folder, view, jobs, retry, engine
@@ -134,9 +133,9 @@ def test_compare_takes_shorter_trials_for_one_method(fake: type[FakeRunner], tmp
 
 
 def test_ablate(fake: type[FakeRunner], tmp_path: Path) -> None:
-    code, out, _ = cli("ablate", "tiny.toml", "--rows", "synchronous,dwell", "--seeds", "0", "--out", "out")
+    code, out, _ = cli("ablate", "tiny.toml", "--rows", "synchronous,balanced", "--seeds", "0", "--out", "out")
     assert code == 0
-    assert [row for row, _, _ in recipes(fake)] == ["synchronous", "all-parts", "dwell"]
+    assert [row for row, _, _ in recipes(fake)] == ["synchronous", "all-parts", "balanced"]
     assert "Rows of our own" in out
     assert (tmp_path / "out" / "own-differences.csv").exists()
 

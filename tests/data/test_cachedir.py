@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p.data.cachedir import cache_folder, key_of, recall, remember, write_whole
+from cos2p.data.paths import cache_folder, key_of, recall, remember, write_whole
 
 
 def test_what_was_remembered_is_recalled(cache: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.data import DataConfig, load
-from cos2p.data.groups import Groups
 from cos2p.data.partition import partition, sizes_by_weight
+from cos2p.data.select import Groups
 
 
 @given(st.lists(st.text(alphabet="abß", max_size=2), min_size=1, max_size=20), st.data())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cos2p.data import DataConfig, load
-from cos2p.data.idx import read_idx_array
+from cos2p.data.arrays import read_idx_array
 from cos2p.errors import DataError
 
 

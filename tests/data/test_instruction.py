@@ -9,7 +9,7 @@ import torch
 
 from cos2p.data import DataConfig, load
 from cos2p.data.examples import IGNORE
-from cos2p.data.instruction import tokenize_answers
+from cos2p.data.text import tokenize_answers
 from cos2p.errors import DataError
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from cos2p.data import DataConfig
 from cos2p.data.config import LabelNames
-from cos2p.data.labels import encode_labels
-from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.raw import Raw, RawSplits, encode_labels
 from cos2p.errors import DataError
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from cos2p.data import DataConfig, load, survey
+from cos2p.data import DataConfig, lazy, load
 from cos2p.data import lazy as lazy_module
 from cos2p.data.encoded import ImageFiles
 from cos2p.data.lazy import ImageStore, LazyImages
@@ -91,7 +91,7 @@ def test_a_second_start_decodes_only_what_is_asked_for(source: dict[str, Any], m
             yield name, pixels
 
     monkeypatch.setattr(lazy_module, "decode_many", counting)
-    monkeypatch.setattr(survey, "decode_many", counting)
+    monkeypatch.setattr(lazy, "decode_many", counting)
     bundle = load(config, seed=0)
     assert decoded == []
     bundle.train.subset(np.arange(10)).batch(torch.tensor([1, 2, 2]))

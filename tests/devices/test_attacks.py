@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.admission import root_mean_square
 from cos2p.devices.attacks import AttackSettings, spoil
 from cos2p.errors import ConfigError
 from cos2p.messages import Update
 from cos2p.models.spec import SubmodelSpec
+from cos2p.server.admission import root_mean_square
 from tests.tiny import VIT, order
 
 GIVEN = order(SubmodelSpec.full(VIT))

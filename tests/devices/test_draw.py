@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.devices.device import device
-from cos2p.devices.draw import DAY, daily, group_devices
+from cos2p.devices.draw import DAY, daily, group_devices, read_sessions, read_trace
 from cos2p.devices.settings import DeviceGroup
-from cos2p.devices.traces import read_sessions, read_trace
 from cos2p.errors import ConfigError, DataError, RecipeError
 from cos2p.recipe import Recipe
 

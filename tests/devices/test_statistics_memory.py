@@ -18,7 +18,7 @@ from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.processes.children import CHILD_ENV
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
 from cos2p.training.shard import Shard

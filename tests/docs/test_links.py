@@ -54,8 +54,11 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert "#nowhere" in done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+ADVISORIES = [str(path.relative_to(REPOSITORY)) for path in sorted((REPOSITORY / "advisories").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *ADVISORIES])
 def test_links_outside_the_site(page: str) -> None:
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text):
-        assert (REPOSITORY / target).exists(), f"{page}: {target}"
+        assert (REPOSITORY / page).parent.joinpath(target).exists(), f"{page}: {target}"

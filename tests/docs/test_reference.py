@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
 import pytest
 from pydantic import BaseModel
 
+import cos2p
+import cos2p.methods as for_methods
 from cos2p.methods import methods
 from cos2p.recipe import Recipe
 from tools.reference import FOLDER, nested_model, stale
@@ -51,3 +54,12 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "run",
         "method",
     }
+
+
+@pytest.mark.parametrize("module", [cos2p, for_methods], ids=lambda module: module.__name__)
+def test_every_public_name_has_its_line(module: ModuleType) -> None:
+    page = (FOLDER / "method-names.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition(f"## `{module.__name__}`\n")
+    part, _, _ = rest.partition("\n## ")
+    listed = re.findall(r"^\| `(\w+)` \| \S", part, re.MULTILINE)
+    assert sorted(listed) == sorted(module.__all__)

@@ -1,6 +1,7 @@
 """A device with a valid certificate and bad intentions: loaded into its job process in place of the honest executor.
 
-At its first task it tries everything that must not work, and notes what it was told; later it sends an update again.
+At its first task it tries what must not work with tasks and updates, and notes what it was told; later it sends an
+update again. When its kit has a file `command`, it has the victim delete its data; `commander` tries all the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.fuel.f3.message import Message
+from nvflare.private.admin_defs import Message as Command
 
 from cos2p.fleet.nvflare.executor import FleetExecutor
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
@@ -45,31 +47,14 @@ class Tricks:
         self.attempt("no such topic", lambda: self.link.ask("rm -rf", {}))
         self.attempt("nonsense", lambda: self.link.ask("ready", {"session": "x", "samples": -1}))
         self.attempt("a huge message", self._huge)
-        self.attempt("forged name", self._forged)
 
     def _huge(self) -> None:
         """More than a message may have, past our own checks."""
-        from nvflare.fuel.f3.message import Message
-
         reply = self.link._cell.send_request(
             channel="cos2p", target=self.link._server, topic="push", timeout=5.0, optional=True,
             request=Message(payload=b"\0\0\0\2{}" + b"x" * (8 * CHUNK_BYTES)),
         )  # fmt: skip
         raise LinkDown(str(reply.get_header("return_code")))
-
-    def _forged(self) -> None:
-        """The victim's name on the envelope, with the own token: the signature does not fit."""
-        forging = True
-
-        def forge(message: Any) -> None:
-            if forging:
-                message.set_header(CellMessageHeaderKeys.CLIENT_NAME, VICTIM)
-
-        self.link._cell.core_cell.add_outgoing_request_filter(channel="*", topic="*", cb=forge)
-        try:
-            self.push(Notice(f"{VICTIM}#0", 10, digest_of(b"0123456789")), b"0123456789")
-        finally:
-            forging = False
 
 
 _honest = FleetExecutor._do
@@ -80,6 +65,11 @@ def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
     folder = Path(self._folder)
     spoilt, replayed, kept = folder / "tricks.json", folder / "replay.json", folder / "kept"
     task, old = str(order["task"]), folder / "spool" / "update"
+    if (folder / "command").exists():
+        (folder / "command").unlink()
+        delete = Command("train.delete_run", "")
+        delete.set_header("job_id", "data")
+        self._link._cell.core_cell.fire_and_forget("admin", "admin", VICTIM, Message({}, delete))
     if not spoilt.exists():
         tricks = Tricks(self._link, task)
         tricks.all_of_them()

@@ -20,16 +20,17 @@ import psutil
 
 from cos2p.fleet.admin.local import LocalFleet, make_local_fleet
 from cos2p.fleet.admin.machines import Machine
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 
 Event = dict[str, Any]
 
-_HOSTILE = """
+_CUSTOM = """
 import sys
-if any("client.worker_process" in argument for argument in sys.orig_argv):
-    import {module}
+for part, module in {modules!r}.items():
+    if any(part in argument for argument in sys.orig_argv):
+        __import__(module)
 """
 
 PATIENCE = float(os.environ.get("COS2P_TEST_PATIENCE", "300"))
@@ -159,18 +160,8 @@ class Lab:
 
     def start_hostile(self, name: str, module: str = "tests.fleet.hostile") -> None:
         """Start a device whose job process loads this module first."""
-        folder = self.folder / "hostile"
-        folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(_HOSTILE.format(module=module), encoding="utf-8")
-        repository = Path(__file__).resolve().parents[2]
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(repository), *([before] if before else [])])
-        try:
+        with loading(self.folder / "hostile", {"client.worker_process": module}):
             self.machine(name).start()
-        finally:
-            del os.environ["PYTHONPATH"]
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
 
     # ------------------------------------------------------------ its processes
 
@@ -205,6 +196,22 @@ def _events(folder: Path, kind: str, client: str) -> list[Event]:
     lines = (folder / "events.jsonl").read_text(encoding="ascii").splitlines(keepends=True)
     events = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in events if kind in ("", event["kind"]) and client in ("", event.get("client"))]
+
+
+@contextmanager
+def loading(folder: Path, modules: Mapping[str, str]) -> Iterator[None]:
+    """Processes that are started in here import modules before anything else, by what their command line has in it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(_CUSTOM.format(modules=dict(modules)), encoding="utf-8")
+    repository = Path(__file__).resolve().parents[2]
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(repository), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

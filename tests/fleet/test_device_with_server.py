@@ -56,7 +56,8 @@ class Kit:
 
 @pytest.mark.slow  # 2 s
 def test_parts_outlive_the_process_and_a_damaged_one_is_fetched_again(tmp_path: Path) -> None:
-    recipe = small_recipe(1, rounds=40, method__prefix={"shelf": True, "drift": 1.0}, schedule__t_clk=0.0)
+    method = {"name": "cos2p", "prefix": {"shelf": True}, "window": {"schedule": "top"}}
+    recipe = small_recipe(1, rounds=40, method=method, schedule__t_clk=0.0)
     bench = Bench(tmp_path, recipe)
     bench.start()
     bench.join("dev-1")

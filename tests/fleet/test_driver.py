@@ -290,6 +290,17 @@ def test_a_run_nobody_can_take_part_in_ends_with_the_reasons(tmp_path: Path) -> 
         bench.driver.gather({"dev-1", "dev-2"}, 600.0)
 
 
+def test_who_is_excluded_before_the_run_begins_is_not_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small_recipe(2, rounds=1))
+    bench.join("dev-2")
+    bench.driver.exclude("dev-2", "it commands others")
+    bench.join("dev-2", session="another")
+    bench.join("dev-1")
+    bench.driver.gather({"dev-1", "dev-2"}, 600.0)
+    assert list(bench.driver.server.context.members) == ["dev-1"]
+    assert [event["reason"] for event in bench.events("unfit", "dev-2")] == ["it commands others"]
+
+
 # ---------------------------------------------------------------- what is not let in
 
 
@@ -343,3 +354,25 @@ def test_bytes_that_did_not_come_are_not_waited_for(bench: Bench) -> None:
     bench.wait(lambda: bench.events("refused"))
     assert "did not come" in refused(bench)[0]
     bench.wait(lambda: len(bench.events("dispatched", "dev-1")) == 2)
+
+
+def test_who_is_excluded_is_not_heard_any_more(tmp_path: Path) -> None:
+    recipe = small_recipe(2, rounds=3, method__name="cos2p-sync")  # every round waits for all who take part
+    bench = make(tmp_path, recipe)
+    bench.join("dev-1")
+    bench.join("dev-2")
+    update = bench.train("dev-2")
+    notice = bench.push("dev-2", update.task, update.to_bytes())
+    bench.driver.exclude("dev-2", "it commands others")
+    bench.driver.answered(Answered("dev-2", update.task, notice))
+    bench.join("dev-2", session="another")
+    assert bench.wait(lambda: bench.events("benched", "dev-2"))[0]["reason"] == "it commands others"
+    for _ in range(3):
+        bench.answer("dev-1")
+        bench.wait(lambda: bench.driver.finished or "dev-1" in bench.offers)
+    assert bench.driver.finished == "rounds"
+    assert {event["client"] for event in bench.events("merged")} == {"dev-1"}
+    assert len(bench.events("joined", "dev-2")) == len(bench.events("dispatched", "dev-2")) == 1
+    values = json.loads(json.dumps(bench.driver.save().values))
+    assert values["server"]["guard"]["barred"] == {"dev-2": "it commands others"}  # a new process of the server knows
+    bench.stop()

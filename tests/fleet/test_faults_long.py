@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from tests.fleet.lab import Lab, running_lab, slow, small_recipe
 from tests.fleet.proxy import Wire
 

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import cos2p.errors
 from cos2p.data import paths
 from cos2p.errors import ConfigError, Cos2pError, DataError, OwnerRefused
-from cos2p.fleet.device.devicefile import remembered_file
-from cos2p.fleet.device.outward import outward
-from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend
+from cos2p.fleet.device.jobs import outward
+from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend, Spending, remembered_file
 from cos2p.fleet.device.shards import own_shard
-from cos2p.fleet.device.spending import Spending
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import build_world
 from cos2p.training.shelf import Lacking, Shelf

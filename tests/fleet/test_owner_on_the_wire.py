@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cos2p.errors import TrainingError
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.kit import Kit
 from tests.fleet.lab import PATIENCE, Lab, running_lab, small_recipe
 

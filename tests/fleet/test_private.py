@@ -17,10 +17,18 @@ import nvflare
 from nvflare.apis.fl_constant import RunProcessKey
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
 from nvflare.private.defs import CellMessageHeaderKeys
 from nvflare.private.fed.server.client_manager import ClientManager
 from nvflare.private.fed.authenticator import validate_auth_headers
+from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.server.admin import FedAdminServer
 from nvflare.private.fed.server.fed_server import FederatedServer
 from nvflare.private.fed.server.job_runner import JobRunner
@@ -51,6 +59,19 @@ print(json.dumps({
     "heartbeat": names(ClientManager.heartbeat),
     "disable": names(ClientManager.disable_client),
     "told": "self.client_manager.authenticate(request, fl_ctx)" in inspect.getsource(FederatedServer.register_client),
+    "take": names(CoreCell.process_message),
+    "taken": "receiver.process_message(sfm_conn.sfm_endpoint.endpoint, sfm_conn.conn, prefix.app_id, message)"
+    in inspect.getsource(ConnManager.process_frame_task),
+    "certified": "self.identity_resolver.require_match(endpoint_name, peer_cn" in inspect.getsource(
+        ConnManager.update_endpoint),
+    "lines": all(f"self.{line} = " in inspect.getsource(CoreCell) for line in ("int_listener", "bb_int_connector")),
+    "streams": ByteStreamer.tx_task_map == {} and "tx_task_map.get(sid" in inspect.getsource(ByteStreamer._ack_handler),
+    "ends itself": inspect.getsource(cells).count("_is_server_job_cell(self"),
+    "commands": names(FedAdminAgent.register_processor),
+    "run folder": names(Workspace.get_run_dir),
+    "outcome": "is_client_outcome_pending(job_id, client_name)" in inspect.getsource(
+        FederatedServer.process_job_failure),
+    "command": [names(kind.get_command) for kind in (ClientProcessJobLauncher, ServerProcessJobLauncher)],
     "send": names(Cell._send_request)[:5],
     "register": names(Cell._register_request_cb)[:3],
 }))
@@ -82,6 +103,16 @@ def test_private_parts_are_where_they_were() -> None:
         "heartbeat": ["token", "client_name", "client_fqcn", "fl_ctx"],
         "disable": ["client_name"],
         "told": True,
+        "take": ["endpoint", "connection", "app_id", "message"],
+        "taken": True,
+        "certified": True,
+        "lines": True,
+        "streams": True,
+        "ends itself": 4,
+        "commands": ["processor"],
+        "run folder": ["job_id"],
+        "outcome": True,
+        "command": [["job_meta", "fl_ctx"]] * 2,
         "send": ["channel", "target", "topic", "request", "timeout"],
         "register": ["channel", "topic", "cb"],
     }

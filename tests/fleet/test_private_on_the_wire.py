@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 
 def test_privacy_and_owners_hold_on_a_real_fleet(tmp_path: Path) -> None:
-    method = {"name": "cos2p", "weighting": {"rule": "uniform"}, "masks": {"heads": "fixed", "units": "fixed"}}
+    method = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
     recipe = small_recipe(devices=2, rounds=100_000, schedule__redispatch="at-aggregation", method=method)
     private = PrivacySettings(noise="local", multiplier=0.1, clip=0.1)
     recipe = recipe.model_copy(update={"privacy": private})

@@ -12,19 +12,21 @@ import pytest
 
 from cos2p.accelerator import overhead, resolve
 from cos2p.costs.fitting import make_spec
-from cos2p.errors import DataError
+from cos2p.errors import DataError, OwnerRefused
 from cos2p.fleet.device.cap import SLACK_BYTES, bytes_asked
 from cos2p.fleet.device.jobs import Job, Setup
+from cos2p.fleet.device.owner import Accept, OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order, Task, Update
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import Call, build_method, make_trainer, run_task
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import unpack_memory
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.prefix import encode
 from tests.fleet.lab import small_recipe
+from tests.tiny import read_update
 
 pytestmark = pytest.mark.fleet
 
@@ -54,7 +56,7 @@ class Transfers:
 
     @property
     def update(self) -> Update:
-        return Update.from_bytes((self.folder / "update").read_bytes())
+        return read_update((self.folder / "update").read_bytes())
 
 
 def make_task(world: World, rate: float, start: int = 0) -> Task:
@@ -100,6 +102,30 @@ def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> No
         assert transfers.process.train(job).done
         assert transfers.process.pid == pid  # warm: the same process does the next task
         its_process_is_killed(transfers, job)
+    finally:
+        transfers.process.stop()
+
+
+def test_it_trains_a_method_of_an_installed_package_that_its_owner_accepts(tmp_path: Path) -> None:
+    recipe = small_recipe(1, method={"name": "fedpm"})
+    owner = OwnerFile(accept=Accept(methods=("fedpm",)))
+    owner.check_recipe(recipe.model_dump(mode="json"))
+    with pytest.raises(OwnerRefused, match=r"method\.name = 'prunefl' is not accepted"):
+        owner.check_recipe({"method": {"name": "prunefl"}})
+    transfers = Transfers(tmp_path, recipe, owner=owner.model_dump(mode="json"))
+    world, weights = transfers.world, first_weights(recipe, transfers.world.config)
+    method = build_method(recipe.method, world.context)
+    given = method.initial_weights(weights)
+    asked = method.assign(Call(world.context.members["dev-1"], 0, 0, 0, given))
+    settings = asked.settings.model_dump(mode="json")
+    order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, asked.trainer.name, settings, 1e-3, asked.spec)
+    task = Task(order, make_trainer(world.config, order).sent(given))
+    (tmp_path / "task").write_bytes(task.to_bytes())
+    try:
+        transfers.process.start()
+        assert transfers.process.train(Job(*(str(tmp_path / name) for name in ("task", "update", "remembered")))).done
+        expected, _ = run_task(world.config, task, world.shards["dev-1"], {})
+        assert (transfers.update.extras["mask"] == expected.extras["mask"]).all()
     finally:
         transfers.process.stop()
 

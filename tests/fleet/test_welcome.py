@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from cos2p.memory.task_plan import lowered
 from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.methods.base import Member, RunContext
-from cos2p.runtime.decisions import ClientJoined, TaskFailed
-from cos2p.runtime.effects import Send
-from cos2p.runtime.lowering import lowered
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Send, TaskFailed
+from cos2p.server.server import Server
 from tests.fleet.lab import small_recipe
 
 
@@ -36,7 +35,7 @@ def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
     first, second = (replace(member, rate=0.5) for member in world.context.members.values())
     made = server(world, method, first)
     (task,) = sent(made.handle(ClientJoined(first.name)))
-    update, _ = run_task(world.config, made.task(task.order), world.shards[first.name], {})
+    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[first.name], {})
     made.welcome(second)  # while the first is at work
     assert sent(made.handle(ClientJoined(second.name)))
     effects = made.receive(first.name, update)
@@ -54,14 +53,14 @@ def test_after_a_task_ran_out_of_memory_the_next_is_smaller(world: World, method
     made = server(world, method, member)
     (task,) = sent(made.handle(ClientJoined(member.name)))
     before = size(made, task, world, member)
-    made.welcome(lowered(world.config, member, small_recipe(2), before))
+    made.welcome(lowered(world.context, member, before))
     (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
     after = size(made, task, world, member)
     if type(made.method).over_budget or method in ONE_SIZE:
         assert after <= before
     else:
         assert after < before
-    update, _ = run_task(world.config, made.task(task.order), world.shards[member.name], {})
+    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[member.name], {})
     made.receive(member.name, update)
     assert made.coordinator.merged == 1
 

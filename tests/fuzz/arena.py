@@ -20,10 +20,9 @@ from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import to_bits
-from cos2p.runtime.decisions import ClientJoined, Stop
-from cos2p.runtime.effects import Effect
-from cos2p.runtime.server import Server
 from cos2p.seeding import torch_rng
+from cos2p.server.protocol import ClientJoined, Effect, Stop
+from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event, Merged, Refused
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.wire import as_it_travels
@@ -141,7 +140,7 @@ def honest_answer(server: Server, order: Order) -> bytes:
     if order.trainer != StatisticsTrainer.name:
         return as_it_travels(answer(server.context.config, order), order).to_bytes()
     config, samples = server.context.config, server.context.members[order.client].samples
-    update, _ = run_task(config, server.task(order), shard(config, samples), {})  # what it tells has to add up
+    update, _ = run_task(config, server.orders.task(order), shard(config, samples), {})  # what it tells has to add up
     return update.to_bytes()
 
 

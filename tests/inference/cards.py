@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from cos2p.inference.inputs import gather
+
 from cos2p.inference.predicting import predict
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 
 GIVEN = {True: 'texts = ["a text", "another text"]', False: 'pictures = ["picture.png"]'}
 """What a card asks about, by whether it is one of texts."""

@@ -12,8 +12,7 @@ import torch
 
 from cos2p.errors import CheckpointError
 from cos2p.inference.exporting import export
-from cos2p.inference.sources import open_trained
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained, open_trained
 from cos2p.models import hub_files
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained, save_pretrained

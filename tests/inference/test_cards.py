@@ -17,8 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cos2p.errors import CheckpointError
 from cos2p.inference.exporting import export
-from cos2p.inference.sources import open_trained, prepared
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained, open_trained, prepared
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.layout import Weights

@@ -13,11 +13,9 @@ from tokenizers import Tokenizer
 
 from cos2p.data.config import DataConfig
 from cos2p.data.tokenizers import byte_tokenizer, make_encoder
+from cos2p.inference.evaluating import evaluate, labelled
 from cos2p.inference.exporting import export
-from cos2p.inference.inputs import gather
-from cos2p.inference.judging import judge
-from cos2p.inference.labelled import labelled
-from cos2p.inference.predicting import predict
+from cos2p.inference.predicting import gather, predict
 from cos2p.inference.sources import open_trained
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
@@ -66,7 +64,7 @@ def test_lines_tables_and_folders_of_texts(tmp_path: Path) -> None:
     assert len(list(predict(trained, items))) == 5
     examples = labelled(trained, str(tmp_path / "t.csv"), "test", {})
     assert examples.labels.tolist() == [1, 0]
-    assert judge(trained, examples).samples == 2
+    assert evaluate(trained, examples).samples == 2
 
 
 def test_a_language_model(tmp_path: Path) -> None:
@@ -74,7 +72,7 @@ def test_a_language_model(tmp_path: Path) -> None:
     config = ModelConfig("llama", task="language-modeling", **BYTES)
     trained = open_trained(saved(tmp_path / "m", config))
     (tmp_path / "t.txt").write_text("unity")
-    found = judge(trained, labelled(trained, str(tmp_path / "t.txt"), "test", {}))
+    found = evaluate(trained, labelled(trained, str(tmp_path / "t.txt"), "test", {}))
     ids = torch.tensor(trained.encoder.encode(["unity"]))
     logits = trained.outputs(ids)[0]
     loss = float(F.cross_entropy(logits[:-1], ids[0, 1:]))

@@ -10,15 +10,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from cos2p.data.whole import load_whole
+from cos2p.data.load import load_whole
 from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
+from cos2p.inference.evaluating import evaluate, labelled
 from cos2p.inference.exporting import export
-from cos2p.inference.inputs import gather
-from cos2p.inference.judging import judge
-from cos2p.inference.labelled import labelled
-from cos2p.inference.predicting import predict
-from cos2p.inference.sources import open_trained
-from cos2p.inference.trained import Trained
+from cos2p.inference.predicting import gather, predict
+from cos2p.inference.sources import Trained, open_trained
 from cos2p.runtime.world import build_world
 from tests.inference.cards import answers_of, assert_same, code_blocks, predicted, run_code
 from tests.runtime.small import small
@@ -37,13 +34,13 @@ def accuracy(trained: Trained, folder: Path) -> float:
 
 def test_evaluate_and_predict_find_the_figures_of_the_run(finished: Path, pictures: Path) -> None:
     result, trained = figures(finished), open_trained(finished)
-    found = judge(trained, labelled(trained, "", "test", {}))
+    found = evaluate(trained, labelled(trained, "", "test", {}))
     assert found.accuracy == pytest.approx(result["top1"])
     assert found.f1 == pytest.approx(result["f1"])
     assert found.top5 == pytest.approx(result["top5"])
     assert sum(map(sum, found.confusion)) == found.samples == 100
     assert accuracy(trained, pictures) == pytest.approx(result["top1"])
-    assert judge(trained, labelled(trained, str(pictures), "test", {})).accuracy == pytest.approx(result["top1"])
+    assert evaluate(trained, labelled(trained, str(pictures), "test", {})).accuracy == pytest.approx(result["top1"])
 
 
 @pytest.mark.parametrize("exit", [1, 3, "best"])
@@ -80,9 +77,9 @@ def test_each_devices_own_submodel_scores_what_the_device_reported(finished: Pat
             continue
         trained = open_trained(finished, device=name)
         own = world.shards[name].test
-        assert judge(trained, own).accuracy == pytest.approx(device["top1"])
+        assert evaluate(trained, own).accuracy == pytest.approx(device["top1"])
         exported = open_trained(export(trained, tmp_path / name, "hf"))
-        assert judge(exported, own).accuracy == pytest.approx(device["top1"])
+        assert evaluate(exported, own).accuracy == pytest.approx(device["top1"])
         assert open_trained(finished / "devices" / f"{name}.safetensors").device == name
         judged += 1
     assert judged >= 2

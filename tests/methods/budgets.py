@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cos2p.memory.fit import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Method, RunContext
-from cos2p.methods.fitting import needed_bytes
 
 
 def with_memory(house: RunContext, *memories: int) -> RunContext:

@@ -15,10 +15,9 @@ from cos2p.methods import build_method, run_task
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Done, Effect, Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world
+from cos2p.server.protocol import ClientJoined, Effect, Finish, Send
+from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
@@ -91,7 +90,7 @@ class Fleet:
 
     def answer(self) -> None:
         order = self._pending.popleft()
-        task = Task.from_bytes(self.server.task(order).to_bytes())
+        task = Task.from_bytes(self.server.orders.task(order).to_bytes())
         memory = self.memories[order.client]
         given = {name: tensor.clone() for name, tensor in {**task.weights, **task.prefix}.items()}
         update, self.memories[order.client] = run_task(self.context.config, task, self.shards[order.client], memory)
@@ -113,7 +112,7 @@ class Fleet:
                 self.orders.append(effect.order)
             elif isinstance(effect, Event):
                 self.notes.append(effect)
-            elif isinstance(effect, Done):
+            elif isinstance(effect, Finish):
                 self.done = effect.reason
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from cos2p.messages import Order, Update
 from cos2p.methods import run_task
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.protocol import Send
+from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event
 from tests.runtime.small import InlineWorkers, small
+from tests.tiny import read_update
 
 Events = list[tuple[str, Mapping[str, Any]]]
 
@@ -47,7 +48,7 @@ def _played(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, list
 
 def first_orders(world: World) -> tuple[Server, list[Order]]:
     """A server that has just given everybody a task."""
-    from cos2p.runtime.decisions import ClientJoined
+    from cos2p.server.protocol import ClientJoined
 
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
     effects = [e for name in world.context.members for e in server.handle(ClientJoined(name))]
@@ -56,8 +57,8 @@ def first_orders(world: World) -> tuple[Server, list[Order]]:
 
 def answer(world: World, server: Server, order: Order) -> Update:
     """What the device of this order sends back, as it comes out of the wire."""
-    update, _ = run_task(world.config, server.task(order), world.shards[order.client], {})
-    return Update.from_bytes(update.to_bytes())
+    update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {})
+    return read_update(update.to_bytes())
 
 
 def of(events: Events, kind: str) -> list[Mapping[str, Any]]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.chain import Chain
-from cos2p.methods.fitting import needed_bytes
 from tests.methods.budgets import asked, with_memory
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.tiny import VIT, context, same

@@ -20,7 +20,7 @@ from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.sizes import model
-from cos2p.runtime.decisions import ClientLeft
+from cos2p.server.protocol import ClientLeft
 from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house
 from tests.methods.played import play

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.errors import ConfigError, RecipeError
+from cos2p.errors import RecipeError
+from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Order, Task, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
+from cos2p.methods.cos2p import factored
 from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer
-from cos2p.methods.fitting import needed_bytes
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
@@ -33,12 +34,12 @@ from tests.tiny import VIT, assert_close, context, same
 
 KEPT: dict[str, Any] = {
     "name": "cos2p",
-    "window": {"rest": "kept", "suffix": "streamed", "schedule": "together"},
+    "window": {"rest": "kept", "schedule": "together"},
     "masks": {"heads": "random", "units": "random"},
     "exits": {"kind": "none"},
 }
-ALL = {**KEPT, "factors": {"below": 1.0, "rank": 2}}
-MIXED = {**KEPT, "factors": {"below": 0.3, "rank": 2}}
+ALL = {**KEPT, "factors": {"below": 1.0}}
+MIXED = {**KEPT, "factors": {"below": 0.3}}
 """Of the three devices the first two have a smaller rate than that."""
 
 
@@ -49,7 +50,7 @@ def roomy() -> Any:
 
 def test_small_devices_train_factors_and_large_ones_windows_in_one_run() -> None:
     house = with_rates(digits_house(updates=9), 0.6, 0.6, 0.9)
-    fleet = Fleet(house, {**KEPT, "factors": {"below": 0.7, "rank": 2}}).run()
+    fleet = Fleet(house, {**KEPT, "factors": {"below": 0.7}}).run()
     names = list(fleet.context.members)
     kinds = {order.client: order.trainer for order in fleet.orders}
     assert kinds == dict(zip(names, ["factored", "factored", "submodel"], strict=True))
@@ -76,7 +77,7 @@ def test_a_restart_changes_nothing(tmp_path: Path) -> None:
 
 
 def first(fleet: Fleet) -> tuple[Order, Task]:
-    return fleet.orders[0], fleet.server.task(fleet.orders[0])
+    return fleet.orders[0], fleet.server.orders.task(fleet.orders[0])
 
 
 def test_factors_do_not_come_and_both_go_back() -> None:
@@ -125,8 +126,9 @@ def test_decoded_factors_are_the_change_of_the_matrices(family: str, seed: int, 
     assert_close({name: merge.apply(weights)[name]}, {name: end[name]}, atol=1e-4)
 
 
-def test_directions_are_those_in_which_the_loss_falls_most() -> None:
+def test_directions_are_those_in_which_the_loss_falls_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the matrices' own gradients by plain backpropagation: nearly the best there are, unlike random ones."""
+    monkeypatch.setattr(factored, "RANKS", (2,))
     torch.manual_seed(0)
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), {**ALL, "name": "cos2p-sync"})
     order, task = first(fleet)
@@ -192,12 +194,6 @@ def test_a_device_s_memory_bounds_the_rank() -> None:
     assert needed_bytes(tight, member, small) < needed
 
 
-def test_blocks_below_the_first_stay_as_they_are() -> None:
-    fleet = Fleet(roomy(), {**ALL, "factors": {**ALL["factors"], "first": 1}}).run()
-    moved = {name.split(".")[1] for name, t in fleet.server.weights.items() if not torch.equal(t, fleet.start[name])}
-    assert moved == {"1", "2"}  # the second block, and the exit behind it
-
-
 def test_a_product_that_is_too_large_is_refused_though_its_factors_are_small() -> None:
     fleet = Fleet(replace(roomy(), schedule=roomy().schedule.model_copy(update={"max_update_rms": 3.0})), ALL)
     order, task = first(fleet)
@@ -220,10 +216,10 @@ def test_a_top_window_stays_a_window() -> None:
 
 def test_privacy_says_that_factors_are_not_covered() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
-    method = {**MIXED, "weighting": {"rule": "uniform"}}
+    method = {**MIXED, "weighting": "uniform"}
     recipe = Recipe.parse({**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}})
-    from cos2p.runtime.server import Server
     from cos2p.runtime.world import build_world, first_weights
+    from cos2p.server.server import Server
 
     world = build_world(recipe)
     with pytest.raises(RecipeError, match=r"method\.factors\.below"):
@@ -237,18 +233,6 @@ def test_a_call_is_answered_with_the_same_size_every_time() -> None:
     early, late = build_method(settings, house), build_method(settings, house)
     tasks = [early.assign(Call(member, turn, turn, turn, {})) for turn in range(3)]
     assert tasks[0].settings == tasks[1].settings == late.assign(Call(member, 2, 2, 2, {})).settings
-
-
-@pytest.mark.parametrize(
-    ("factors", "said"),
-    [
-        ({"first": 2}, r"method\.factors\.first is 2; the model has blocks 0 to 1"),
-        ({"targets": ["gate"]}, "targets name 'gate'"),
-    ],
-)
-def test_factors_of_what_is_not_there_are_refused(factors: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        build_method({**KEPT, "factors": {"below": 0.5, **factors}}, digits_house(rounds=1))
 
 
 def test_a_model_that_grows_has_nothing_for_factors_yet() -> None:

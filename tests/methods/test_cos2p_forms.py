@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.cos2p import Cos2pSettings
-from cos2p.methods.cos2p.keeps import largest_keep
-from cos2p.models.layout import init_weights
-from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.report.recipe_plan import plan_words
-from tests.aggregation.brute import random_delta
+from cos2p.terminal.recipe_plan import plan_words
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.test_cos2p import assign, method
 from tests.tiny import VIT, context
@@ -24,7 +19,7 @@ from tests.tiny import VIT, context
 def test_the_paper_is_the_default_and_a_form_is_a_beginning() -> None:
     assert Cos2pSettings() == Cos2pSettings(form="paper")
     chosen = Cos2pSettings.model_validate({"form": "pretrained", "window": {"schedule": "top"}})
-    assert (chosen.window.suffix, chosen.window.rest, chosen.window.schedule) == ("streamed", "kept", "top")
+    assert (chosen.window.rest, chosen.window.schedule) == ("kept", "top")
     assert chosen.exits.start == "discriminant"
     assert Cos2pSettings.model_validate(chosen.model_dump()) == chosen  # what a run writes down gives the same
 
@@ -33,10 +28,8 @@ def test_a_pretrained_model_has_the_form_for_it_and_the_recipe_shows_it() -> Non
     values = Recipe.load("quickstart").model_dump(mode="json")
     values["model"] = {"pretrained": "some-folder"}
     values["method"] = {"name": "cos2p"}
-    assert Recipe.parse(values).method["window"]["suffix"] == "streamed"
-    assert (
-        Recipe.parse({**values, "method": {"name": "cos2p", "form": "paper"}}).method["window"]["suffix"] == "removed"
-    )
+    assert Recipe.parse(values).method["window"]["rest"] == "kept"
+    assert Recipe.parse({**values, "method": {"name": "cos2p", "form": "paper"}}).method["window"]["rest"] == "removed"
     assert Recipe.parse({**values, "method": {"name": "fedavg"}}).method["name"] == "fedavg"
     with pytest.raises(RecipeError, match="form"):
         Recipe.parse({**values, "method": {"name": "cos2p", "form": "other"}})
@@ -68,27 +61,6 @@ def test_a_first_block_that_the_model_does_not_have_is_refused() -> None:
         method(context(VIT, (0.25,)), window={"first": 99})
 
 
-def test_the_largest_segments_are_kept() -> None:
-    weights = init_weights(VIT, 0)
-    weights["blocks.1.fc1.weight"][3] += 100
-    weights["blocks.1.o.weight"][:, -1] += 100  # of the last head
-    keep = largest_keep(VIT, weights, 1, BlockSize(1, 1))
-    assert keep.units == (3,)
-    assert keep.heads == (VIT.groups - 1,)
-
-
-def test_a_segment_with_half_of_the_holders_takes_half_of_the_step() -> None:
-    start, spec = init_weights(VIT, 0), SubmodelSpec.full(VIT)
-    upper = SubmodelSpec(1, spec.window[1:], spec.exits)
-    to = SegmentMerge(VIT, "uniform", holder_exponent=1.0)
-    for held in (spec, upper):
-        delta = {name: torch.ones_like(tensor) for name, tensor in random_delta(VIT, held, 0).items()}
-        to.add(Contribution("pi", held, delta, 1, 0, start), start)
-    after = to.apply(start)
-    assert torch.allclose(start["blocks.0.q.weight"] - after["blocks.0.q.weight"], torch.tensor(0.5), atol=1e-6)
-    assert torch.allclose(start["blocks.1.q.weight"] - after["blocks.1.q.weight"], torch.tensor(1.0), atol=1e-6)
-
-
 FINISH = {"name": "cos2p", "exits": {"finish": "discriminant"}}
 
 
@@ -114,23 +86,4 @@ def test_the_pretrained_form_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_cheap_form_survives_a_restart(tmp_path: Path) -> None:
-    """With masks that settle at once, so that this is remembered too."""
-    form = {"name": "cos2p", "form": "cheap", "masks": {"settled": 0.01, "candidates": 0.5}}
-    check_a_restart_changes_nothing(form, tmp_path, updates=8)
-
-
-def test_a_short_probe_trains_the_top_exit_alone_before_any_block() -> None:
-    """Where no sums of features are told; then windows as ever."""
-    form = {"name": "cos2p", "form": "pretrained", "exits": {"start": "fresh", "probe": 2}}
-    fleet = Fleet(digits_house(rounds=3, mu=1.0, redispatch="at-aggregation"), form)
-    moved = []
-    for _ in range(3):
-        before = dict(fleet.server.weights)
-        fleet.run(answers=3)
-        moved.append({name for name, tensor in fleet.server.weights.items() if not torch.equal(tensor, before[name])})
-    top = f"exits.{fleet.context.config.depth}."
-    assert all(name.startswith(top) for names in moved[:2] for name in names)
-    assert all(moved)
-    assert any(name.startswith("blocks.") for name in moved[2])
-    with pytest.raises(ValueError, match=r"windows end elsewhere; set window\.suffix"):
-        Cos2pSettings.model_validate({"exits": {"probe": 2}})
+    check_a_restart_changes_nothing({"name": "cos2p", "form": "cheap"}, tmp_path, updates=8)

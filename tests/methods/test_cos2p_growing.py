@@ -95,7 +95,7 @@ def test_one_exit_reads_every_height_unless_the_recipe_says_otherwise() -> None:
 
 def test_what_cannot_grow_is_refused() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude={"method"})
-    for window in ({"suffix": "streamed"}, {"first": 2}, {"suffix": "thin"}):
+    for window in ({"rest": "kept"}, {"first": 2}):
         with pytest.raises(RecipeError, match="builds a fresh model from its lowest block on"):
             Recipe.parse({**values, "method": {**GROWING, "window": window}})
 

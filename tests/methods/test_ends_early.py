@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.runtime.decisions import ClientLeft, Enough
+from cos2p.server.protocol import ClientLeft, Enough
 from cos2p.tracking.figures import RunFigures
 from tests.methods.fleet import Fleet, digits_house
 from tests.methods.played import of, play

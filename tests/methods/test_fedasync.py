@@ -31,7 +31,7 @@ def test_without_weight_nothing_moves() -> None:
 def test_the_proximal_term_needs_a_copy_of_the_model() -> None:
     with_term = Fleet(digits_house(updates=1), {"name": "fedasync"})
     without = Fleet(digits_house(updates=1), {"name": "fedasync", "rho": 0.0})
-    sent = sum(tensor.nbytes for tensor in with_term.server.task(with_term.orders[0]).weights.values())
+    sent = sum(tensor.nbytes for tensor in with_term.server.orders.task(with_term.orders[0]).weights.values())
     assert _needed(with_term) - _needed(without) == sent
 
 

@@ -8,7 +8,7 @@ from cos2p import SubmodelSpec
 from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.runtime.server import Server
+from cos2p.server.server import Server
 from cos2p.submodel.slicing import extract
 from cos2p.training.shard import Shard
 from tests.runtime.played import join_all, server
@@ -27,7 +27,7 @@ def one_round(shards: dict[str, Shard], weights: str = "uniform", batch: int | N
     before = copy(played.weights)
     join_all(played)
     for name, own in shards.items():
-        task = played.task(next(order for order in played.orders.values() if order.client == name))
+        task = played.orders.task(next(order for order in played.orders.values() if order.client == name))
         if batch is not None:
             task.order.settings["batch"] = batch  # type: ignore[index]
         played.receive(name, run_task(VIT, task, own, {})[0].to_bytes())

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cos2p.memory.fit import needed_bytes
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Assignment, Method
 from cos2p.methods.fedepth import FeDepth
-from cos2p.methods.fitting import needed_bytes
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
@@ -87,7 +87,7 @@ def test_only_the_group_and_the_head_move_and_the_gradient_is_that_of_the_whole_
     fleet = Fleet(digits_house(rounds=1), {"name": "fedepth", "blocks": 1, "precision": "float32"})
     order, config = fleet.orders[0], fleet.context.config
     assert (order.spec.frozen, order.spec.top, order.spec.suffix) == (0, 1, True)
-    task, shard = fleet.server.task(order), digits().shards[order.client]
+    task, shard = fleet.server.orders.task(order), digits().shards[order.client]
     trainer = make_trainer(config, order)
     trainer.run(task, shard, {})
     model = trainer.build(order.spec)

@@ -12,11 +12,11 @@ import torch
 
 from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.fleet.device.payload import read_task
+from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
-from cos2p.methods.fitting import needed_bytes
 from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged, Refused
@@ -58,7 +58,7 @@ def test_a_restart_changes_nothing(form: str, tmp_path: Path) -> None:
 def test_what_is_promised_is_what_travels_and_again_the_same(form: str) -> None:
     fleet = Fleet(digits_house(rounds=1), FORMS[form])
     config, order = fleet.context.config, fleet.orders[0]
-    known, task, shard = make_trainer(config, order), fleet.server.task(order), digits().shards[order.client]
+    known, task, shard = make_trainer(config, order), fleet.server.orders.task(order), digits().shards[order.client]
     update, _ = run_task(config, Task.from_bytes(task.to_bytes()), shard, {})
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
     assert tensor_bytes(update.delta, update.extras) == known.upload() == tensor_bytes(task.weights)
@@ -68,8 +68,8 @@ def test_what_is_promised_is_what_travels_and_again_the_same(form: str) -> None:
 def test_a_fleet_s_file_holds_the_same_task(tmp_path: Path) -> None:
     fleet = Fleet(digits_house(rounds=1), FORMS["hlora"])
     config, order = fleet.context.config, fleet.orders[0]
-    fleet.server.write_task(order, tmp_path / "task")
-    mapped, task = read_task(tmp_path / "task"), fleet.server.task(order)
+    fleet.server.orders.write_task(order, tmp_path / "task")
+    mapped, task = read_task(tmp_path / "task"), fleet.server.orders.task(order)
     assert same(dict(sorted(mapped.weights.items())), dict(sorted(task.weights.items())))
     assert same(dict(sorted(mapped.prefix.items())), dict(sorted(task.prefix.items())))
     assert "blocks.1.fc2.weight" in mapped.prefix
@@ -80,10 +80,10 @@ def test_a_fleet_s_file_holds_the_same_task(tmp_path: Path) -> None:
 def test_ffa_sends_no_down_and_half_as_much() -> None:
     both, up = (Fleet(digits_house(rounds=1), FORMS[form]) for form in ("hlora", "ffa"))
     sizes = [
-        sum(t.nbytes for name, t in fleet.server.task(fleet.orders[0]).weights.items() if is_adapter(name))
+        sum(t.nbytes for name, t in fleet.server.orders.task(fleet.orders[0]).weights.items() if is_adapter(name))
         for fleet in (both, up)
     ]
-    assert not [name for name in up.server.task(up.orders[0]).weights if name.endswith(".down")]
+    assert not [name for name in up.server.orders.task(up.orders[0]).weights if name.endswith(".down")]
     # q and v are 16 × 16, fc2 is 16 × 32: of 2·(16+16) + (32+16) numbers a rank `up` has 3·16
     assert sizes[1] * (2 * 32 + 48) == sizes[0] * 48
 
@@ -92,7 +92,7 @@ def test_ffa_sends_no_down_and_half_as_much() -> None:
 def test_one_client_is_local_training(form: str) -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 1.0), FORMS[form])
     order = fleet.orders[0]
-    task = fleet.server.task(order)
+    task = fleet.server.orders.task(order)
     update, _ = run_task(fleet.context.config, task, digits().shards[order.client], {})
     fleet.run()
     local = {**fleet.start, **fleet.method.initial_weights({})}
@@ -151,7 +151,7 @@ def test_devices_of_unequal_ranks_train_together() -> None:
 def test_the_door_refuses_what_is_not_an_adapter(harm: Any, reason: str) -> None:
     fleet = Fleet(digits_house(rounds=1), FORMS["hlora"])
     order = fleet.orders[0]
-    update, _ = run_task(fleet.context.config, fleet.server.task(order), digits().shards[order.client], {})
+    update, _ = run_task(fleet.context.config, fleet.server.orders.task(order), digits().shards[order.client], {})
     before = fleet.server.weights
     effects = fleet.server.receive(order.client, replace(update, delta=harm(dict(update.delta))).to_bytes())
     refused = [effect for effect in effects if isinstance(effect, Refused)]

@@ -54,7 +54,7 @@ def test_a_device_is_sent_its_blocks_alone() -> None:
     method = of_blocks(2)
     fleet = Fleet(method.context, {"name": "fedra"}, {}, None)
     order = fleet.orders[0]
-    sent = {name.split(".")[1] for name in fleet.server.task(order).prefix if name.startswith("blocks.")}
+    sent = {name.split(".")[1] for name in fleet.server.orders.task(order).prefix if name.startswith("blocks.")}
     assert sent == set(map(str, order.settings["blocks"]))
 
 

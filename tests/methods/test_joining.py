@@ -11,9 +11,8 @@ import pytest
 from cos2p.messages import Order
 from cos2p.methods import RunContext, build_method, run_task
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from tests.methods.fleet import digits, digits_house
 from tests.tiny import same
 
@@ -30,7 +29,7 @@ def orders(effects: list[Effect]) -> list[Order]:
 
 
 def answer(made: Server, order: Order) -> list[Order]:
-    update, _ = run_task(made.context.config, made.task(order), digits().shards[order.client], {})
+    update, _ = run_task(made.context.config, made.orders.task(order), digits().shards[order.client], {})
     return orders(made.receive(order.client, update.to_bytes()))
 
 
@@ -43,7 +42,7 @@ def test_a_join_is_like_a_restart_with_the_newcomer(method: str) -> None:
         joined.welcome(EVERYBODY.members[name])
     restarted = server(EVERYBODY, {"name": method})
     restarted.load_state(*joined.state())
-    assert vars(joined.merge).get("clients") == vars(restarted.merge).get("clients")
+    assert vars(joined.aggregator.merge).get("clients") == vars(restarted.aggregator.merge).get("clients")
     assert joined.coordinator.rules == restarted.coordinator.rules
     for made in (joined, restarted):
         pending = [open_task, *(order for name in NAMES[1:] for order in orders(made.handle(ClientJoined(name))))]
@@ -62,7 +61,7 @@ def test_ramfed_divides_by_all_who_are_here_and_fedbuff_waits_for_their_share() 
         for name in NAMES[1:]:
             made.welcome(EVERYBODY.members[name])
     assert fedbuff.coordinator.rules.trigger.count == 2  # ⌈0.5 · 3⌉
-    update, _ = run_task(alone.config, ramfed.task(task), digits().shards[NAMES[0]], {})
+    update, _ = run_task(alone.config, ramfed.orders.task(task), digits().shards[NAMES[0]], {})
     ramfed.receive(NAMES[0], update.to_bytes())
     name = "embed.cls"
     assert (start[name] - update.delta[name] / 3 - ramfed.weights[name]).abs().max() < 1e-7
@@ -72,9 +71,9 @@ def test_what_was_added_before_a_join_is_not_lost() -> None:
     two = replace(EVERYBODY, members={name: EVERYBODY.members[name] for name in NAMES[:2]})
     made = server(two, {"name": "fedavg"})
     tasks = [order for name in NAMES[:2] for order in orders(made.handle(ClientJoined(name)))]
-    made.guard.bound = None  # with it the first three wait for each other
+    made.aggregator.guard.bound = None  # with it the first three wait for each other
     answer(made, tasks[0])
-    before = made.merge.state()["sum"]
+    before = made.aggregator.merge.state()["sum"]
     made.welcome(EVERYBODY.members[NAMES[2]])
     assert before
-    assert same(before, made.merge.state()["sum"])
+    assert same(before, made.aggregator.merge.state()["sum"])

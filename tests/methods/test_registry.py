@@ -13,10 +13,12 @@ from cos2p.methods import (
     Call,
     Merge,
     Method,
+    Trainer,
     build_method,
     method_class,
     method_settings,
     methods,
+    trainer_class,
     trainers,
 )
 from cos2p.methods import registry as package
@@ -65,9 +67,14 @@ def test_settings_are_typed_and_unknown_ones_refused() -> None:
             method_settings({"name": "cos2p", **wrong})
 
 
+class MyTrainer(Trainer):
+    name = "mine"
+
+
 class Mine(Method):
     name: ClassVar[str] = "mine"
     title: ClassVar[str] = "My own"
+    trainers = (MyTrainer,)
 
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
@@ -77,11 +84,16 @@ class Mine(Method):
 
 
 class _Entry:
-    def __init__(self, name: str, value: object) -> None:
-        self.name, self._value = name, value
+    value = "somewhere:Thing"
+
+    def __init__(self, name: str, found: object) -> None:
+        self.name, self._found, self.loads = name, found, 0
 
     def load(self) -> object:
-        return self._value
+        self.loads += 1
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
 
 
 @pytest.fixture
@@ -99,10 +111,61 @@ def test_a_method_of_an_installed_package_is_found(installed: list[_Entry]) -> N
     assert isinstance(build_method({"name": "mine"}, context()), Mine)
 
 
-def test_an_entry_point_that_is_no_method_is_told(installed: list[_Entry]) -> None:
-    installed.append(_Entry("broken", "a string"))
-    with pytest.raises(ConfigError, match=r"entry point 'broken' of cos2p\.methods is not a Method class"):
-        methods()
+def test_a_package_is_imported_only_when_one_of_its_methods_is_asked_for(installed: list[_Entry]) -> None:
+    mine, broken = _Entry("mine", Mine), _Entry("broken", ModuleNotFoundError("No module named 'torch2'"))
+    installed += [mine, broken]
+    build_method({"name": "fedavg"}, context())
+    assert {"fedavg", "mine", "broken"} <= set(methods())
+    assert trainer_class("proximal") is trainer_class("proximal")
+    assert (mine.loads, broken.loads) == (0, 0)
+    assert method_class("mine") is method_class("mine") is Mine
+    assert trainer_class("mine") is MyTrainer  # a device's cap counts from here on: nothing else is imported
+    assert (mine.loads, broken.loads) == (1, 0)
+    with pytest.raises(ConfigError, match="cannot be loaded: No module"):
+        trainer_class("another")
+
+
+def test_the_trainer_of_a_package_is_found_before_its_method_was_asked_for(installed: list[_Entry]) -> None:
+    installed.append(_Entry("mine", Mine))
+    assert trainer_class("mine") is MyTrainer
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ("a string", r"entry point 'broken' of cos2p\.methods is not a Method class"),
+        (
+            ModuleNotFoundError("No module named 'torch2'"),
+            r"'broken' .*\(somewhere:Thing\) cannot be loaded: No module",
+        ),
+        (AttributeError("module has no Thing"), r"'broken' .* cannot be loaded: module has no Thing; install its"),
+    ],
+)
+def test_an_entry_point_that_is_no_method_is_told(installed: list[_Entry], found: object, reason: str) -> None:
+    installed.append(_Entry("broken", found))
+    with pytest.raises(ConfigError, match=reason):
+        method_class("broken")
+
+
+class Copycat(Trainer):
+    name = "submodel"
+
+
+class Copying(Mine):
+    trainers = (Copycat,)
+
+
+def test_a_trainer_with_the_name_of_a_built_in_one_is_refused(installed: list[_Entry]) -> None:
+    installed.append(_Entry("copying", Copying))
+    with pytest.raises(
+        ConfigError, match=r"two trainers are called 'submodel': .*SubmodelTrainer and .*Copycat; rename"
+    ):
+        method_class("copying")
+
+
+def test_an_unknown_trainer_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match=r"unknown trainer 'qwit'; known: .*mezo, .*proximal, .*qvit"):
+        trainer_class("qwit")
 
 
 def test_public_names_are_sorted_and_exist() -> None:

@@ -151,7 +151,7 @@ def test_a_device_trains_its_task_again_with_the_same_result(name: str) -> None:
     order = fleet.orders[0]
     shard = digits().shards[order.client]
     first, second = (
-        run_task(fleet.context.config, fleet.server.task(order), shard, {})[0].to_bytes() for _ in range(2)
+        run_task(fleet.context.config, fleet.server.orders.task(order), shard, {})[0].to_bytes() for _ in range(2)
     )
     assert first == second
 
@@ -162,7 +162,7 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
     config = fleet.context.config
     for order in fleet.orders:
         known = make_trainer(config, order)
-        task = fleet.server.task(order)
+        task = fleet.server.orders.task(order)
         update, _ = run_task(config, task, digits().shards[order.client], {})
         assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(update.spec)
         assert tensor_bytes(update.delta, update.extras) == known.upload()

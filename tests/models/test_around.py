@@ -33,7 +33,7 @@ def whole(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> ElasticT
 
 
 def unpruned(spec: SubmodelSpec) -> SubmodelSpec:
-    return replace(spec, rest=True, prefix=None)
+    return replace(spec, rest=True)
 
 
 @settings(max_examples=60)

@@ -59,8 +59,6 @@ def test_properties() -> None:
         ({"window": (BlockKeep((), (10,)), KEEP)}, "block 1 has no unit 10; its units are 0 to 9"),
         ({"window": (BlockKeep((1, 0), ()), KEEP)}, "block 1: heads must be ascending without repetition"),
         ({"window": (BlockKeep((), (2, 2)), KEEP)}, "block 1: units must be ascending without repetition"),
-        ({"prefix": ()}, "the prefix lists 0 blocks, but 1 are frozen"),
-        ({"prefix": (BlockKeep((7,), ()),)}, "block 0 has no head 7; its heads are 0 to 3"),
         ({"exits": ()}, r"exits \(\) must be ascending, without repetition, and at least one"),
         ({"exits": (3, 2)}, r"exits \(3, 2\) must be ascending"),
         ({"exits": (1, 3)}, r"exits \(1, 3\) must lie behind trainable blocks \(depths 2 to 3\) and end at 3"),
@@ -79,9 +77,9 @@ def test_a_spec_that_names_what_does_not_exist_is_refused(changes: dict[str, obj
         "[]",
         "{}",
         '{"frozen":0}',
-        '{"frozen":"x","window":[],"exits":[],"prefix":null}',
-        '{"frozen":0,"window":[["zz",""]],"exits":[1],"prefix":null}',
-        '{"frozen":0,"window":[7],"exits":[1],"prefix":null}',
+        '{"frozen":"x","window":[],"exits":[]}',
+        '{"frozen":0,"window":[["zz",""]],"exits":[1]}',
+        '{"frozen":0,"window":[7],"exits":[1]}',
     ],
 )
 def test_what_is_no_spec_is_refused(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,7 +35,7 @@ def full_model(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> Ela
 def kept_of(config: ModelConfig, spec: SubmodelSpec, block: int) -> BlockKeep:
     if block >= spec.frozen:
         return spec.keep(block)
-    return BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
+    return BlockKeep.full(config)
 
 
 def zero_one_gates(config: ModelConfig, spec: SubmodelSpec) -> Gates:
@@ -230,3 +232,31 @@ def test_a_window_without_its_prefix_asks_for_features() -> None:
     window = ElasticTransformer(config, spec).load(extract(random_weights(config, 0), config, spec))
     with pytest.raises(ValueError, match="does not hold its frozen prefix: give the features"):
         window(random_inputs(config, 0))
+
+
+class Traced(ElasticTransformer):
+    """Notes what it runs."""
+
+    def run_embedding(self, inputs: Tensor) -> Tensor:
+        self.ran = ["embedding"]
+        return super().run_embedding(inputs)
+
+    def run_block(self, i: int, *args: Any) -> Tensor:
+        self.ran.append(f"block {i}")
+        return super().run_block(i, *args)
+
+    def run_exit(self, depth: int, *args: Any) -> Tensor:
+        self.ran.append(f"exit {depth}")
+        return super().run_exit(depth, *args)
+
+
+def test_a_model_can_override_every_part_of_its_forward_pass() -> None:
+    """Frozen blocks below and above the window are among them."""
+    config = CONFIGS["vit"].with_(depth=4)
+    spec = SubmodelSpec(1, (BlockKeep.full(config),) * 2, (2, 4), suffix=True)
+    weights, inputs = random_weights(config, 0), random_inputs(config, 0)
+    plain, traced = (kind(config, spec, hold_prefix=True).load(weights) for kind in (ElasticTransformer, Traced))
+    outputs = traced(inputs)
+    assert traced.ran == ["embedding", "block 0", "block 1", "exit 2", "block 2", "block 3", "exit 4"]  # type: ignore[attr-defined]
+    for found, expected in zip(outputs, plain(inputs), strict=True):
+        assert torch.equal(found, expected)

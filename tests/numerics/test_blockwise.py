@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cos2p.numerics.blockwise import BLOCK, blocks_of, code_bytes, dequantize, quantize_, turns
+from cos2p.numerics.eight_bit import BLOCK, blocks_of, code_bytes, dequantize, quantize_, turns
 from cos2p.seeding import torch_rng
 
 

@@ -13,8 +13,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics import eight_bit
-from cos2p.numerics.blockwise import SMALL
-from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES
+from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES, SMALL
 from cos2p.numerics.optimizers import STATE_BYTES, make_optimizer, state_bytes
 from cos2p.seeding import torch_rng
 from tests.numerics.temporaries import TemporaryBytes
@@ -155,12 +154,10 @@ def test_a_strided_tensor_and_a_double_keep_float_states(name: str) -> None:
     assert {t.dtype for t in state_tensors(optimizer)} == {torch.float32, torch.float64}
 
 
-def test_restart_and_refusals() -> None:
+def test_refusals() -> None:
     theta = torch.ones(5000, requires_grad=True)
     optimizer = steps("adan-8bit", [theta], 1)
     assert isinstance(optimizer, eight_bit.Adan8bit)
-    optimizer.restart()
-    assert not optimizer.state
     theta.grad = torch.ones(5000).to_sparse()
     with pytest.raises(TrainingError, match="Adan8bit got a sparse gradient for a parameter of shape"):
         optimizer.step()

@@ -14,15 +14,14 @@ from sklearn.metrics import accuracy_score, f1_score, top_k_accuracy_score
 from torch import Tensor
 
 from cos2p.errors import ConfigError, DataError, TrainingError
+from cos2p.numerics.metrics import ConfusionCounter, mean_interval
 from cos2p.seeding import torch_rng
-from cos2p.tracking import (
-    ConfusionCounter,
-    busy_in,
-    busy_share,
-    classification_metrics,
-    mean_interval,
-    resource_utilisation,
-)
+
+
+def classification_metrics(scores: Tensor, labels: Tensor) -> dict[str, float]:
+    counter = ConfusionCounter(scores.shape[-1])
+    counter.add(scores, labels)
+    return counter.result()
 
 
 def random_batch(seed: int, samples: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -97,26 +96,14 @@ class TestClassificationMetrics:
 class TestConfusionCounter:
     @settings(max_examples=30)
     @given(seed=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 30), max_size=4))
-    def test_batches_and_sums_equal_the_whole(self, seed: int, cuts: list[int]) -> None:
+    def test_batches_equal_the_whole(self, seed: int, cuts: list[int]) -> None:
         scores, labels = random_batch(seed, 30, 6)
         edges = sorted({0, 30, *cuts})
-        one, parts = ConfusionCounter(6), []
+        one = ConfusionCounter(6)
         for start, end in pairwise(edges):
             one.add(scores[start:end], labels[start:end])
-            part = ConfusionCounter(6)
-            part.add(scores[start:end], labels[start:end])
-            parts.append(part)
-        merged = sum(parts, start=ConfusionCounter(6))
-        expected = classification_metrics(scores, labels)
-        assert one.result() == expected
-        assert merged.result() == expected
-        assert merged.samples == 30
-
-    def test_adding_leaves_the_parts_alone(self) -> None:
-        part = ConfusionCounter(2)
-        part.add(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
-        _ = part + part
-        assert part.samples == 1
+        assert one.result() == classification_metrics(scores, labels)
+        assert one.samples == 30
 
     def test_a_refused_batch_changes_nothing(self) -> None:
         counter = ConfusionCounter(2)
@@ -128,54 +115,6 @@ class TestConfusionCounter:
         counter = ConfusionCounter(2)
         counter.add(torch.zeros(0, 2), torch.zeros(0).long())
         assert counter.samples == 0
-
-    def test_different_classes_do_not_add(self) -> None:
-        with pytest.raises(ConfigError, match="2 and 3 classes"):
-            ConfusionCounter(2) + ConfusionCounter(3)
-
-
-class TestUtilisation:
-    def test_by_hand(self) -> None:
-        # round 1: (2+4)/(2·4) = .75; round 2: (3+3+0)/(3·3) = 2/3
-        assert resource_utilisation([[2.0, 4.0], [3.0, 3.0, 0.0]]) == pytest.approx((3 / 4 + 2 / 3) / 2)
-
-    def test_equal_clients_are_fully_used(self) -> None:
-        assert resource_utilisation([[5.0] * 8] * 3) == 1.0
-
-    def test_rounds_without_work_are_left_out(self) -> None:
-        assert resource_utilisation([[0.0, 0.0], [], [1.0, 3.0]]) == pytest.approx(2 / 3)
-        assert resource_utilisation([]) == 0.0
-
-    @given(st.lists(st.lists(st.floats(0, 1e6), max_size=6), max_size=6))
-    def test_is_a_share(self, rounds: list[list[float]]) -> None:
-        assert 0.0 <= resource_utilisation(rounds) <= 1.0 + 1e-12
-
-    @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
-    def test_impossible_seconds(self, seconds: float) -> None:
-        with pytest.raises(ConfigError, match="round 1 "):
-            resource_utilisation([[1.0], [seconds, 1.0]])
-
-    @pytest.mark.parametrize(
-        ("start", "end", "seconds"), [(0, 10, 7), (1, 2, 1), (3, 6, 2), (4, 5, 0), (20, 30, 0), (8, 100, 1)]
-    )
-    def test_busy_in_clips(self, start: float, end: float, seconds: float) -> None:
-        assert busy_in([(1.0, 4.0), (5.0, 9.0)], start, end) == seconds
-
-    @given(st.floats(0, 100), st.floats(0, 100), st.lists(st.floats(0, 100), max_size=5))
-    def test_rounds_share_out_all_the_time(self, a: float, b: float, cuts: list[float]) -> None:
-        interval = (min(a, b), max(a, b))
-        edges = sorted([0.0, *cuts, 100.0])
-        parts = [busy_in([interval], start, end) for start, end in pairwise(edges)]
-        assert math.fsum(parts) == pytest.approx(interval[1] - interval[0], abs=1e-9)
-
-    def test_busy_share(self) -> None:
-        # two clients, wall 10: 6 + 4 seconds of 20; the rest of the last task is after the end
-        assert busy_share([(0.0, 6.0), (6.0, 12.0)], n=2, wall=10.0) == 0.5
-        assert busy_share([], n=2, wall=0.0) == 0.0
-
-    def test_busy_share_of_nobody(self) -> None:
-        with pytest.raises(ConfigError, match="n=0"):
-            busy_share([], n=0, wall=1.0)
 
 
 class TestMeanInterval:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.numerics.optimizers import Adan
+from cos2p.numerics.adan import Adan
 from tests.official.case import agree, fixture, wave
 
 OFFICIAL = fixture("adan")
@@ -23,7 +23,7 @@ def test_every_step_is_the_official_one(case: dict[str, Any]) -> None:
     optimizer = Adan(parameters, **case["settings"])
     for step, expected in enumerate(case["parameters"]):
         if step == fed["restart_before_step"]:
-            optimizer.restart()
+            optimizer.state.clear()
         for i, parameter in enumerate(parameters):
             parameter.grad = wave(fed["shapes"][i], 10.0 + 3 * step + i)
         optimizer.step()

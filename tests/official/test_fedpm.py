@@ -13,9 +13,9 @@ import torch.nn.functional as F
 
 from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.fedpm.merge import MaskMerge
-from cos2p.methods.fedpm.network import draw, masked_shapes, pack_bits, random_weight, to_scores
 from cos2p.models.layout import Weights, init_weights
+from cos2p_rivals.fedpm.merge import MaskMerge
+from cos2p_rivals.fedpm.network import draw, masked_shapes, pack_bits, random_weight, to_scores
 from tests.official.block import VIT
 from tests.official.case import agree, fixture, wave
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cos2p.methods.platon.device import PlatonTask, Sensitivity, sensitivity
-from cos2p.methods.platon.method import remaining_share
-from cos2p.methods.widths import best_first, width_spec
+from cos2p.methods import width_spec
 from cos2p.training.masks import Remembered
 from cos2p.training.settings import LocalSettings
+from cos2p_rivals.platon.device import PlatonTask, Sensitivity, sensitivity
+from cos2p_rivals.platon.method import remaining_share
+from cos2p_rivals.segments import best_first
 from tests.official.block import VIT, by_segment, give_gradients, model
 from tests.official.case import agree, fixture, wave
 

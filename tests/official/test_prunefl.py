@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from cos2p.methods import build_method
-from cos2p.methods.prunefl.device import GradientSums
-from cos2p.methods.prunefl.method import PruneFl
-from cos2p.methods.prunefl.reconfiguration import strongest, worth_their_time
+from cos2p_rivals.prunefl.device import GradientSums
+from cos2p_rivals.prunefl.method import PruneFl
+from cos2p_rivals.prunefl.reconfiguration import strongest, worth_their_time
 from tests.official.block import VIT, by_segment, give_gradients, model
 from tests.official.case import agree, fixture, wave
 from tests.tiny import context

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import resource, torch
-from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.children import keep_freed_pages
 assert keep_freed_pages(2**28)
 for _ in range(6):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

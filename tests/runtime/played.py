@@ -12,9 +12,8 @@ from cos2p.methods import build_method
 from cos2p.methods.base import RunContext
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights

@@ -10,7 +10,7 @@ from transformers import ViTForImageClassification, ViTImageProcessor
 
 from cos2p import ElasticTransformer, SubmodelSpec, extract
 from cos2p.data import Bundle, DataConfig, Examples
-from cos2p.data.instruction import tokenize_answers
+from cos2p.data.text import tokenize_answers
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.run import run

@@ -116,7 +116,7 @@ def test_every_assignment_is_cut_and_the_door_knows_it() -> None:
     played = server(replace(given, members=members), method="fedavg")
     orders = sent(join_all(played))
     assert [order.spec.rows for order in orders] == [(0, 3, 4)] * 2
-    assert played.task(orders[0]).weights["embed.tokens"].shape == (3, BERT.dim)
+    assert played.orders.task(orders[0]).weights["embed.tokens"].shape == (3, BERT.dim)
 
     good = answer(played, "pi-0")
     more = {**good.delta, "embed.tokens": torch.zeros(4, BERT.dim)}

@@ -8,22 +8,23 @@ import pytest
 import torch
 
 from cos2p.fleet.device.payload import read_task
-from cos2p.messages import Task, Update
-from cos2p.runtime.decisions import TimerFired
+from cos2p.messages import Task
+from cos2p.messages.envelope import mapped
 from cos2p.runtime.run import run
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import TimerFired
+from cos2p.server.server import Server
 from cos2p.submodel import native
 from tests.runtime.played import answer, join_all, notes, sent, server
 from tests.runtime.small import small
 from tests.submodel.native import counting
-from tests.tiny import copy, same
+from tests.tiny import copy, read_update, same
 
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model is a large one."""
     monkeypatch.setattr("cos2p.aggregation.merge.LARGE_BYTES", 0)
-    monkeypatch.setattr("cos2p.aggregation.versions.SPOOLED_BYTES", 0)
+    monkeypatch.setattr("cos2p.server.versions.SPOOLED_BYTES", 0)
 
 
 def two_rounds(played: Server) -> list[dict[str, torch.Tensor]]:
@@ -44,7 +45,7 @@ def two_rounds(played: Server) -> list[dict[str, torch.Tensor]]:
 def test_the_same_versions_bit_for_bit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = two_rounds(server(method=method))
     monkeypatch.setattr("cos2p.aggregation.merge.LARGE_BYTES", 0)
-    monkeypatch.setattr("cos2p.aggregation.versions.SPOOLED_BYTES", 0)
+    monkeypatch.setattr("cos2p.server.versions.SPOOLED_BYTES", 0)
     played = server(method=method)
     played.versions.spool = tmp_path
     for one, other in zip(plain, two_rounds(played), strict=True):
@@ -81,8 +82,8 @@ def test_a_version_is_not_changed_by_the_round_that_follows(large: None) -> None
 def test_a_task_written_piece_by_piece_is_the_task(precision: str, tmp_path: Path) -> None:
     played = server(settings={"prefix": {"precision": precision}})
     for order in sent(join_all(played)):
-        path, task = tmp_path / order.client, played.task(order)
-        played.write_task(order, path)
+        path, task = tmp_path / order.client, played.orders.task(order)
+        played.orders.write_task(order, path)
         for read in (Task.from_bytes(path.read_bytes()), read_task(path)):
             assert read.order == task.order
             assert same(read.weights, task.weights)
@@ -95,7 +96,7 @@ def test_an_update_from_a_file_is_the_update(tmp_path: Path) -> None:
     update, path = answer(played, "pi-0"), tmp_path / "update"
     update.write(path)
     assert path.read_bytes() == update.to_bytes()
-    read = Update.from_file(path)
+    read = read_update(mapped(path))
     path.unlink()  # what is mapped stays readable
     assert same(read.delta, update.delta)
     assert (read.client, read.task, read.spec, read.samples) == (

@@ -17,7 +17,7 @@ pytest.importorskip("dp_accounting")
 
 METHOD = {
     "name": "cos2p",
-    "weighting": {"rule": "uniform"},
+    "weighting": "uniform",
     "masks": {"heads": "fixed", "units": "random"},
 }
 SCHEDULE = {"rounds": 4, "redispatch": "at-aggregation", "evaluate_every": 100}
@@ -70,8 +70,8 @@ def test_without_noise_the_cost_is_infinite() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": {**METHOD, "weighting": {"rule": "paper"}}}, "set method.weighting.rule"),
-        ({"method": {**METHOD, "weighting": {"rule": "samples"}}}, "depends on a device's data"),
+        ({"method": {**METHOD, "weighting": "paper"}}, "set method.weighting"),
+        ({"method": {**METHOD, "weighting": "samples"}}, "depends on a device's data"),
         ({"method": {**METHOD, "masks": {"heads": "trainable"}}}, "'fixed' or 'random'"),
         ({"other": "prunefl"}, "methods that average plain updates can be private"),
         ({"other": "fedmezo"}, "methods that average plain updates can be private"),

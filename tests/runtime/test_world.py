@@ -11,10 +11,10 @@ import torch
 from cos2p import ModelConfig, model
 from cos2p.data import Bundle
 from cos2p.errors import CheckpointError, ConfigError, RecipeError
+from cos2p.memory.task_plan import largest_fitting
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
 from cos2p.recipe import Recipe
-from cos2p.runtime.rates import largest_fitting
 from cos2p.runtime.world import Place, build_world, first_weights, model_config
 from tests.runtime.small import small
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -89,17 +89,12 @@ def test_tasks_on_a_gpu_are_cut_to_what_its_allocator_leaves(monkeypatch: pytest
     assert world.context.members[name].device.memory == 5_000_000_000 - 44 * 2**20
 
 
-def test_fp16_on_a_processor_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="set bf16 instead"):
-        build_world(on("cpu", savings={"fp16": True}))
-
-
 def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them() -> None:
     """Blocks that stay around a window take bytes that the rate does not tell of."""
     kept: dict[str, Any] = {
         "name": "cos2p",
-        "window": {"rest": "kept", "suffix": "streamed"},
-        "masks": {"heads": "random", "units": "magnitude"},
+        "window": {"rest": "kept"},
+        "masks": {"heads": "random", "units": "fixed"},
         "exits": {"kind": "none"},
     }
     device = {"preset": "laptop", "count": 2, "batch": 8}
@@ -112,10 +107,10 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
         )
         members = found.context.members.values()
         for member in members:
-            assert largest_fitting(found.recipe.method, found.context, member) == member.rate
+            assert largest_fitting(found.method(), member) == member.rate
         return {member.rate for member in members}
 
-    removed = {"window": {"rest": "removed", "suffix": "removed"}, "masks": {"heads": "random", "units": "random"}}
+    removed = {"window": {"rest": "removed"}, "masks": {"heads": "random", "units": "random"}}
     plenty, little, plain = rates(10**9), rates(6_000_000), rates(6_000_000, **removed)
     assert plenty == {1.0}
     assert max(little) < max(plain) < 1.0

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
-from cos2p.studies.grid import Base, Cell, Grid, Row, RunnableGrid, make_grid
+from cos2p.studies.grid import Base, Cell, CellOutcome, CellOutcomes, Grid, Row, RunnableGrid, make_grid
 
 TINY = """
 name = "tiny"

@@ -8,10 +8,9 @@ import pytest
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
 from cos2p.methods import run_task
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Effect, Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Effect, Send
+from cos2p.server.server import Server
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
@@ -48,14 +47,22 @@ def test_every_row_of_our_own_changes_something_and_can_run(tmp_path: Path) -> N
     assert len({row.key for row in (*PAPER_ROWS, *OWN_ROWS)}) == len(PAPER_ROWS) + len(OWN_ROWS)
 
 
+def test_without_exits_the_top_one_starts_and_ends_as_the_recipe_says(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path, "method.exits.finish=discriminant")
+    for key in ("no-exits", "no-distillation"):
+        (row,) = [row for row in (*PAPER_ROWS, *OWN_ROWS) if row.key == key]
+        exits = base.load(row).method["exits"]
+        assert (exits["kind"], exits["finish"]) == ("none", "discriminant")
+
+
 def test_rows_by_group_or_by_name() -> None:
     assert choose_rows("paper") == PAPER_ROWS
     assert choose_rows("all") == (*PAPER_ROWS, *OWN_ROWS)
-    assert [row.key for row in choose_rows("units-only, dwell")] == [
+    assert [row.key for row in choose_rows("units-only, balanced")] == [
         "units-only",
         "all-parts",
         "as-the-recipe",
-        "dwell",
+        "balanced",
     ]
     for wrong in ("no-such-row", ","):
         with pytest.raises(ConfigError, match="known: paper, ours, all, no-masks"):
@@ -63,15 +70,15 @@ def test_rows_by_group_or_by_name() -> None:
 
 
 def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> None:
-    rows = choose_rows("no-masks,no-distillation,no-exits,momentum")
+    rows = choose_rows("no-masks,no-distillation,no-exits,rescale")
     execute = FakeExecute(lambda cell: figures(0.8 if cell.row in ("all-parts", "as-the-recipe") else 0.7))
-    report = ablate(Ablation(tiny_base(tmp_path), rows, (0,), "cos2p ablate"), execute, lambda report: None)
+    report = ablate(Ablation(tiny_base(tmp_path), (0,), "cos2p ablate", rows), execute, lambda report: None)
     assert [table.name for table in report.tables] == ["paper", "paper-differences", "own", "own-differences"]
     paper, _, own, differences = report.tables
     assert paper.facts == ("units", "heads", "self-distillation", "semi-asynchronous")
     assert own.facts == ("changed",)
-    assert own.line("momentum").facts["changed"] == "weighting.momentum=0.6"
-    assert differences.line("momentum").figures["top1"].mean == pytest.approx(-0.1)
+    assert own.line("rescale").facts["changed"] == "rescale=true"
+    assert differences.line("rescale").figures["top1"].mean == pytest.approx(-0.1)
     # The full method is in both tables, and so is the one without exits: they are run once.
     assert own.line("as-the-recipe").runs == paper.line("all-parts").runs
     assert own.line("no-exits").runs == paper.line("no-distillation").runs
@@ -85,7 +92,7 @@ def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -
     orders = [order for client in world.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
         shelf = Shelf(tmp_path / "shelf")  # some rows keep frozen parts there
-        update, _ = run_task(world.config, server.task(order), world.shards[order.client], {}, shelf)
+        update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {}, shelf)
         travelled = as_it_travels(update, order).to_bytes()
         notes = [effect for effect in server.receive(order.client, travelled) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes

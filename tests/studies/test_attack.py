@@ -28,7 +28,7 @@ def test_every_row_is_a_run_and_differences_are_to_the_honest_one(tmp_path: Path
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     execute = FakeExecute(lambda cell: figures(0.3 if cell.recipe.attack.kind == "flip" else 0.7))
     plan = Attacks(
-        Base(str(tmp_path / "tiny.toml"), updates=8), ("flip",), ("none", "standing"), (0, 1), "cos2p attack"
+        Base(str(tmp_path / "tiny.toml"), updates=8), (0, 1), "cos2p attack", ("flip",), ("none", "standing")
     )
     report = attack(plan, execute, lambda _: None)
     assert report.kind == "attack"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import BudgetError
+from cos2p.memory.fit import needed_bytes
+from cos2p.memory.task_plan import tasks_at
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
-from cos2p.methods.course import tasks_at
-from cos2p.methods.fitting import needed_bytes
 from cos2p.methods.heterofl.cut import scaled_rate
 from cos2p.recipe import Recipe
 from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries

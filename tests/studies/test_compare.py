@@ -252,9 +252,10 @@ def test_a_form_that_wins_may_have_another_best_rate(tmp_path: Path) -> None:
 def test_every_form_of_every_method_is_a_valid_recipe(tmp_path: Path) -> None:
     rows = [Row(name, name, method=name) for name in methods()]
     execute = FakeExecute(lambda cell: figures())
-    trials, _ = search_settings(tiny_base(tmp_path), rows, Search(lrs=(0.001,)), execute, finals=0)
-    assert {setting.form for setting in trials.settings["fedrolex-official"]} == {"", "no scaler", "step of one"}
-    assert len(trials.grid.cells) == sum(1 + len(method.forms) for method in methods().values())
+    choices = search_settings(tiny_base(tmp_path), rows, Search(lrs=(0.001,)), execute, finals=0)
+    assert {setting.form for setting in choices["fedrolex-official"].trials} == {"", "no scaler", "step of one"}
+    tried = sum(len(choice.trials) for choice in choices.values())
+    assert tried == sum(1 + len(method.forms) for method in methods().values())
 
 
 def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None
 def test_a_search_that_would_deceive_is_refused(
     tmp_path: Path, search: Search, changes: tuple[str, ...], said: str
 ) -> None:
-    asked = Comparison(tiny_base(tmp_path, *changes), ("cos2p",), (0, 1), "", search=search)
+    asked = Comparison(tiny_base(tmp_path, *changes), (0, 1), "", ("cos2p",), search=search)
     execute = FakeExecute(lambda cell: figures())
     with pytest.raises(ConfigError, match=said):
         compare(asked, execute, lambda report: None)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
 from cos2p.studies.budgets import Absent, Fit
+from cos2p.studies.equal_time import LONGEST, Course, seconds_for, updates_in
 from cos2p.studies.folder import write_report
 from cos2p.studies.frontier import Frontier, Places, find_places, frontier, parse_memories
 from cos2p.studies.grid import Cell
 from cos2p.studies.markdown import to_csv, to_markdown
 from cos2p.studies.record import read_record, write_record
 from cos2p.studies.report import Report
-from cos2p.studies.same_time import LONGEST, Course, seconds_for, updates_in
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -181,29 +181,31 @@ def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None
 @given(
     rounds=st.lists(st.floats(0.1, 50.0), min_size=3, max_size=12),
     seconds=st.floats(0.0, 1000.0),
-    told_last=st.booleans(),
+    final_statistics=st.booleans(),
 )
 def test_what_is_planned_ends_in_time_and_one_pass_more_would_not(
-    rounds: list[float], seconds: float, told_last: bool
+    rounds: list[float], seconds: float, final_statistics: bool
 ) -> None:
     step, course = 8, Course(rounds=[(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))])
-    planned = updates_in([course], seconds, step, told_last=told_last)
-    least = 3 * step if told_last else step
+    planned = updates_in([course], seconds, step, final_statistics=final_statistics)
+    least = 3 * step if final_statistics else step
     if planned is None:
-        assert seconds_for(course, least, told_last=told_last) > seconds
+        assert seconds_for(course, least, final_statistics=final_statistics) > seconds
         return
     assert planned >= least
-    assert seconds_for(course, planned, told_last=told_last) <= seconds
+    assert seconds_for(course, planned, final_statistics=final_statistics) <= seconds
     more = planned + step
-    assert more > LONGEST * course.rounds[-1][1] or seconds_for(course, more, told_last=told_last) > seconds
+    assert (
+        more > LONGEST * course.rounds[-1][1] or seconds_for(course, more, final_statistics=final_statistics) > seconds
+    )
 
 
 def test_a_run_as_long_as_it_was_takes_as_long_as_it_did() -> None:
     course = Course(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
-    for told_last in (False, True):
-        assert seconds_for(course, 32, told_last=told_last) == 10.0
-    assert seconds_for(course, 24, told_last=False) == 9.0
-    assert seconds_for(course, 24, told_last=True) == 6.0  # two rounds, and a second to tell
+    for final_statistics in (False, True):
+        assert seconds_for(course, 32, final_statistics=final_statistics) == 10.0
+    assert seconds_for(course, 24, final_statistics=False) == 9.0
+    assert seconds_for(course, 24, final_statistics=True) == 6.0  # two rounds, and a second to tell
 
 
 def test_the_picture_shows_every_method_and_its_intervals(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def study(tmp_path: Path) -> tuple[Path, Report]:
     """Three methods, two seeds, a search; one run failed, those of seed 0 ended early, one is of an earlier choice."""
     folder = tmp_path / "study"
     asked = Comparison(
-        tiny_base(tmp_path), ("fedavg", "fedbuff", "cos2p"), (0, 1), "cos2p compare", search=Search(lrs=(0.001, 0.002))
+        tiny_base(tmp_path), (0, 1), "cos2p compare", ("fedavg", "fedbuff", "cos2p"), search=Search(lrs=(0.001, 0.002))
     )
     execute = Writing(folder)
     report = compare(asked, execute, lambda report: None)

@@ -13,19 +13,17 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.runtime.recipe_text import recipe_toml
-from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
 from cos2p.studies.folder import study_folder
-from cos2p.studies.grid import Cell, RunnableGrid
-from cos2p.studies.process import Status, Work
-from cos2p.studies.progress import StudyProgress, View
-from cos2p.studies.runner import Runner, StudyInterrupted
+from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes, RunnableGrid
+from cos2p.studies.progress import Status, StudyProgress
+from cos2p.studies.runner import Runner, StudyInterrupted, Work
 from tests.studies import cell_work
 from tests.studies.fakes import tiny_grid
 
 
-class Watcher(View):
+class Watcher(StudyProgress):
     def __init__(self) -> None:
-        super().__init__(StudyProgress())
+        super().__init__()
         self.statuses: list[Status] = []
 
     def moved(self, cell: Cell, status: Status) -> None:

@@ -64,7 +64,7 @@ def report_over(folder: Path, *over: str, seeds: tuple[int, ...] = (0, 1)) -> tu
         return figures(cell.recipe.schedule.mu / 2 + cell.seed / 100)
 
     axes = parse_axes(over)
-    return sweep(Sweep(tiny_base(folder), axes, seeds, "cos2p sweep"), FakeExecute(answer), lambda report: None), axes
+    return sweep(Sweep(tiny_base(folder), seeds, "cos2p sweep", axes), FakeExecute(answer), lambda report: None), axes
 
 
 def test_every_combination_is_a_row(tmp_path: Path) -> None:

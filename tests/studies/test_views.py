@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.studies.cell_outcome import CellOutcome
-from cos2p.studies.grid import Cell, RunnableGrid
-from cos2p.studies.process import Status
-from cos2p.studies.progress import StudyProgress
+from cos2p.studies.grid import Cell, CellOutcome, RunnableGrid
+from cos2p.studies.progress import Status, StudyProgress
 from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
-from tests.report.fake_run import Clock
 from tests.studies.fakes import figures, tiny_grid
+from tests.terminal.fake_run import Clock
 
 
 @pytest.fixture
@@ -86,7 +84,7 @@ def lines(view: PlainView) -> list[str]:
 
 def test_plain_lines(grid: RunnableGrid) -> None:
     clock = Clock()
-    view = PlainView(Console(file=io.StringIO(), width=120), StudyProgress(2, clock))
+    view = PlainView(Console(file=io.StringIO(), width=120), 2, clock=clock)
     view.begin(grid.cells, {}, 0)
     for cell in grid.cells[:2]:
         view.started(cell)
@@ -118,7 +116,7 @@ def test_a_trial_is_told_by_what_it_is_judged_by(grid: RunnableGrid) -> None:
 
 def test_the_live_view_draws_running_cells_and_prints_failures(grid: RunnableGrid) -> None:
     console = Console(file=io.StringIO(), width=120)
-    view = LiveView(console, StudyProgress(2, Clock()), "compare tiny")
+    view = LiveView(console, "compare tiny", 2)
     view.begin(grid.cells, {}, 0)
     view.started(grid.cells[0])
     view.moved(grid.cells[0], Status(0.5, "updates 2/4 · server –", None))
@@ -135,7 +133,7 @@ def test_the_live_view_draws_running_cells_and_prints_failures(grid: RunnableGri
 
 def test_json_lines(grid: RunnableGrid) -> None:
     said: list[Any] = []
-    view = JsonView(StudyProgress(), said.append)
+    view = JsonView(said.append)
     view.begin(grid.cells, {}, 0)
     view.started(grid.cells[0])
     view.ended(grid.cells[0], done(grid.cells[0], 2.0))

@@ -57,8 +57,7 @@ def specs(draw: st.DrawFn, config: ModelConfig, least_frozen: int = 0) -> Submod
     top = draw(st.integers(frozen + 1, config.depth))
     window = tuple(draw(keeps(config)) for _ in range(frozen, top))
     exits = draw(st.sets(st.integers(frozen + 1, top))) | {top}
-    prefix = tuple(draw(keeps(config)) for _ in range(frozen)) if draw(st.booleans()) else None
-    return SubmodelSpec(frozen, window, tuple(sorted(exits)), prefix).check(config)
+    return SubmodelSpec(frozen, window, tuple(sorted(exits))).check(config)
 
 
 @st.composite

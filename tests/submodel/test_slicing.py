@@ -63,6 +63,15 @@ def test_extract_takes_exactly_the_segments_of_the_definition(case: Case) -> Non
         assert torch.equal(found, expected), name
 
 
+@given(submodels(), st.data())
+def test_extract_takes_the_tensors_that_are_named(case: Case, data: st.DataObject) -> None:
+    config, spec, seed = case
+    weights = random_weights(config, seed)
+    whole = extract(weights, config, spec)
+    names = data.draw(st.lists(st.sampled_from(sorted(whole)), unique=True))
+    assert equal(extract({name: weights[name] for name in names}, config, spec, names), {n: whole[n] for n in names})
+
+
 @given(submodels())
 def test_extract_then_scatter_is_a_bitwise_identity(case: Case) -> None:
     config, spec, seed = case
@@ -98,8 +107,7 @@ def test_prefix_has_embeddings_and_the_blocks_below_the_window(case: Case) -> No
     assert {name.split(".")[1] for name in prefix if name.startswith("blocks.")} == {str(i) for i in range(spec.frozen)}
     assert {n for n in prefix if n.startswith("embed.")} == {n for n in layout(config) if n.startswith("embed.")}
     for block in range(spec.frozen):
-        heads = config.groups if spec.prefix is None else len(spec.prefix[block].heads)
-        units = config.mlp if spec.prefix is None else len(spec.prefix[block].units)
+        heads, units = config.groups, config.mlp
         assert prefix[f"blocks.{block}.k.weight"].shape[0] == heads * config.head_dim
         assert prefix[f"blocks.{block}.fc2.weight"].shape[1] == units
 

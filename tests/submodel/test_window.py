@@ -10,12 +10,8 @@ from cos2p.errors import ConfigError
 from cos2p.submodel.window import (
     Schedule,
     balanced_start,
-    dwell_start,
     exit_depths,
-    heights,
-    period,
     positions,
-    priced_start,
     rolling_start,
     tier_offset,
     tier_offsets,
@@ -23,7 +19,7 @@ from cos2p.submodel.window import (
     window_start,
 )
 
-SCHEDULES = ("rolling", "dwell", "balanced", "priced")
+SCHEDULES = ("rolling", "balanced")
 
 
 @st.composite
@@ -54,31 +50,14 @@ def test_rolling_visits_every_block_and_the_last_exit_within_one_turn(window: tu
     assert depth in {start + blocks for start in starts}
 
 
-@given(windows())
-def test_dwell_visits_every_block_within_one_turn_and_no_block_less_than_blocks_times(
-    window: tuple[int, int, int, int],
-) -> None:
-    depth, blocks, cycle, offset = window
-    turn = period("dwell", depth, blocks)
-    starts = [dwell_start(depth, blocks, cycle + i, offset) for i in range(turn)]
-    assert min(visits(depth, blocks, starts)) >= blocks
-    assert starts == [dwell_start(depth, blocks, cycle + turn + i, offset) for i in range(turn)]
-
-
 def test_rolling_by_hand() -> None:
     assert [rolling_start(8, 6, cycle, 0) for cycle in range(5)] == [0, 1, 2, 0, 1]
     assert [rolling_start(8, 6, cycle, 2) for cycle in range(5)] == [2, 0, 1, 2, 0]
     assert visits(8, 2, [rolling_start(8, 2, cycle, 0) for cycle in range(7)]) == [1, 2, 2, 2, 2, 2, 2, 1]
 
 
-def test_dwell_by_hand() -> None:
-    starts = [dwell_start(8, 2, cycle, 0) for cycle in range(9)]
-    assert starts == [0, 0, 1, 2, 3, 4, 5, 6, 6]
-    assert visits(8, 2, starts) == [2, 3, 2, 2, 2, 2, 3, 2]
-
-
-def test_balanced_is_more_even_than_dwell_and_dwell_than_rolling() -> None:
-    """One device with 2 of 8 blocks, 63 cycles: full turns of rolling (7) and dwell (9)."""
+def test_balanced_is_more_even_than_rolling() -> None:
+    """One device with 2 of 8 blocks, 63 cycles: full turns of rolling (7)."""
     spread = {}
     for schedule in SCHEDULES:
         coverage = [0] * 8
@@ -87,7 +66,7 @@ def test_balanced_is_more_even_than_dwell_and_dwell_than_rolling() -> None:
             for block in range(start, start + 2):
                 coverage[block] += 1
         spread[schedule] = max(coverage) - min(coverage)
-    assert spread == {"rolling": 9, "dwell": 7, "balanced": 2, "priced": 5}
+    assert spread == {"rolling": 9, "balanced": 2}
 
 
 def test_balanced_takes_the_least_trained_place_and_ties_in_rolling_order() -> None:
@@ -105,9 +84,8 @@ def test_offsets_of_a_tier_are_distinct_as_long_as_there_are_places(size: int, p
 
 
 def test_offsets_of_a_fleet_rank_each_device_inside_its_tier() -> None:
-    assert tier_offsets("rolling", 8, [2, 6, 2, 6, 6, 2]) == (0, 0, 3, 1, 2, 6)
-    assert tier_offsets("dwell", 8, [2, 6, 2]) == (0, 0, 8)
-    assert (positions(8, 2), period("rolling", 8, 2), period("balanced", 8, 2), period("dwell", 8, 2)) == (7, 7, 7, 9)
+    assert tier_offsets(8, [2, 6, 2, 6, 6, 2]) == (0, 0, 3, 1, 2, 6)
+    assert positions(8, 2) == 7
 
 
 def test_exits_at_the_depths_of_the_tiers() -> None:
@@ -117,7 +95,7 @@ def test_exits_at_the_depths_of_the_tiers() -> None:
 
 
 def test_an_unknown_schedule_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown window schedule 'random'; known: rolling, dwell, balanced"):
+    with pytest.raises(ConfigError, match="unknown window schedule 'random'; known: rolling, balanced"):
         window_start("random", [0] * 8, 2, 0, 0)  # type: ignore[arg-type]
 
 
@@ -136,44 +114,4 @@ def test_all_devices_are_at_the_same_blocks_in_a_round() -> None:
 
 
 def test_a_window_that_does_not_move() -> None:
-    assert {window_start("fixed", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {3}
     assert {window_start("top", [0] * 8, 2, cycle, 3) for cycle in range(9)} == {6}
-
-
-@given(
-    st.integers(2, 16),
-    st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.1, 9.0)), min_size=2, max_size=8),
-)
-def test_priced_windows_keep_the_coverage(depth: int, devices: list[tuple[float, float]]) -> None:
-    """No position that is chosen was trained more than the least trained one, a task and the slack apart."""
-    coverage = [0] * depth
-    places = heights([price for _, price in devices])
-    assert min(places) == 0.0
-    for cycle in range(30):
-        for number, (share, _) in enumerate(devices):
-            blocks = max(1, int(share * depth))
-            start = priced_start(coverage, blocks, cycle, number, places[number])
-            means = [sum(coverage[s : s + blocks]) / blocks for s in range(positions(depth, blocks))]
-            assert means[start] <= 1.05 * min(means) + 1
-            for block in range(start, start + blocks):
-                coverage[block] += 1
-    assert min(coverage) > 0
-
-
-def test_priced_windows_are_low_where_frozen_blocks_are_dear() -> None:
-    """Four slow devices with 2 of 8 blocks and four fast ones with 4, fifty tasks each, against `balanced`."""
-    speeds = heights([9.0] * 4 + [1.0] * 4)
-    frozen = {}
-    for schedule in ("balanced", "priced"):
-        coverage, starts = [0] * 8, dict[int, list[int]]()
-        for cycle in range(50):
-            for device, height in enumerate(speeds):
-                blocks = 2 if device < 4 else 4
-                start = window_start(schedule, coverage, blocks, cycle, 2 * device, height=height)  # type: ignore[arg-type]
-                starts.setdefault(device // 4, []).append(start)
-                for block in range(start, start + blocks):
-                    coverage[block] += 1
-        frozen[schedule] = [sum(found) / len(found) for found in starts.values()]
-        assert max(coverage) < 1.5 * min(coverage)
-    assert frozen["priced"][0] < 0.6 * frozen["balanced"][0]
-    assert frozen["priced"][1] > frozen["balanced"][1]

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from cos2p import SubmodelSpec
 from cos2p.models.hub import load_pretrained
-from cos2p.models.llama2c import load_llama2c
 from cos2p.models.transformer import ElasticTransformer
+from tools.llama2c import load_llama2c
 from tools.weights import WEIGHTS, Package, default_folder, prepare
 
 

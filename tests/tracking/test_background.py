@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from cos2p.errors import RunError
-from cos2p.tracking.background import BackgroundWriter
-from cos2p.tracking.checkpoint import Checkpoint, Snapshot
+from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint, Snapshot
 
 
 class Slow(Snapshot):

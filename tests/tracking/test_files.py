@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from cos2p.errors import RunError
-from cos2p.tracking import explained, prepare_folder, write_atomic
-from cos2p.tracking.files import MARKER, keep_figures
+from cos2p.tracking.files import MARKER, explained, keep_figures, prepare_folder, write_atomic
 
 
 def names(folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.errors import MissingExtra, RunError
+from cos2p.tracking.dashboards import MlflowLog, TensorBoardLog
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import EventLog
 from cos2p.tracking.loggers import Curves, Feed, Point, logging_metrics
-from cos2p.tracking.loggers_mlflow import MlflowLog
-from cos2p.tracking.loggers_tensorboard import TensorBoardLog
 from tests.events import event
 
 pytestmark = [
@@ -49,7 +49,9 @@ def scores(top1: float) -> dict[str, Any]:
 
 def play(feed: Feed, folder: Path, events: list[Event], offset: int | None = None) -> None:
     """As `run` does: the log is written first, then the listener told."""
-    with EventLog.resume(folder / "events.jsonl", offset) as log:
+    path = folder / "events.jsonl"
+    written = path.stat().st_size if path.exists() else 0
+    with closing(EventLog(path, written if offset is None else offset)) as log:
         for told in events:
             log.write(told)
             feed(told)
@@ -149,7 +151,7 @@ def test_tensorboard_has_no_point_twice_after_a_resume(folder: Path) -> None:
     play(feed, folder, events[6:11])
     feed.close("failed")
     again = Feed([TensorBoardLog(folder)], folder)
-    EventLog.resume(folder / "events.jsonl", checkpoint).close()
+    EventLog(folder / "events.jsonl", checkpoint).close()
     again(event("resumed", 10.0, log=folder / "events.jsonl"))
     play(again, folder, events[6:])
     again.close("finished")

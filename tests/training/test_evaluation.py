@@ -9,7 +9,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.data.examples import Normalize
 from cos2p.methods import Method
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.likelihood import LikelihoodCounter, right_answers
+from cos2p.numerics.metrics import LikelihoodCounter, right_answers
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.evaluation import evaluate, evaluate_exits
 from cos2p.training.prefix import PrefixFile, prefix_features

@@ -23,7 +23,7 @@ from tests.tiny import VIT, order, shard, task, window
 
 FORMS: dict[str, dict[str, Any]] = {
     "fedpm-segments": {"variant": "segments"},
-    "factored": {"factors": {"below": 1.0, "rank": 2}, "masks": {"heads": "random", "units": "random"}},
+    "factored": {"factors": {"below": 1.0}, "masks": {"heads": "random", "units": "random"}},
 }
 """Settings with which a method gives a trainer's tasks, where it does not by default."""
 
@@ -58,7 +58,7 @@ def asked(fleet: Fleet, given: Order, times: int) -> int:
     config, whole = fleet.context.config, fleet.shards[given.client]
     rows = torch.arange(16)
     part = Shard(whole.train.subset(rows), whole.test.subset(rows[:4]), whole.normalize)
-    before = fleet.server.task(given)
+    before = fleet.server.orders.task(given)
     with stand_in_gpu() as gpu:
         update, memory = run_task(config, replace(before, order=longer(given, times)), part, {}, device=gpu.device)
     assert all(tensor.device.type == "cpu" for tensor in (*update.delta.values(), *update.extras.values()))
@@ -81,7 +81,7 @@ def test_a_task_on_a_real_gpu_is_the_same_but_for_rounding(trainer: str) -> None
     fleet, given = first_task(trainer)
     given, config, own = longer(given, 1), fleet.context.config, fleet.shards[given.client]
     here, there = (
-        run_task(config, replace(fleet.server.task(given), order=given), own, {}, device=torch.device(place))[0]
+        run_task(config, replace(fleet.server.orders.task(given), order=given), own, {}, device=torch.device(place))[0]
         for place in ("cpu", "cuda:0")
     )
     assert here.spec == there.spec

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.errors import ConfigError
 from cos2p.methods import make_trainer, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.methods.registry import build_method
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined, Send
+from cos2p.server.server import Server
 from cos2p.training.micro_batches import MicroBatches, counted
 from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
 from cos2p.training.trainer import Batch, Trainer
@@ -67,7 +65,7 @@ def test_parts_of_a_batch_are_not_in_memory_together() -> None:
     assert made == [2, 2, 1]
 
 
-@pytest.mark.parametrize("savings", [{"eight_bit": True}, {"bf16": True}, {"fp16": True}], ids=lambda value: min(value))
+@pytest.mark.parametrize("savings", [{"eight_bit": True}, {"bf16": True}], ids=lambda value: min(value))
 def test_a_saving_that_is_not_exact_is_near_and_not_nothing(savings: dict[str, object]) -> None:
     wide = replace(VIT, dim=64, mlp=128)  # tensors so small that 8 bits do not pay keep their states
     spec, weights = SubmodelSpec.full(wide), random_weights(wide, 1)
@@ -76,20 +74,6 @@ def test_a_saving_that_is_not_exact_is_near_and_not_nothing(savings: dict[str, o
     assert not same(plain.delta, saved.delta)
     a, b = (torch.cat([t.flatten() for t in update.delta.values()]) for update in (plain, saved))
     assert torch.linalg.vector_norm(a - b) < 0.3 * torch.linalg.vector_norm(a)
-
-
-def test_sixteen_bits_of_two_kinds_contradict_each_other() -> None:
-    with pytest.raises(ValueError, match="set one of them"):
-        Savings(bf16=True, fp16=True)
-    with pytest.raises(ValueError, match="step_in_backward drops each at once"):
-        Savings(fp16=True, step_in_backward=True)
-
-
-def test_fp16_is_refused_on_a_processor_and_bf16_named_instead() -> None:
-    with pytest.raises(ConfigError, match="set bf16 instead"):
-        Savings(fp16=True).check_on(torch.device("cpu"))
-    Savings(fp16=True).check_on(torch.device("cuda:0"))
-    Savings(bf16=True).check_on(torch.device("cpu"))
 
 
 def test_gradients_that_add_up_are_not_dropped_at_once() -> None:

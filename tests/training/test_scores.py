@@ -89,16 +89,15 @@ def test_importances_by_hand() -> None:
     assert as_importance(torch.tensor([5.0]), 1).isfinite().all()
 
 
-def test_known_importances_stay_or_become_the_average() -> None:
+def test_known_importances_become_the_average() -> None:
     old = torch.full((VIT.mlp,), 8.0)
     batches = [batch_of(VIT, slice(0, 6))]
-    for average in (False, True):
-        masks = masks_of(VIT, {"units.0": old.clone()})
-        begin_from_scores(masks, batches, {"units.0"}, average)
-        fresh = as_importance(first_order(masks, batches)[0]["units.0"], 3)
-        torch.testing.assert_close(masks.parameters["units.0"].detach(), (old + fresh) / 2 if average else old)
-        new = as_importance(first_order(masks, batches)[0]["units.1"], 4)
-        torch.testing.assert_close(masks.parameters["units.1"].detach(), new)
+    masks = masks_of(VIT, {"units.0": old.clone()})
+    begin_from_scores(masks, batches, {"units.0"})
+    fresh = as_importance(first_order(masks, batches)[0]["units.0"], 3)
+    torch.testing.assert_close(masks.parameters["units.0"].detach(), (old + fresh) / 2)
+    new = as_importance(first_order(masks, batches)[0]["units.1"], 4)
+    torch.testing.assert_close(masks.parameters["units.1"].detach(), new)
 
 
 # ---------------------------------------------------------------- on the device
@@ -106,7 +105,7 @@ def test_known_importances_stay_or_become_the_average() -> None:
 
 @families
 def test_a_task_by_scores_alone_keeps_the_best_and_repeats_itself(config: ModelConfig) -> None:
-    phase = {"epochs": 0, "scores": "all", "share": 0.5}
+    phase = {"epochs": 0, "scores": True, "share": 0.5}
     given = task(config, random_weights(config, 1), order(window(config, 2), QUOTAS, mask=phase))
     update, memory = run_task(config, given, shard(config), {})
     again, _ = run_task(config, given, shard(config), {})
@@ -138,10 +137,10 @@ def test_a_share_of_the_samples_is_what_the_masks_see_and_what_is_counted(monkey
     seen.clear()
     assert flops(epochs=2, share=0.3) == pytest.approx(whole * 6 / 50)
     assert seen == [3, 3]
-    assert flops(epochs=1, share=0.3, scores="new") == pytest.approx(whole * 6 / 50)
+    assert flops(epochs=1, share=0.3, scores=True) == pytest.approx(whole * 6 / 50)
 
 
 def test_a_task_carries_nothing_of_what_is_not_asked_for() -> None:
     assert not {"share", "scores"} & LocalSettings().model_dump(mode="json")["mask"].keys()
-    phase = MaskPhase(share=0.5, scores="new")
+    phase = MaskPhase(share=0.5, scores=True)
     assert MaskPhase.model_validate(phase.model_dump(mode="json")) == phase

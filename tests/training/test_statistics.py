@@ -21,7 +21,7 @@ from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
 from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec, unpacked
 from tests.methods.fleet import digits
-from tests.tiny import VIT
+from tests.tiny import VIT, read_update
 
 DEPTHS = (1, 2)
 
@@ -42,7 +42,7 @@ def told(batch: int = 7) -> Update:
         weights=make_trainer(world.config, asked).sent(weights),
         prefix=encode(extract_prefix(weights, world.config, asked.spec), "float32"),
     )
-    return Update.from_bytes(run_task(world.config, task, world.shards[client], {})[0].to_bytes())
+    return read_update(run_task(world.config, task, world.shards[client], {})[0].to_bytes())
 
 
 def expected(depth: int) -> Weights:

@@ -22,7 +22,7 @@ from cos2p.training.masks import Remembered
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Batch, Learned
 from tests.submodel.strategies import CONFIGS, random_weights
-from tests.tiny import VIT, assert_close, copy, order, same, shard, task, window
+from tests.tiny import VIT, assert_close, copy, order, read_update, same, shard, task, window
 
 families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 QUOTAS = (BlockSize(1, 4), BlockSize(2, 5))
@@ -208,7 +208,7 @@ def test_the_personal_submodel_is_scored_on_the_local_test_part(config: ModelCon
     scores = ("top1",) if config.task == "language-modeling" else ("top1", "f1")
     assert all(0.0 <= update.report[f"local_{name}"] <= 1.0 for name in scores)
     assert update.report["mask_loss"] > 0
-    assert Update.from_bytes(update.to_bytes()).report == update.report
+    assert read_update(update.to_bytes()).report == update.report
 
 
 def test_without_a_test_part_there_are_no_scores() -> None:

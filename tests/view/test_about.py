@@ -8,8 +8,8 @@ from cos2p.errors import DataError
 from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.run import run
-from cos2p.tracking.stop_note import STOP_NOTE, StopNote, read_stop_note, write_stop_note
-from cos2p.tracking.tiers import MOST, tiers
+from cos2p.tracking.figure_parts import MOST_KINDS, tiers
+from cos2p.tracking.files import STOP_NOTE, StopNote, read_stop_note, write_stop_note
 from cos2p.view.build import RunSource
 from tests.view.diary import Diary, two_rounds, wide_run
 
@@ -86,7 +86,7 @@ def test_a_stop_by_the_user_is_no_failure_and_the_next_start_forgets_it(tmp_path
 
 def test_kinds_of_devices() -> None:
     assert tiers({"12": None}) == {"12": ["12"]}
-    many = {f"device{'x' * number}": 0.25 if number % 2 else 0.5 for number in range(MOST + 1)}
+    many = {f"device{'x' * number}": 0.25 if number % 2 else 0.5 for number in range(MOST_KINDS + 1)}
     assert list(tiers(many)) == ["R 0.5", "R 0.25"]
     assert list(tiers({name: 0.01 * at for at, name in enumerate(many, start=1)})) == ["all"]
 

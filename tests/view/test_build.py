@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,8 @@ def test_a_folder_that_is_not_there_yet_waits(tmp_path: Path) -> None:
 def test_a_run_is_running_while_its_log_is_open(tmp_path: Path) -> None:
     folder = Diary().started("a").joined(0, "a").write(tmp_path / "run")
     source = RunSource(folder)
-    with EventLog.resume(folder / "events.jsonl") as log:
+    path = folder / "events.jsonl"
+    with closing(EventLog(path, path.stat().st_size)) as log:
         source.refresh()
         assert source.document()["header"]["status"] == "running"
         log.write(Left(t=1.0, client="a"))  # looking does not hinder it
@@ -119,7 +121,7 @@ def test_nobody_left_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_estimate_from_the_pace_of_the_last_half(tmp_path: Path) -> None:
-    from cos2p.view.pace import Pace
+    from cos2p.terminal.progress import Pace
 
     pace = Pace()
     for share, at in ((0.1, 0.0), (0.2, 50.0), (0.3, 60.0), (0.4, 70.0)):

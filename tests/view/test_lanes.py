@@ -6,15 +6,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p.view.lanes import Lanes
+from cos2p.view.devices import Roster
+from cos2p.view.lanes import LanesBuilder
 from cos2p.view.model import OUTCOMES, PHASES, Lane
-from cos2p.view.roster import Roster
 from tests.view.diary import SECONDS, Diary, two_rounds
 
 
 def lanes_of(diary: Diary, deadline: float | None = None) -> dict[str, Any]:
     roster = Roster()
-    lanes = Lanes(roster, deadline)
+    lanes = LanesBuilder(roster, deadline)
     for event in diary.told():
         roster.feed(event)
         lanes.feed(event)

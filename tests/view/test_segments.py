@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.tracking.event_kinds import Aggregated, Merged
-from cos2p.view.masks import MaskBook
-from cos2p.view.segments import Coverage, Track
+from cos2p.view.segments import CoverageBuilder, MasksBuilder, Track
 from tests.view.diary import MODEL, Diary
 
 KEPT_A = {0: ([0, 1], [0, 1, 2, 3])}
@@ -36,7 +35,7 @@ def test_bits_come_back_as_they_were_packed(size: int, data: st.DataObject) -> N
 
 
 def test_coverage_by_hand() -> None:
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(merged(blocks=KEPT_A), 0, 1)
     coverage.merged(merged(blocks=KEPT_A), 0, 2)
     coverage.merged(merged(blocks=KEPT_B), 1, 2)
@@ -51,7 +50,7 @@ def test_coverage_by_hand() -> None:
 
 
 def test_an_update_that_only_tells_has_trained_nothing() -> None:
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(replace(merged(blocks=KEPT_A), window=[2, 2], kept=[]), 0, 1)
     coverage.merged(merged(blocks=KEPT_A), 1, 1)
     assert coverage.document()["heads"] == [[1, 1, 0, 0], [0, 0, 0, 0]]
@@ -60,7 +59,7 @@ def test_an_update_that_only_tells_has_trained_nothing() -> None:
 
 def test_weights_by_hand() -> None:
     """a (γ 3) and b (γ 1) share head 1 and units 2, 3; b alone holds head 2, units 4, 5 and block 1."""
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(merged(3.0, blocks=KEPT_A), 0, 1)
     coverage.merged(merged(1.0, blocks=KEPT_B), 1, 1)
     heads_a, units_a = (1 + 3 / 4) / 2, (1 + 1 + 3 / 4 + 3 / 4) / 4
@@ -72,19 +71,19 @@ def test_weights_by_hand() -> None:
 
 
 def test_an_update_that_counts_for_nothing_weighs_nothing() -> None:
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(merged(0.0, blocks=KEPT_A), 0, 1)
     assert coverage.aggregated(closing(1)) == [0.0]
 
 
 def test_a_weight_that_is_not_known_is_none() -> None:
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(replace(merged(blocks=KEPT_A), weight=None), 0, 1)
     assert coverage.aggregated(closing(1)) == [None]
 
 
 def test_logs_of_older_versions_say_less() -> None:
-    coverage = Coverage(MODEL)
+    coverage = CoverageBuilder(MODEL)
     coverage.merged(merged(3.0), 0, 1)
     coverage.merged(merged(1.0), 1, 1)
     assert coverage.aggregated(closing(1)) == pytest.approx([0.75, 0.25])
@@ -98,8 +97,8 @@ def test_logs_of_older_versions_say_less() -> None:
 
 def test_masks_and_agreement_by_hand() -> None:
     """Block 0 is the only one both have: heads {0,1} and {1,2} share one of three, units two of six."""
-    coverage = Coverage(MODEL)
-    book = MaskBook(coverage.tracks)
+    coverage = CoverageBuilder(MODEL)
+    book = MasksBuilder(coverage.tracks)
     book.merged(merged(blocks={0: ([3], [7])}), 0, 1)
     book.merged(merged(blocks=KEPT_A), 0, 2)  # the last visit is what counts
     book.merged(merged(blocks=KEPT_B), 1, 3)
@@ -116,7 +115,7 @@ def test_masks_and_agreement_by_hand() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.sets(st.integers(0, 7), min_size=1)), max_size=12))
 def test_agreement_is_what_counting_gives(visits: list[tuple[int, int, set[int]]]) -> None:
-    book = MaskBook(Coverage(MODEL).tracks)
+    book = MasksBuilder(CoverageBuilder(MODEL).tracks)
     last: dict[int, dict[int, set[int]]] = {client: {} for client in range(4)}
     for client, block, units in visits:
         book.merged(merged(blocks={block: ([0], sorted(units))}), client, 1)

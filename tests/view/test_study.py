@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from cos2p.errors import RunError
 from cos2p.studies.columns import COLUMNS
-from cos2p.view.bands import band
+from cos2p.view.curves import band
 from cos2p.view.model import Study
 from cos2p.view.study import StudySource
 from tests.docs.blocks import REPOSITORY

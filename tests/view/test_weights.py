@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.methods.played import play_events
 
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_every_update_of_every_method_has_its_share(method: str, tmp_path: Path) -> None:
-    with EventLog(tmp_path / "events.jsonl") as log:
+    with closing(EventLog(tmp_path / "events.jsonl")) as log:
         for event in play_events({"name": method}, schedule={"rounds": 1, "evaluate_every": 1}):
             log.write(event)
     source = RunSource(tmp_path)

@@ -1,9 +1,8 @@
-"""The server's tensors: from an update that comes in to the next version of the model.
+"""How updates become the next version of the model: tensors alone.
 
-A weight's way: `admission` lets an update in or says why not, `weights` says how much it counts, `merge` adds it up and
-makes the next version, `versions` keeps those still in flight. `triggers` and `rules` say when a round closes,
-`settings` is the recipe's [schedule]. A method with a merge of its own derives it from `Merge` and keeps it beside its
-other half in `methods`.
+`weights` says how much an update counts, `merge` adds updates up and makes the next version, `closed_form` computes
+heads from statistics, `robust` and `privacy` stand between updates and merge. `triggers` says when a round closes,
+`settings` is the recipe's [schedule]. A method with a merge of its own derives it from `Merge`.
 
-Builds on models, submodel and training; knows neither clock nor network, nor any method.
+Builds on models, submodel and training; knows neither clients nor rounds, neither clock nor network, nor any method.
 """

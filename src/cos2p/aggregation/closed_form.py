@@ -23,6 +23,8 @@ from cos2p.training.statistics import unpacked
 
 HeadForm = Literal["means", "discriminant"]
 
+RIDGE = 0.3
+"""Added to the scatter, as a share of its mean variance. 0.1 and 1 were within a point (docs/results/pretrained.md)."""
 LARGEST = 8.0
 """Largest scalar of a head: one that would be larger is less sure, and decides the same."""
 LEAST_SPREAD = 1e-3
@@ -30,7 +32,7 @@ LEAST_SPREAD = 1e-3
 
 
 def closed_form(
-    told: Mapping[str, Tensor], depth: int, form: HeadForm, ridge: float, biased: bool = True
+    told: Mapping[str, Tensor], depth: int, form: HeadForm, ridge: float = RIDGE, biased: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Weight and bias of the exit behind `depth` blocks, from sums over all devices.
 

@@ -32,9 +32,9 @@ class HeadMerge(Merge):
     final: Weights
     """Sums of this round that were told at the end."""
 
-    def __init__(self, own: Merge, start: HeadForm | None, finish: HeadForm | None, ridge: float) -> None:
+    def __init__(self, own: Merge, start: HeadForm | None, finish: HeadForm | None) -> None:
         super().__init__(own.config)
-        self.own, self.start, self.finish, self.ridge = own, start, finish, ridge
+        self.own, self.start, self.finish = own, start, finish
 
     @property
     def holders(self) -> SegmentValues:
@@ -82,7 +82,7 @@ class HeadMerge(Merge):
         found: Weights = {}
         for depth in sorted(int(name.partition(".")[0]) for name in told if name.endswith(".sums")):
             key = exit_key(self.config, depth)  # of a shared exit the deepest is written last
-            weight, bias = closed_form(told, depth, form, self.ridge, self.config.biased)
+            weight, bias = closed_form(told, depth, form, biased=self.config.biased)
             found[f"{key}.linear.weight"] = weight
             if self.config.biased:
                 found[f"{key}.linear.bias"] = bias

@@ -10,7 +10,7 @@ not change with the old one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from cos2p.accelerator import place
 from cos2p.aggregation.weights import EVEN, Rule, even_factor, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -36,7 +35,8 @@ from cos2p.submodel.segments import (
     segmented,
     whole_segments,
 )
-from cos2p.submodel.slicing import Slice, is_uncut, trained_shapes, window_slices
+from cos2p.submodel.slicing import Slice, extract, is_uncut, trained_shapes, window_slices
+from cos2p.training.wire import as_received
 
 LARGE_BYTES = 2**29
 """From here on a copy of the model more or less matters."""
@@ -58,7 +58,11 @@ class Contribution:
     extras: Weights = field(default_factory=dict)
     """What the device sent beside its update."""
     down: Precision = "float32"
-    """How the weights travelled to it: it began from `training.wire.as_received` of them."""
+    """How the weights travelled to it."""
+
+    def given(self, config: ModelConfig, names: Iterable[str] | None = None) -> Weights:
+        """What the device began from: the tensors of its submodel, or these of them, as they arrived."""
+        return as_received(extract(self.received, config, self.spec, names), self.down)
 
 
 Place = tuple[Tensor | slice, ...]
@@ -112,15 +116,6 @@ class Merge:
         """What `add` would return, if that is known without adding."""
         return None
 
-    accelerated: ClassVar[tuple[str, ...]]
-    """Groups that may be on an accelerator, with the deltas that are added and the model's tensors. A merge says so of
-    itself, not of those derived from it: one that does not is done on the host (see `aggregation.placed`). Holders are
-    counted on the host in any case, and extras are there."""
-
-    def stays(self, name: str) -> bool:
-        """Whether a tensor is on the host wherever the sums are: what is small, or needs double precision."""
-        return False
-
     def count_holders(self, item: Contribution) -> None:
         """Note the segments that the update's tensors hold."""
         add_at_segments(self.holders, held_segments(self.config, item.spec, item.delta), self.config, item.spec)
@@ -149,29 +144,16 @@ class SegmentMerge(Merge):
     """w ← w − Σ γ̃_n s(τ_n) Δ_n, with γ̃ normalised over the holders of each segment.
 
     Being normalised, γ̃ only shifts weight between the updates of a round: if all are equally stale, nothing is
-    damped. s(τ) = (1+τ)^(−step_exponent) shortens the stale update itself; 0 is the paper's form. With
-    `holder_exponent` b the step of a segment that h devices held is shortened by (h/h_max)^b, h_max being the most that
-    held any segment of the round.
+    damped. s(τ) = (1+τ)^(−step_exponent) shortens the stale update itself; 0 is the paper's form.
     """
 
-    groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity", "holders")
-    accelerated: ClassVar[tuple[str, ...]] = ("sum", "weight", "velocity")
+    groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "holders")
     sum: Weights
     weight: SegmentValues
-    velocity: Weights
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        rule: Rule = "paper",
-        staleness_exponent: float = 0.0,
-        momentum: float = 0.0,
-        step_exponent: float = 0.0,
-        holder_exponent: float = 0.0,
-    ) -> None:
+    def __init__(self, config: ModelConfig, rule: Rule = "paper", step_exponent: float = 0.0) -> None:
         super().__init__(config)
-        self.rule, self.exponent, self.momentum = rule, staleness_exponent, momentum
-        self.step_exponent, self.holder_exponent = step_exponent, holder_exponent
+        self.rule, self.step_exponent = rule, step_exponent
         self._scratch = Scratch()
         self._seen_stale = False
         """Whether it is worth a look how far a version is from the one before."""
@@ -194,7 +176,7 @@ class SegmentMerge(Merge):
             if even is None:
                 factor = expand(gamma, name, self.config, repeated)
             else:
-                factor = torch.tensor(even, device=delta.device)
+                factor = torch.tensor(even)
             factor = factor if shorten == 1.0 else factor * shorten
             add_scaled(total, delta, factor, slices[name], self._scratch, first=first)
             self.sum[name] = total
@@ -206,7 +188,7 @@ class SegmentMerge(Merge):
         """The weight of all segments, where the rule knows but one; None if each has its own."""
         if self.rule not in EVEN or type(self)._gamma is not SegmentMerge._gamma:
             return None
-        return even_factor(self.rule, item.samples, item.staleness, self.exponent)
+        return even_factor(self.rule, item.samples)
 
     def _takes_whole(self, item: Contribution) -> bool:
         """Whether the update can be added in one pass: it lies in one piece, as do the sums, and is not cut."""
@@ -234,12 +216,12 @@ class SegmentMerge(Merge):
     def _gamma(self, item: Contribution, current: Weights) -> SegmentValues:
         return update_weights(
             self.rule, self.config, item.spec, item.delta, current, item.received,
-            item.samples, item.staleness, self.exponent, self._scratch,
+            item.samples, self._scratch,
         )  # fmt: skip
 
     def apply(self, current: Weights) -> Weights:
         updated, table = dict(current), segmented(self.config)
-        inverses = {key: _inverse(self.weight[key]) * self._trust(key) for key in self._moving()}
+        inverses = {key: _inverse(self.weight[key]) for key in self._moving()}
         look = self._scratch if self._seen_stale and self.rule not in EVEN else None
         self._scratch.forget()
         repeated: Repeated = {}
@@ -247,10 +229,8 @@ class SegmentMerge(Merge):
             if table[name].key not in inverses:
                 continue
             inverse = expand(inverses, name, self.config, repeated)
-            if self.momentum:
-                updated[name] = current[name] - self._with_momentum(name, total * inverse)
-            else:  # the next version takes the place of the sums: no copy more, and no page that was not touched before
-                updated[name] = step(total, current[name], inverse, table[name].dim, look)
+            # The next version takes the place of the sums: no copy more, and no page that was not touched before.
+            updated[name] = step(total, current[name], inverse, table[name].dim, look)
         self.clear("sum", "weight")
         return updated
 
@@ -258,26 +238,8 @@ class SegmentMerge(Merge):
         self._scratch.put_away({id(old): where[name] for name, old in version.items() if where[name] is not old})
 
     def _moving(self) -> set[str]:
-        """Vectors of segments of which some update counts: asked for once, where they are on a GPU."""
-        if not self.weight:
-            return set()
-        found = torch.stack([weight.any() for weight in self.weight.values()]).tolist()
-        return {key for key, any_of_it in zip(self.weight, found, strict=True) if any_of_it}
-
-    def _trust(self, key: str) -> Tensor | float:
-        """(holders / updates of the round)^b of each segment: the mean of few devices is nearer to their own data."""
-        if not self.holder_exponent:
-            return 1.0
-        most = max(float(value.max()) for value in self.holders.values())
-        return place((self.holders[key] / max(1.0, most)) ** self.holder_exponent, self.weight[key].device)
-
-    def _with_momentum(self, name: str, step: Tensor) -> Tensor:
-        """Heavy ball on what moved in this round; what nobody trained keeps both its value and its velocity."""
-        velocity = self.velocity.get(name)
-        moved = step != 0
-        fresh = step if velocity is None else torch.where(moved, self.momentum * velocity + step, velocity)
-        self.velocity[name] = fresh
-        return torch.where(moved, fresh, 0.0)
+        """Vectors of segments of which some update counts."""
+        return {key for key, weight in self.weight.items() if weight.any()}
 
 
 def is_large(weights: Weights) -> bool:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
-from cos2p.aggregation.rules import Choice, Redispatch, share_of
+from cos2p.aggregation.triggers import ceil_share
 from cos2p.settings import Settings
+
+Redispatch = Literal["at-once", "at-aggregation"]
+
+Choice = Literal["uniform", "coverage", "speed"]
+"""Who is chosen where not all take part: anyone, who holds what was trained least, or who is quickest."""
+
+
+def share_of(wanted: float, here: int) -> int:
+    """`clients_per_round` as a number: it counts clients, or below 1 it is a share of those here.
+
+    >>> share_of(5, 8), share_of(0.07, 100), share_of(0.01, 8)
+    (5, 7, 1)
+    """
+    return int(wanted) if wanted >= 1 else ceil_share(wanted, here)
 
 
 class ScheduleSettings(Settings):
@@ -74,7 +90,10 @@ class ScheduleSettings(Settings):
         return devices if self.clients_per_round is None else min(devices, share_of(self.clients_per_round, devices))
 
     @model_validator(mode="after")
-    def _ends(self) -> ScheduleSettings:
+    def _consistent(self) -> ScheduleSettings:
         if self.rounds is None and self.updates is None:
             raise ValueError("give `rounds` or `updates` (or both): the run needs an end")
+        wanted = self.clients_per_round
+        if wanted is not None and wanted > 1 and wanted != int(wanted):
+            raise ValueError(f"clients_per_round is {wanted}; it is a whole number, or a share between 0 and 1")
         return self

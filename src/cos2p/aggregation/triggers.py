@@ -17,8 +17,14 @@ from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
 
-# 0.07 · 100 is 7.000000000000001 in floating point; without the guard its ceiling would be 8.
-_GUARD = 1e-9
+
+def ceil_share(share: float, count: int) -> int:
+    """⌈share · count⌉, at least 1. 0.07 · 100 is 7.000000000000001 in floating point, and its ceiling would be 8.
+
+    >>> ceil_share(0.07, 100), ceil_share(0.01, 8)
+    (7, 1)
+    """
+    return max(1, math.ceil(share * count - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Trigger:
         if self.count is not None:
             return self.count
         assert self.mu is not None, "one of the two is set, see __post_init__"
-        return max(1, math.ceil(self.mu * clients - _GUARD))
+        return ceil_share(self.mu, clients)
 
     def met(self, *, updates: int, reporters: int, clients: int) -> bool:
         """`updates` have arrived from `reporters` different clients, and `clients` take part in the round."""

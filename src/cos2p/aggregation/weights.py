@@ -4,9 +4,7 @@ The paper's importance (its Eq. for γ): the size of the update against how far 
 
     γ_n^i = ‖Δ_n^i‖₁ / (‖w_v^i − w_{v−τ}^i‖₁ + size(w^i))
 
-with w_{v−τ} the version the device received. `uniform` and `samples` ignore the update's size; `relative` measures
-the drift against the update itself instead of against the number of scalars, so that stale work is really damped:
-drift per scalar is far below 1, and the paper's denominator barely moves.
+with w_{v−τ} the version the device received. `uniform` and `samples` ignore the update's size.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import Literal
 
 import torch
 
-from cos2p.accelerator import CPU
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -23,7 +20,7 @@ from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, segment_drift, segment_norms, segment_positions, segment_sizes
 from cos2p.submodel.slicing import window_slices
 
-Rule = Literal["paper", "relative", "uniform", "samples"]
+Rule = Literal["paper", "uniform", "samples"]
 
 EVEN = ("uniform", "samples")
 """Rules by which all segments of an update weigh the same."""
@@ -37,40 +34,21 @@ def update_weights(
     current: Weights,
     received: Weights,
     samples: int,
-    staleness: int,
-    staleness_exponent: float = 0.0,
     scratch: Scratch | None = None,
 ) -> SegmentValues:
     """γ of every segment the update holds. `current` and `received` are full models (equal objects if τ = 0)."""
     sizes = segment_sizes(delta, config)
     if rule in EVEN:
-        even, device = even_factor(rule, samples), next(iter(delta.values())).device if delta else CPU
-        gamma = {key: torch.full(_shape(config, spec, key), even, device=device) for key in sizes}
-    else:
-        norms = segment_norms(delta, config, scratch)
-        drift = _drift(config, spec, delta, current, received, scratch)
-        if rule == "paper":
-            gamma = {key: value / (drift.get(key, 0.0) + sizes[key]) for key, value in norms.items()}
-        else:  # ‖Δ‖/size · 1/(1 + ‖drift‖/‖Δ‖), written without dividing by a zero update
-            gamma = {
-                key: value * value / ((value + drift.get(key, 0.0)).clamp_min(1e-30) * sizes[key])
-                for key, value in norms.items()
-            }
-    if staleness_exponent:
-        gamma = {key: value * _damping(staleness, staleness_exponent) for key, value in gamma.items()}
-    return gamma
+        even = even_factor(rule, samples)
+        return {key: torch.full(_shape(config, spec, key), even) for key in sizes}
+    norms = segment_norms(delta, config, scratch)
+    drift = _drift(config, spec, delta, current, received, scratch)
+    return {key: value / (drift.get(key, 0.0) + sizes[key]) for key, value in norms.items()}
 
 
-def even_factor(rule: Rule, samples: int, staleness: int = 0, staleness_exponent: float = 0.0) -> float:
+def even_factor(rule: Rule, samples: int) -> float:
     """γ of every segment, by a rule that knows but one for all of an update."""
-    factor = 1.0 if rule == "uniform" else float(samples)
-    if not staleness_exponent:
-        return factor
-    return float(torch.tensor(factor) * _damping(staleness, staleness_exponent))
-
-
-def _damping(staleness: int, exponent: float) -> float:
-    return float((1.0 + staleness) ** -exponent)
+    return 1.0 if rule == "uniform" else float(samples)
 
 
 def even_weight(weight: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ from cos2p.cli import (
     sweep,
     watch,
 )
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain
 from cos2p.errors import Cos2pError
 
 EXIT_CODES = """Exit codes: 0 done · 1 other errors, or runs of a study failed · 2 wrong option, recipe or field ·

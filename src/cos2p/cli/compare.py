@@ -15,6 +15,13 @@ def compare(
     study: Study,
     methods: Annotated[str, typer.Option(help="all, or names with commas.")] = "all",
     reference: Annotated[str, typer.Option(help="The method that differences are taken to.")] = "cos2p",
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ACCURACY",
+            help="What each method spends until it has it: 0.55, a method (what it ends with), or 0.9*fedavg.",
+        ),
+    ] = None,
     tune: Tune = False,
     lrs: Rates = "",
     tune_seed: TuneSeed = TUNE_SEED,
@@ -28,7 +35,9 @@ def compare(
     from cos2p.methods import method_class
     from cos2p.studies.compare import Comparison, choose_methods
     from cos2p.studies.compare import compare as run_comparison
+    from cos2p.studies.curve import read_curve
     from cos2p.studies.folder import write_tuning
+    from cos2p.studies.target import parse_target
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     method_class(reference)
@@ -37,10 +46,17 @@ def compare(
         base=study.base,
         methods=choose_methods(methods),
         seeds=study.seeds,
-        command=study.command(methods=methods, reference=told, **tuning.given()),
+        command=study.command(methods=methods, reference=told, target=target, **tuning.given()),
         reference=reference,
         search=tuning.search(),
+        targets=tuple(map(parse_target, target or ())),
     )
     study.conduct(
-        lambda execute, write: run_comparison(plan, execute, write, lambda record: write_tuning(record, study.folder))
+        lambda execute, write: run_comparison(
+            plan,
+            execute,
+            write,
+            lambda record: write_tuning(record, study.folder),
+            lambda cell: read_curve(study.folder / "cells" / cell),
+        )
     )

@@ -35,9 +35,7 @@ def coverage(
         rates += [group.rate] * group.count
     # Depth alone matters here, so any image the patches fit will do.
     config = chosen.model.config(image=chosen.model.image or chosen.model.patch or chosen.model.config().image)
-    table = coverage_table(
-        config, rates, window["ratio"], window["schedule"], rounds, first=window["first"], stay=window["stay"]
-    )
+    table = coverage_table(config, rates, window["ratio"], window["schedule"], rounds, first=window["first"])
     typer.echo(
         f"{chosen.name}: {len(rates)} devices, {config.depth} blocks, schedule {window['schedule']}, "
         f"{rounds} rounds; devices per round\n{table.table()}\nN* = {table.minimum}"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cos2p.cli.output import Json, OutputMode, Quiet, console, print_json
 from cos2p.cli.predict import DeviceOption, ExitOption, ImageColumn, Model, TextColumn
-from cos2p.cli.voice import Json, OutputMode, Quiet, console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cos2p.inference.judging import Judgement
+    from cos2p.inference.evaluating import Evaluation
 
 CONFUSION_CLASSES = 12
 """So many classes fit into a table side by side; of more, what is taken for what most often is listed."""
@@ -48,22 +48,22 @@ def evaluate(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Judge a trained model: accuracy, F1, every class, what is taken for what; perplexity of a language model.
+    """Evaluate a trained model: accuracy, F1, every class, the confusion matrix; perplexity of a language model.
 
     cos2p evaluate runs/demo
     """
-    from cos2p.cli.waiting import counting
-    from cos2p.inference.judging import judge
-    from cos2p.inference.labelled import labelled
+    from cos2p.cli.spinner import counting
+    from cos2p.inference.evaluating import evaluate as score
+    from cos2p.inference.evaluating import labelled
     from cos2p.inference.sources import exit_option, open_trained
 
-    voice = OutputMode.of(ctx, quiet=quiet, json=json)
+    mode = OutputMode.of(ctx, quiet=quiet, json=json)
     trained = open_trained(model, exit_option(exit), device)
     columns = {"text_column": text_column, "image_column": image_column, "label_column": label_column}
     examples = labelled(trained, data, split.value, columns, skip_bad)
-    with counting(voice, "evaluating", len(examples)) as done:
-        found = judge(trained, examples, lambda so_far, _: done(so_far), batch)
-    if voice.json:
+    with counting(mode, "evaluating", len(examples)) as done:
+        found = score(trained, examples, lambda so_far, _: done(so_far), batch)
+    if mode.json:
         print_json({"model": str(model), "exit": trained.exit, "data": data, **found.to_dict()})
         return
     screen = console()
@@ -75,8 +75,8 @@ def evaluate(
         screen.print(_confusion(found))
 
 
-def _headline(found: Judgement) -> str:
-    from cos2p.report.words import count, percent
+def _headline(found: Evaluation) -> str:
+    from cos2p.terminal.formatting import count, percent
 
     if found.perplexity is not None:
         return (
@@ -90,11 +90,11 @@ def _headline(found: Judgement) -> str:
     )
 
 
-def _by_class(found: Judgement) -> Table:
+def _by_class(found: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from cos2p.report.words import percent, printable
+    from cos2p.terminal.formatting import percent, printable
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("class", overflow="fold")
@@ -106,11 +106,11 @@ def _by_class(found: Judgement) -> Table:
     return table
 
 
-def _confusion(found: Judgement) -> Table:
+def _confusion(found: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from cos2p.report.words import printable
+    from cos2p.terminal.formatting import printable
 
     names = [printable(score.name) for score in found.classes]
     if len(names) <= CONFUSION_CLASSES:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cos2p.cli.output import Json, OutputMode, Quiet, print_json
 from cos2p.cli.predict import DeviceOption, ExitOption, Model
-from cos2p.cli.voice import Json, OutputMode, Quiet, print_json
 
 
 def export(
@@ -27,15 +27,15 @@ def export(
 
     cos2p export runs/demo -o digits --exit best
     """
-    from cos2p.cli.waiting import busy
+    from cos2p.cli.spinner import busy
     from cos2p.inference.exporting import export as write
     from cos2p.inference.sources import exit_option, open_trained
 
-    voice = OutputMode.of(ctx, quiet=quiet, json=json)
-    with busy(voice, f"writing {out}"):
+    mode = OutputMode.of(ctx, quiet=quiet, json=json)
+    with busy(mode, f"writing {out}"):
         trained = open_trained(model, exit_option(exit), device)
         written = write(trained, out, form)
-    if voice.json:
+    if mode.json:
         print_json({"out": str(written), "format": form, "exit": trained.exit, "device": trained.device})
         return
     whose = f"the submodel of {trained.device}" if trained.device else "the server's model"

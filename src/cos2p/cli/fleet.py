@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, console, print_json
 from cos2p.cli.recipes import Changes, complete_recipe
 from cos2p.cli.run import finish, following_run
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, console, print_json
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def join(
     """Let this device take part until Ctrl-C."""
     from cos2p.accelerator import resolve
     from cos2p.fleet.admin.machines import Machine, somebody_listens
-    from cos2p.fleet.device.devicefile import DeviceFile
-    from cos2p.fleet.device.owner import OwnerFile
+    from cos2p.fleet.device.owner import DeviceFile, OwnerFile
     from cos2p.fleet.kit import server_address
     from cos2p.units import parse_bytes
 
@@ -212,12 +211,12 @@ def local(
     from cos2p.recipe import Recipe
 
     require_nvflare()
-    voice = OutputMode.of(ctx, quiet, verbose, json)
+    mode = OutputMode.of(ctx, quiet, verbose, json)
     chosen = Recipe.load(recipe, changes or ())
     folder = out or Path("runs") / f"{chosen.name}-fleet-{chosen.seed}"
     from cos2p.fleet.admin.local import run_local
 
-    with following_run(folder, voice, f"cos2p fleet local {recipe} --resume --out {folder}") as listener:
+    with following_run(folder, mode, f"cos2p fleet local {recipe} --resume --out {folder}") as listener:
         result = run_local(
             chosen,
             folder,
@@ -227,7 +226,7 @@ def local(
             overwrite=overwrite,
             listener=listener,
         )
-    finish(result, folder, voice)
+    finish(result, folder, mode)
 
 
 def _open(folder: Path, role: Any) -> Kit:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cos2p.cli.spinner import reading
 from cos2p.cli.studies import Study, study_verb
 from cos2p.cli.tuning import TUNE_SEED, Rates, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning
-from cos2p.cli.waiting import reading
 
 BUDGETS = "30MB,60MB,120MB,240MB,480MB"
 
@@ -32,10 +32,10 @@ def frontier(
     cos2p frontier minilm-banking77 --methods cos2p,fedlora,probe --memory 30MB,120MB --out runs/frontier
     """
     from cos2p.studies.compare import choose_methods
+    from cos2p.studies.equal_time import read_course
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.frontier import Frontier, find_places, parse_memories
     from cos2p.studies.frontier import frontier as run_frontier
-    from cos2p.studies.same_time import read_course
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     plan = Frontier(
@@ -47,7 +47,7 @@ def frontier(
         search=tuning.search(),
         equal_time=equal_time,
     )
-    with reading(study.voice, "finding what fits:") as told:
+    with reading(study.mode, "finding what fits:") as told:
         places = find_places(plan, told)
     study.conduct(
         lambda execute, write: run_frontier(

@@ -106,7 +106,7 @@ def _answer(given: str | None, option: str, question: str, default: str) -> str:
 
 def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
     """The `[data]` table for what lies at `data`."""
-    from cos2p.data.whole import source_of
+    from cos2p.data.load import source_of
 
     if data == "digits":
         return {"source": "digits"}

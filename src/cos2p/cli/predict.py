@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, Quiet, complain, console, print_json
+from cos2p.cli.output import Json, OutputMode, Quiet, complain, console, print_json
 from cos2p.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,25 +45,25 @@ def predict(
 
     cos2p predict runs/demo digit.png
     """
-    from cos2p.cli.waiting import counting
-    from cos2p.inference.inputs import gather
+    from cos2p.cli.spinner import counting
+    from cos2p.inference.predicting import gather
     from cos2p.inference.predicting import predict as answers
     from cos2p.inference.sources import exit_option, open_trained
 
-    voice = OutputMode.of(ctx, quiet=quiet, json=json)
+    mode = OutputMode.of(ctx, quiet=quiet, json=json)
     trained = open_trained(model, exit_option(exit), device)
     columns = {name: value for name, value in (("text_column", text_column), ("image_column", image_column)) if value}
     items = gather(inputs or (), text or (), trained.data.model_copy(update=columns), trained.is_text)
     bad, rows = 0, []
-    with counting(voice, "predicting", len(items)) as done:
+    with counting(mode, "predicting", len(items)) as done:
         for number, found in enumerate(answers(trained, items, top, batch), 1):
             bad += bool(found.error)
-            if voice.json:
+            if mode.json:
                 print_json(_as_json(found))
             else:
                 rows.append(found)
             done(number)
-    if not voice.json:
+    if not mode.json:
         _print_table(rows)
     if bad:
         complain(f"{bad} of {len(items)} inputs could not be read")
@@ -82,7 +82,7 @@ def _print_table(rows: list[Prediction]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cos2p.report.words import percent, printable
+    from cos2p.terminal.formatting import percent, printable
 
     table = Table("input", "label", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.columns[0].overflow = table.columns[1].overflow = "fold"

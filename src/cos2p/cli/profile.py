@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, Quiet, console, print_json
+from cos2p.cli.output import Json, OutputMode, Quiet, console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,21 +38,21 @@ def profile(
 
     cos2p profile --model vit-base --memory 2GiB --target-seconds 60
     """
-    from cos2p.cli.waiting import busy
+    from cos2p.cli.spinner import busy
     from cos2p.devices.profile import profile as run_profile
     from cos2p.devices.profile import write_device
     from cos2p.units import parse_bytes
 
-    voice = OutputMode.of(ctx, quiet=quiet, json=json)
+    mode = OutputMode.of(ctx, quiet=quiet, json=json)
     config = _shape(model)
     bytes_for_training = parse_bytes(memory) if memory else 0
 
     def tell(rate: float, outcome: Sample | str) -> None:
-        if not (voice.quiet or voice.json):
+        if not (mode.quiet or mode.json):
             said = outcome if isinstance(outcome, str) else f"{1000 * outcome.step_seconds:,.0f} ms a step"
             typer.echo(f"rate {rate:g}: {said}", err=True)
 
-    with busy(voice, "measuring"):
+    with busy(mode, "measuring"):
         found = run_profile(
             config,
             model,
@@ -63,10 +63,10 @@ def profile(
             epochs=epochs,
             threads=threads,
             accelerator=accelerator,
-            tell=tell,
+            on_sample=tell,
         )
     write_device(found, out)
-    if voice.json:
+    if mode.json:
         print_json(
             {
                 "rate": found.rate,
@@ -104,7 +104,7 @@ def _shape(model: str) -> ModelConfig:
 def _table(found: Profile) -> Table:
     from rich.table import Table
 
-    from cos2p.report.words import duration
+    from cos2p.terminal.formatting import duration
     from cos2p.units import format_bytes
 
     table = Table("rate", "step", "a task", "peak", "ledger", "GFLOP/s")
@@ -121,7 +121,7 @@ def _table(found: Profile) -> Table:
 
 
 def _advice(found: Profile, out: Path) -> str:
-    from cos2p.report.words import duration
+    from cos2p.terminal.formatting import duration
     from cos2p.units import format_bytes
 
     within = format_bytes(found.memory) + (f" and {found.target_seconds:g} s" if found.target_seconds else "")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, Quiet, complain, print_json
+from cos2p.cli.output import Json, OutputMode, Quiet, complain, print_json
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.older_python import tomllib
 from cos2p.recipes import recipe_text, shipped_recipes
@@ -81,23 +81,23 @@ def validate(
     """Check a recipe: name every field that is wrong; read its data and checkpoint, cut the first tasks, and say what
     every device would train, in how much memory and time. Nothing is trained."""
     from cos2p.recipe import Recipe, recipe_problems, recipe_values
-    from cos2p.report.recipe_plan import plan_words
+    from cos2p.terminal.recipe_plan import plan_words
 
     values = recipe_values(file, changes or ())
     wrong = recipe_problems(values)
-    voice = OutputMode.of(ctx, quiet=quiet, json=json)
+    mode = OutputMode.of(ctx, quiet=quiet, json=json)
     words: list[str] = []
     if not wrong:
         recipe = Recipe.parse(values, file)
         words = plan_words(recipe)
         if not fields:
-            from cos2p.cli.waiting import busy
-            from cos2p.report.recipe_plan import rehearsal_words
+            from cos2p.cli.spinner import busy
             from cos2p.runtime.rehearsal import rehearse
+            from cos2p.terminal.recipe_plan import rehearsal_words
 
-            with busy(voice, "reading data and model, cutting the first tasks"):
+            with busy(mode, "reading data and model, cutting the first tasks"):
                 words += rehearsal_words(rehearse(recipe))
-    if voice.json:
+    if mode.json:
         print_json({"ok": not wrong, "problems": wrong, "plan": words})
     elif not wrong:
         typer.echo("\n".join(["ok", *words]))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, print_json
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, print_json
 
 
 def report(
@@ -24,14 +24,14 @@ def report(
 
     cos2p report runs/quickstart-0 -o report.html
     """
-    from cos2p.cli.waiting import reading
+    from cos2p.cli.spinner import reading
 
-    voice = OutputMode.of(ctx, quiet, verbose, json)
-    with reading(voice) as told:
+    mode = OutputMode.of(ctx, quiet, verbose, json)
+    with reading(mode) as told:
         from cos2p.view.frozen import write_report
 
         size = write_report(runs, out, told)
-    if voice.json:
+    if mode.json:
         print_json({"kind": "report", "out": str(out), "bytes": size, "runs": [str(run) for run in runs]})
         return
     from cos2p.units import format_bytes

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cos2p.cli.engine import Address, Engine, engine_settings
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.cli.recipes import Changes, complete_recipe
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.errors import ConfigError
 from cos2p.older_python import add_note
 
@@ -71,18 +71,18 @@ def run(
     """
     from cos2p.tracking.loggers import logging_metrics
 
-    voice = OutputMode.of(ctx, quiet, verbose, json)
+    mode = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
     options = [*_as_changes(seed, workers), *_engine_changes(engine, address)]
     chosen = _load(recipe, out, [*(changes or ()), *options], method)
     folder = out or default_folder(chosen, method)
     with (
-        following_run(folder, voice, _again(folder, fleet)) as listener,
+        following_run(folder, mode, _again(folder, fleet)) as listener,
         logging_metrics(folder, tensorboard, mlflow, wandb) as feed,
     ):
         result = _train(chosen, folder, resume, overwrite, fleet, _both(listener, feed))
-    finish(result, folder, voice)
+    finish(result, folder, mode)
 
 
 def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
@@ -143,12 +143,12 @@ def _again(folder: Path, fleet: Path | None) -> str:
 
 
 @contextmanager
-def following_run(folder: Path, voice: OutputMode, again: str) -> Iterator[Listener | None]:
+def following_run(folder: Path, mode: OutputMode, again: str) -> Iterator[Listener | None]:
     """Progress while a run goes on. A run that is stopped ends with the command that goes on with it."""
     from cos2p.runtime.run import Interrupted
 
     try:
-        with _listening(voice) as listener:
+        with _listening(mode) as listener:
             yield listener
     except (Interrupted, KeyboardInterrupt) as stop:
         where = str(stop).partition(";")[0] or "stopped"
@@ -159,26 +159,26 @@ def following_run(folder: Path, voice: OutputMode, again: str) -> Iterator[Liste
         raise
 
 
-def finish(result: dict[str, Any], folder: Path, voice: OutputMode) -> None:
+def finish(result: dict[str, Any], folder: Path, mode: OutputMode) -> None:
     """Tell what came out."""
-    if voice.json:
+    if mode.json:
         print_json({"kind": "result", "out": str(folder), **result})
         return
-    from cos2p.report.summary import summary
+    from cos2p.terminal.summary import summary
 
     console().print(summary(result, folder))
 
 
 @contextmanager
-def _listening(voice: OutputMode) -> Iterator[Listener | None]:
-    if voice.json:
-        yield None if voice.quiet else _print_event
-    elif voice.quiet:
+def _listening(mode: OutputMode) -> Iterator[Listener | None]:
+    if mode.json:
+        yield None if mode.quiet else _print_event
+    elif mode.quiet:
         yield None
     else:
-        from cos2p.report.following import following
+        from cos2p.terminal.following import following
 
-        with following(console(stderr=True), voice.verbose) as listener:
+        with following(console(stderr=True), mode.verbose) as listener:
             yield listener
 
 

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cos2p.cli.engine import Address, Engine, engine_settings
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.cli.recipes import complete_recipe
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, console, print_json
-from cos2p.cli.waiting import reading
+from cos2p.cli.spinner import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.studies.cell_outcome import Execute
-    from cos2p.studies.grid import Base
-    from cos2p.studies.progress import View
+    from cos2p.studies.grid import Base, Execute
+    from cos2p.studies.progress import StudyProgress
     from cos2p.studies.report import Report
 
     Drive = Callable[[Execute, Callable[[Report], None]], Report]
@@ -122,7 +121,7 @@ class Study:
     updates: int | None
     changes: tuple[str, ...]
     folder: Path
-    voice: OutputMode
+    mode: OutputMode
     jobs: int
     retry: bool
     engine: Mapping[str, str]
@@ -152,7 +151,7 @@ class Study:
 
         folder, title = self.folder, f"{self.verb} {self.folder.name}"
         try:
-            with study_folder(folder, self.verb) as place, _showing(title, self.jobs, self.voice) as view:
+            with study_folder(folder, self.verb) as place, _showing(title, self.jobs, self.mode) as view:
                 runner = Runner(
                     place, view, self.jobs, self.retry, engine=self.engine, figures_only=self.keep == "figures"
                 )
@@ -161,9 +160,9 @@ class Study:
         except StudyInterrupted as stop:
             complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
             raise typer.Exit(130) from None
-        with reading(self.voice) as told:
+        with reading(self.mode) as told:
             freeze([folder], folder / "report.html", told)
-        _print(report, folder, self.voice)
+        _print(report, folder, self.mode)
         if report.failures:
             complain(
                 f"{len(report.failures)} of {len(report.grid.places)} runs failed; reasons are in {folder / 'table.md'}"
@@ -197,7 +196,7 @@ def _common(
         updates=updates,
         changes=tuple(changes or ()),
         folder=out or Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}",
-        voice=OutputMode.of(ctx, quiet, verbose, json),
+        mode=OutputMode.of(ctx, quiet, verbose, json),
         jobs=jobs,
         retry=retry,
         engine=engine_settings(engine, address),
@@ -223,25 +222,25 @@ def study_verb(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _showing(title: str, jobs: int, voice: OutputMode) -> Iterator[View]:
-    from cos2p.studies.progress import StudyProgress, View
+def _showing(title: str, jobs: int, mode: OutputMode) -> Iterator[StudyProgress]:
+    from cos2p.studies.progress import StudyProgress
     from cos2p.studies.views import JsonView, showing
 
-    if voice.quiet:
-        yield View(StudyProgress(jobs))
-    elif voice.json:
-        yield JsonView(StudyProgress(jobs), print_json)
+    if mode.quiet:
+        yield StudyProgress(jobs)
+    elif mode.json:
+        yield JsonView(print_json, jobs)
     else:
-        with showing(console(stderr=True), title, jobs, voice.verbose) as view:
+        with showing(console(stderr=True), title, jobs, mode.verbose) as view:
             yield view
 
 
-def _print(report: Report, folder: Path, voice: OutputMode) -> None:
-    if voice.json:
+def _print(report: Report, folder: Path, mode: OutputMode) -> None:
+    if mode.json:
         values: dict[str, Any] = report.to_dict()
         figures = {key: values[key] for key in ("title", "seeds", "updates", "tables")}
         print_json({"kind": "study", "study": report.kind, "out": str(folder), **figures})
         return
-    from cos2p.studies.summary import summary
+    from cos2p.studies.views import summary
 
     console().print(summary(report, folder))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.voice import Json, OutputMode, Quiet, Verbose, complain, print_json
+from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, print_json
 
 
 def watch(
@@ -33,18 +33,18 @@ def watch(
 
     cos2p watch runs/quickstart-0
     """
-    from cos2p.cli.waiting import reading
+    from cos2p.cli.spinner import reading
 
-    voice = OutputMode.of(ctx, quiet, verbose, json)
-    with reading(voice) as told:
+    mode = OutputMode.of(ctx, quiet, verbose, json)
+    with reading(mode) as told:
         from cos2p.view.live import LiveServer
 
         server = LiveServer(runs, host, port, told)
-    if voice.json:
+    if mode.json:
         print_json({"kind": "watching", "url": server.url, "runs": [str(run) for run in runs]})
     else:
         typer.echo(server.url)
-        if not voice.quiet:
+        if not mode.quiet:
             complain("the page updates by itself; Ctrl-C ends it, not the run", label="")
     _serve(server, _wants_browser(open_it))
 

@@ -135,6 +135,25 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     return with_slack(max(moments, key=lambda entry: entry.total))
 
 
+def forward_ledger(config: ModelConfig, shape: Shape, workload: Workload, copies: int, between: int) -> Ledger:
+    """Forward passes alone, through an unfrozen submodel: no gradient, no optimiser, one block's tensors at a time.
+
+    `copies`: how often the weights are held; `between`: bytes that are needed for a moment when no pass runs.
+    """
+    samples, tokens = workload.micro, workload.length(config)
+    residual = samples * tokens * config.dim * FLOAT
+    moments = [op.forward for op in embedding_ops(config, samples, tokens, workload.threads, shape.rows)]
+    for size in set(shape.window):
+        block = BlockTape(config, size, samples * tokens)
+        moments.append(residual + block.inference() + (max(block.Q, block.F) if workload.rescale else 0))
+    language = config.task == "language-modeling"
+    outputs = shape.rows if language and shape.rows is not None else config.outputs
+    moments.append(residual + 4 * FLOAT * samples * outputs * (tokens if language else 1))
+    weights = copies * FLOAT * trainable_scalars(config, shape)
+    inputs = _inputs(config, workload)
+    return with_slack(Ledger("weight", "pass", weights=weights, activations=max(*moments, between), inputs=inputs))
+
+
 def slack(rest: int) -> int:
     """For a task of so many bytes in all else: a megabyte and 2 %, up to three megabytes.
 

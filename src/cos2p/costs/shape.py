@@ -108,10 +108,7 @@ class Shape:
 def _shape_of(config: ModelConfig, spec: SubmodelSpec) -> Shape:
     spec.check(config)
     window = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.window)
-    if spec.prefix is None:
-        prefix = (BlockSize.full(config),) * spec.frozen
-    else:
-        prefix = tuple(BlockSize(len(k.heads), len(k.units)) for k in spec.prefix)
+    prefix = (BlockSize.full(config),) * spec.frozen
     rows = None if spec.rows is None else len(spec.rows)
     above = len(spec.above(config))
     return Shape(spec.frozen, window, spec.exits, prefix, spec.rest, above, rows, spec.fixed_embeddings)

@@ -2,7 +2,7 @@
 
 from cos2p.data.config import DataConfig
 from cos2p.data.examples import IGNORE, Bundle, Examples, Normalize
-from cos2p.data.groups import Groups
 from cos2p.data.load import load
+from cos2p.data.select import Groups
 
 __all__ = ["IGNORE", "Bundle", "DataConfig", "Examples", "Groups", "Normalize", "load"]

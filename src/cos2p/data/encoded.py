@@ -11,8 +11,8 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from cos2p.data.cachedir import cache_folder, key_of, write_whole
 from cos2p.data.images import BadImage, Content
+from cos2p.data.paths import cache_folder, key_of, write_whole
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from cos2p.data.augment import Augmenter
-from cos2p.data.groups import Groups
 from cos2p.data.ragged import IGNORE as IGNORE
 from cos2p.data.ragged import Ragged
+from cos2p.data.select import Groups
 from cos2p.errors import DataError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Examples:
     (N, T), int64, padded on the right, or at their real lengths."""
     labels: torch.Tensor
     """Classes (N,), int64. For language modelling (N, T): the token *after* each input token, -100 where there
-    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything. Beside token ids at
+    is none, so that a loss compares `logits[:, t]` with `labels[:, t]` without shifting anything. For token ids at
     their real lengths (N, 0): a batch's labels are made from its ids. Of texts that end in an answer the labels may be
     the answers' classes (N,), to keep them in proportion; a batch's labels are its next tokens all the same."""
     class_names: tuple[str, ...]
@@ -99,7 +99,7 @@ class Examples:
 
     @property
     def answers(self) -> bool:
-        """Whether texts end in an answer, which alone is to be foretold: a batch's labels are next tokens then."""
+        """Whether texts end in an answer, which alone is to be predicted: a batch's labels are next tokens then."""
         return isinstance(self.inputs, Ragged) and self.inputs.answers is not None
 
     def dense(self) -> Examples:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from cos2p.data.arrays import read_digits, read_idx, read_npz
 from cos2p.data.config import SOURCES, TABLES, DataConfig
 from cos2p.data.examples import Bundle, Examples
-from cos2p.data.instruction import tokenize_answers
-from cos2p.data.labels import encode_labels
-from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.folder import read_folder
+from cos2p.data.lazy import LazyImages, left_out, open_images, unreadable
+from cos2p.data.ragged import Tokens
+from cos2p.data.raw import Raw, RawSplits, encode_labels
 from cos2p.data.select import IntArray, split_off, stratified
-from cos2p.data.text import Tokens, tokenize
+from cos2p.data.text import read_text, tokenize, tokenize_answers
 from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
-
-if TYPE_CHECKING:
-    from cos2p.data.lazy import LazyImages
 
 
 def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
@@ -76,8 +75,6 @@ def _judged(bad: list[tuple[str, str]], config: DataConfig, count: int, left: in
     """Nothing to say, a note, or the end, by what the recipe says of images that cannot be read."""
     if not bad:
         return ()
-    from cos2p.data.survey import left_out, unreadable
-
     if not config.skip_bad or left == 0:
         raise unreadable(bad, count)
     return (left_out(bad, count),)
@@ -93,22 +90,13 @@ def _check_shapes(train: Examples, others: dict[str, Examples]) -> None:
 
 
 def reader_of(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
-    """The format's reader. Imported when needed: Pillow, pyarrow and scikit-learn take their time."""
-    from cos2p.data.digits import read_digits
-    from cos2p.data.folder import read_folder
-    from cos2p.data.idx import read_idx
-    from cos2p.data.npz import read_npz
-
+    """The format's reader. Tables are imported when needed: pyarrow takes its time."""
     if config.source in TABLES:
-        from cos2p.data.hub import read_hub
-        from cos2p.data.tables import read_csv, read_jsonl, read_parquet
+        from cos2p.data.tables import read_hub, read_tables
 
-        return {"parquet": read_parquet, "csv": read_csv, "jsonl": read_jsonl, "hub": read_hub}[config.source]
-    if config.source == "text":
-        from cos2p.data.plain import read_text
-
-        return read_text
-    return {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder}[config.source]
+        return read_hub if config.source == "hub" else read_tables
+    readers = {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder, "text": read_text}
+    return readers[config.source]
 
 
 def _choose(splits: RawSplits, strata: dict[str, IntArray], config: DataConfig, seed: int) -> dict[str, IntArray]:
@@ -167,8 +155,6 @@ def examples_at(
     below `limit`."""
     inputs: torch.Tensor | LazyImages | None = None
     if raw.encoded is not None:
-        from cos2p.data.survey import open_images
-
         opened = open_images(raw.encoded(indices), config, room)
         bad += opened.bad
         inputs, indices = opened.images, indices[opened.good]
@@ -225,3 +211,54 @@ def _group_codes(raw: Raw) -> IntArray:
     if raw.groups is None:
         return np.zeros(raw.count, dtype=np.int64)
     return raw.groups.codes
+
+
+# ---------------------------------------------------------------- all samples, for a model that exists already
+
+_SUFFIXES = {
+    ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+    ".npz": "npz", ".txt": "text",
+}  # fmt: skip
+
+
+def source_of(path: str) -> str:
+    """Which `data.source` reads a file of this name; empty if the name does not say so."""
+    name = path.removesuffix(".gz")
+    return next((source for suffix, source in _SUFFIXES.items() if name.lower().endswith(suffix)), "")
+
+
+def load_whole(config: DataConfig, names: Sequence[str], split: str = "") -> Examples:
+    """The samples of `config`, none set aside; label i is class `names[i]`. Of several splits the one asked for."""
+    if config.source not in SOURCES or config.source == "bundle":
+        raise DataError(f"data.source {config.source!r} gives whole data sets only; name a file or a folder")
+    splits = reader_of(config)(config).named()
+    if split and split not in splits and len(splits) > 1:
+        raise DataError(f"{config.path} has no split {split!r}; it has {', '.join(splits)}")
+    raw = splits.get(split, splits["train"])
+    if raw.count == 0:
+        raise DataError(f"{raw.where} holds no samples")
+    labels = None if config.task == "language-modeling" else known_labels(raw, names)
+    bad: list[tuple[str, str]] = []
+    everything = np.arange(raw.count, dtype=np.int64)
+    examples = examples_at(raw, everything, labels, tuple(names), config, config.cache, bad, None)
+    if bad and not config.skip_bad:
+        raise unreadable(bad, raw.count)
+    return examples
+
+
+def known_labels(raw: Raw, names: Sequence[str]) -> IntArray:
+    """Each label as the number of the class of that name; numbers, where no name fits, count the classes from 0."""
+    stored: Sequence[Any] = raw.labels if raw.labels is not None else ()
+    if len(stored) != raw.count:
+        raise DataError(f"{raw.where} has no labels; name their column with --label-column")
+    if raw.class_names is not None:
+        stored = [raw.class_names[int(label)] for label in stored]
+    number = {name: k for k, name in enumerate(names)}
+    called = [str(label) for label in stored]
+    if set(called) <= number.keys():
+        return np.asarray([number[label] for label in called], dtype=np.int64)
+    if all(label.isdigit() and int(label) < len(names) for label in called):
+        return np.asarray([int(label) for label in called], dtype=np.int64)
+    row, wrong = next((i, label) for i, label in enumerate(called) if label not in number)
+    some = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+    raise DataError(f"{raw.where}: sample {row} has the label {wrong!r}; the model's classes are {some}")

@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from cos2p.data import paths
 from cos2p.data.config import ENTRY_POINTS, DataConfig
 from cos2p.data.examples import Bundle, Examples
-from cos2p.data.groups import Groups
 from cos2p.data.ragged import Ragged, from_flat
+from cos2p.data.select import Groups
 from cos2p.errors import DataError
 
 _SPLITS = ("train", "validation", "test")

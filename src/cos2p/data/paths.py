@@ -1,16 +1,26 @@
-"""Where a data file is: `~` and `${VAR}` expanded, looked up in the current folder, then in $COS2P_DATA.
+"""Where files are: data, and the cache.
+
+Data: `~` and `${VAR}` are expanded, a path is looked up in the current folder, then in $COS2P_DATA.
 
 A process that reads for a stranger, as a device of a fleet does for whoever wrote the recipe, is confined to one
 folder (`confined_to`): nothing is expanded there, and no name leads out of it.
+
+The cache: small files in $XDG_CACHE_HOME/cos2p, or ~/.cache/cos2p. A file is named after everything its content depends
+on, and is whole or not there: processes that write the same one at the same time write the same bytes. A cache that
+cannot be written costs time at the next start and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from cos2p.errors import DataError, OwnerRefused
 
@@ -75,6 +85,11 @@ def find_all(path: str, name: str) -> list[Path]:
     raise _not_found(wanted)
 
 
+def listed(files: list[Path]) -> str:
+    """For messages."""
+    return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+
+
 def checkpoint_folder(name: str) -> str:
     """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none.
 
@@ -131,3 +146,47 @@ def _not_found(wanted: Path) -> DataError:
     else:
         advice = f"set the environment variable {DATA_FOLDER_VARIABLE} to the folder that holds your data sets"
     return DataError(f"no data at {looked}; {advice}")
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def cache_folder(kind: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The standard says that a relative path there is to be ignored.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "cos2p" / kind
+
+
+def key_of(*parts: str | bytes) -> str:
+    """A name for what depends on exactly these parts."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def recall(kind: str, name: str) -> bytes | None:
+    """The cached content of this name, if there is any."""
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+        return (cache_folder(kind) / name).read_bytes()
+    return None
+
+
+def remember(kind: str, name: str, content: bytes) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        write_whole(cache_folder(kind) / name, lambda file: file.write(content))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file that appears under its name when all of it is there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unfinished-", delete=False) as file:
+        try:
+            write(file)
+            file.flush()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

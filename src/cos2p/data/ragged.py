@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cos2p.data.select import IntArray
+
 IGNORE = -100
 """A label that counts for nothing: torch's cross entropy skips it by default."""
 
@@ -33,7 +35,7 @@ class Ragged:
     longest: int
     """No text is longer, and no batch wider."""
     answers: Tensor | None = None
-    """(N,): where in each text its answer begins, if only that is to be foretold; None: all of it."""
+    """(N,): where in each text its answer begins, if only that is to be predicted; None: all of it."""
 
     dtype = torch.int64
     ndim = 2
@@ -63,7 +65,7 @@ class Ragged:
         return self._padded(rows, shift=0, fill=self.fill)
 
     def next_tokens(self, rows: Tensor | slice) -> Tensor:
-        """(n, T) beside `ids[rows]`: at t the id at t + 1; ignored from the last real token on, and before answers."""
+        """(n, T) for `ids[rows]`: at t the id at t + 1; ignored from the last real token on, and before answers."""
         next_nT = self._padded(rows, shift=1, fill=IGNORE)
         if self.answers is not None:
             next_nT[torch.arange(next_nT.shape[1]) + 1 < self.answers[rows][:, None]] = IGNORE
@@ -120,3 +122,13 @@ def length_batches(widths: Tensor, batch: int, rng: torch.Generator) -> Iterator
 
 def widest(widths: Tensor) -> int:
     return int(widths.max()) if len(widths) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    ids: Ragged
+    vocabulary: int
+    """How many different ids there are."""
+
+    def subset(self, rows: IntArray) -> Tokens:
+        return Tokens(self.ids.subset(torch.from_numpy(rows)), self.vocabulary)

@@ -1,6 +1,7 @@
 """A split before anything costly is done: labels and groups are known, samples are read when they are chosen.
 
-So 50,000 JPEGs are not decoded when a run needs 3,000 of them.
+So 50,000 JPEGs are not decoded when a run needs 3,000 of them. Labels as stored (integers, strings of digits, names)
+become classes 0 .. K-1 with their names.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from cos2p.data import paths
+from cos2p.data.config import DataConfig
 from cos2p.data.encoded import Encoded
-from cos2p.data.groups import Groups
-from cos2p.data.select import IntArray
-from cos2p.data.text import Tokens
+from cos2p.data.ragged import Tokens
+from cos2p.data.select import Groups, IntArray
+from cos2p.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,124 @@ class RawSplits:
     validation: Raw | None = None
     test: Raw | None = None
 
+    @classmethod
+    def of(cls, config: DataConfig, split: Callable[[str], Raw]) -> RawSplits:
+        """Those whose file or name the config gives, each read by `split`; training always."""
+        return cls(split(config.train), *(split(name) if name else None for name in (config.validation, config.test)))
+
     def named(self) -> dict[str, Raw]:
         """The splits there are, training first."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: raw for name, raw in splits.items() if raw is not None}
+
+
+# ---------------------------------------------------------------- labels
+
+
+def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
+    """Class names, and the classes of every sample of every split.
+
+    The training split says which classes there are, unless a class file, `label_names` or the source does.
+    """
+    if config.label_names.train:
+        return _by_split(splits, config)
+    stated = _class_file(config) if config.classes else splits.train.class_names
+    numbers = {name: _integers(_labels(raw, config)) for name, raw in splits.named().items()}
+    if all(values is not None for values in numbers.values()):
+        known = {name: values for name, values in numbers.items() if values is not None}
+        names = stated or _numbered(known["train"], splits.train)
+        for name, raw in splits.named().items():
+            _check_range(known[name], names, raw)
+        return names, known
+    names = stated or tuple(sorted({str(label) for label in _labels(splits.train, config)}))
+    return names, {name: _by_name(_labels(raw, config), names, raw) for name, raw in splits.named().items()}
+
+
+def _by_split(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
+    """Numbers of a split are places in its own list of names; names are names everywhere."""
+    names = config.label_names.train
+    classes = {}
+    for split, raw in splits.named().items():
+        labels = _labels(raw, config)
+        own = config.label_names.of(split)
+        numbers = _integers(labels)
+        if numbers is None:
+            classes[split] = _by_name(labels, names, raw)
+        else:
+            _check_range(numbers, own, raw)
+            place = np.asarray([names.index(name) for name in own], dtype=np.int64)
+            classes[split] = place[numbers]
+    return names, classes
+
+
+def _labels(raw: Raw, config: DataConfig) -> Sequence[Any]:
+    if raw.labels is None:
+        raise DataError(f"{raw.where} has no labels; name their column in data.label_column")
+    for row, label in enumerate(raw.labels):
+        if label is None or label == "" or label != label:
+            raise DataError(f"{raw.where}: row {row} has no label; fill in column {config.label_column!r}")
+    return raw.labels
+
+
+def _integers(labels: Sequence[Any]) -> IntArray | None:
+    """The labels as whole numbers, or None if one of them is not."""
+    try:
+        values = np.asarray([int(label) for label in labels], dtype=np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if any(isinstance(label, float) and label != int(label) for label in labels):
+        return None
+    return values
+
+
+def _numbered(values: IntArray, raw: Raw) -> tuple[str, ...]:
+    """Names for classes 0 .. the largest label."""
+    if len(values) == 0:
+        return ()
+    highest, distinct = int(values.max()), len(np.unique(values))
+    if values.min() >= 0 and highest + 1 > 2 * distinct + 1:
+        raise DataError(
+            f"{raw.where}: only {distinct} different labels up to {highest}; number the classes from 0, "
+            f"or give all {highest + 1} names in data.classes"
+        )
+    return tuple(str(k) for k in range(highest + 1))
+
+
+def _check_range(values: IntArray, names: tuple[str, ...], raw: Raw) -> None:
+    wrong = np.flatnonzero((values < 0) | (values >= len(names)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{raw.where}: row {row} has label {values[row]}, but the classes are 0 to {len(names) - 1}; "
+            f"correct the label, or list all classes in data.classes"
+        )
+
+
+def _by_name(labels: Sequence[Any], names: tuple[str, ...], raw: Raw) -> IntArray:
+    number = {name: k for k, name in enumerate(names)}
+    codes = np.empty(len(labels), dtype=np.int64)
+    for row, label in enumerate(labels):
+        if str(label) not in number:
+            some = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+            raise DataError(
+                f"{raw.where}: row {row} has label {str(label)!r}, which is none of the {len(names)} classes "
+                f"({some}); correct the label, or list all classes in data.classes"
+            )
+        codes[row] = number[str(label)]
+    return codes
+
+
+def _class_file(config: DataConfig) -> tuple[str, ...]:
+    """One name per line; lines such as `3<tab>name` are read as label 3."""
+    file = paths.find(config.path, config.classes)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as a list of class names ({error})") from error
+    names = []
+    for number, line in enumerate(line for line in lines if line.strip()):
+        first, _, rest = line.partition("\t")
+        names.append(rest.split("\t")[0].strip() if rest.strip() and first == str(number) else line.strip())
+    if not names:
+        raise DataError(f"{file} names no classes; write one name per line")
+    return tuple(names)

@@ -1,27 +1,31 @@
-"""Tables with images or texts: Parquet, CSV, JSON lines, and what the hub hands over, all as Arrow tables."""
+"""Tables with images or texts, all as Arrow tables: Parquet, CSV, JSON lines, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
 from cos2p.data import paths
-from cos2p.data.cachedir import key_of
-from cos2p.data.cells import Table, image_cells
 from cos2p.data.config import DataConfig
 from cos2p.data.encoded import Encoded, ImageCells
-from cos2p.data.groups import Groups
-from cos2p.data.images import Content
+from cos2p.data.images import BadImage, Content
+from cos2p.data.paths import key_of
 from cos2p.data.raw import Raw, RawSplits
-from cos2p.data.select import IntArray
-from cos2p.errors import DataError
+from cos2p.data.select import Groups, IntArray
+from cos2p.errors import DataError, MissingExtra, OwnerRefused
 
 _CSV_BLOCK = 1 << 24
 """A CSV row must fit into one block: images in base64 are long."""
@@ -29,29 +33,36 @@ _ROWS = 256
 """Rows of a Parquet column of images that are in memory at a time."""
 
 
-def read_parquet(config: DataConfig) -> RawSplits:
-    return _splits(_parquet_table, config)
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Named columns that are read one at a time, when they are needed."""
+
+    where: str
+    columns: tuple[str, ...]
+    read: Callable[[list[str]], pa.Table]
+    folder: Path | None = None
+    """Where image files named in the table are; None: there are none."""
+    class_names: tuple[str, ...] | None = None
+    stream: Callable[[str], Iterator[pa.Array]] | None = None
+    """One column piece by piece, for columns that do not fit into memory; None: `read` is all there is."""
+    identity: str = ""
+    """Changes when the content does."""
 
 
-def read_csv(config: DataConfig) -> RawSplits:
-    return _splits(_csv_table, config)
-
-
-def read_jsonl(config: DataConfig) -> RawSplits:
-    return _splits(_jsonl_table, config)
+def read_tables(config: DataConfig) -> RawSplits:
+    """Parquet, CSV and JSON lines."""
+    open_table = {"parquet": _parquet_table, "csv": _csv_table, "jsonl": _jsonl_table}[config.source]
+    return RawSplits.of(
+        config, lambda name: raw_from_table(open_table(paths.find_all(config.path, name), config), config)
+    )
 
 
 def raw_from_table(table: Table, config: DataConfig) -> Raw:
     """Labels and groups now; images or texts when they are asked for."""
     content = config.text_column or config.image_column
     field = "text_column" if config.text_column else "image_column"
-    light = {content: field}
-    if config.has_labels:
-        light[config.label_column] = "label_column"
-    if config.answer_column:
-        light[config.answer_column] = "answer_column"
-    if config.group_column:
-        light[config.group_column] = "group_column"
+    light = {content: field} | ({config.label_column: "label_column"} if config.has_labels else {})
+    light |= {name: its for its in ("answer_column", "group_column") if (name := getattr(config, its))}
     for name, its_field in light.items():
         if name not in table.columns:
             raise DataError(
@@ -86,42 +97,52 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
     )
 
 
-def _splits(open_table: Callable[[list[Path], DataConfig], Table], config: DataConfig) -> RawSplits:
-    def split(name: str) -> Raw:
-        return raw_from_table(open_table(paths.find_all(config.path, name), config), config)
+def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
+    values = rows.column(config.group_column).to_pylist()
+    for row, value in enumerate(values):
+        if value is None:
+            raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
+    return Groups.of([str(value) for value in values])
 
-    return RawSplits(
-        train=split(config.train),
-        validation=split(config.validation) if config.validation else None,
-        test=split(config.test) if config.test else None,
-    )
+
+def _text(table: Table, column: str, field: str, row: int, value: Any) -> str:
+    if not isinstance(value, str):
+        what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
+        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.{field}")
+    if not value.strip():
+        raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
+    return value
+
+
+# ---------------------------------------------------------------- files
+
+
+@contextmanager
+def _read_as(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{what} ({error})") from error
 
 
 def _parquet_table(files: list[Path], config: DataConfig) -> Table:
-    try:
+    where = paths.listed(files)
+    with _read_as(f"{files[0]} cannot be read as Parquet"):
         schema = pa.parquet.read_schema(files[0])
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{files[0]} cannot be read as Parquet ({error})") from error
 
     def read(columns: list[str]) -> pa.Table:
-        try:
+        with _read_as(f"{where}: columns {', '.join(columns)} cannot be read"):
             return pa.concat_tables([pa.parquet.read_table(file, columns=columns) for file in files])
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{_where(files)}: columns {', '.join(columns)} cannot be read ({error})") from error
 
     def stream(column: str) -> Iterator[pa.Array]:
-        try:
+        with _read_as(f"{where}: column {column} cannot be read"):
             for file in files:
                 with pa.parquet.ParquetFile(file) as opened:
                     for batch in opened.iter_batches(batch_size=_ROWS, columns=[column]):
                         yield batch.column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{_where(files)}: column {column} cannot be read ({error})") from error
 
     names = _stated_classes(schema.metadata or {}, config.label_column)
-    return Table(
-        _where(files), tuple(schema.names), read, files[0].parent, names, stream=stream, identity=_identity(files)
-    )
+    return Table(where, tuple(schema.names), read, files[0].parent, names, stream=stream, identity=_identity(files))
 
 
 def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
@@ -131,12 +152,10 @@ def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
         with pa.input_stream(file, compression="detect") as stream:
             return pa.json.read_json(stream, read_options=options)
 
-    try:
+    where = paths.listed(files)
+    with _read_as(f"{where} cannot be read as JSON lines, an object a line"):
         table = pa.concat_tables([read_file(file) for file in files], promote_options="permissive")
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{_where(files)} cannot be read as JSON lines, an object a line ({error})") from error
-    identity = _identity(files)
-    return Table(_where(files), tuple(table.column_names), table.select, files[0].parent, identity=identity)
+    return Table(where, tuple(table.column_names), table.select, files[0].parent, identity=_identity(files))
 
 
 def _refuse_json(file: Path) -> None:
@@ -166,17 +185,15 @@ def _csv_table(files: list[Path], config: DataConfig) -> Table:
         return pa.csv.read_csv(file, read_options=block, parse_options=parse, convert_options=convert)
 
     def read(columns: list[str]) -> pa.Table:
-        try:
+        with _read_as(f"{paths.listed(files)} cannot be read as CSV"):
             return pa.concat_tables([read_file(file, columns) for file in files])
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{_where(files)} cannot be read as CSV ({error})") from error
 
-    try:
-        with pa.csv.open_csv(files[0], read_options=block, parse_options=parse) as reader:
-            columns = tuple(reader.schema.names)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{files[0]} cannot be read as CSV with a header line ({error})") from error
-    return Table(_where(files), columns, read, files[0].parent, identity=_identity(files))
+    with (
+        _read_as(f"{files[0]} cannot be read as CSV with a header line"),
+        pa.csv.open_csv(files[0], read_options=block, parse_options=parse) as reader,
+    ):
+        columns = tuple(reader.schema.names)
+    return Table(paths.listed(files), columns, read, files[0].parent, identity=_identity(files))
 
 
 def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[str, ...] | None:
@@ -190,27 +207,101 @@ def _stated_classes(metadata: dict[bytes, bytes], label_column: str) -> tuple[st
     return None
 
 
-def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
-    values = rows.column(config.group_column).to_pylist()
-    for row, value in enumerate(values):
-        if value is None:
-            raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
-    return Groups.of([str(value) for value in values])
-
-
-def _text(table: Table, column: str, field: str, row: int, value: Any) -> str:
-    if not isinstance(value, str):
-        what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
-        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.{field}")
-    if not value.strip():
-        raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
-    return value
-
-
-def _where(files: list[Path]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-
-
 def _identity(files: list[Path]) -> str:
     stamps = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return key_of(json.dumps(stamps))
+
+
+# ---------------------------------------------------------------- the Hugging Face hub
+
+_VALIDATION_NAMES = ("validation", "valid", "val", "dev")
+
+
+def read_hub(config: DataConfig) -> RawSplits:
+    if paths.is_confined():
+        message = "data.source 'hub' fetches from the network; this device reads its own folder alone"
+        raise OwnerRefused(message, told=message)
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtra(
+            f"data set {config.path!r} from the hub needs the datasets library: pip install cos2p[hub]"
+        ) from error
+    try:
+        loaded = datasets.load_dataset(config.path, name=config.subset or None)
+    except Exception as error:  # network, unknown name, gated, broken script: whatever it was, say its words
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"data set {config.path!r} cannot be fetched from the hub ({reason}); "
+            f"check data.path and data.subset, and the network"
+        ) from error
+    train = config.train or "train"
+    test = config.test or ("test" if "test" in loaded else "")
+    usual = next((name for name in _VALIDATION_NAMES if name in loaded and name != test), "")
+    validation = config.validation or usual
+
+    def split(name: str) -> Raw:
+        if name not in loaded:
+            raise DataError(f"data set {config.path!r} has no split {name!r}; it has {', '.join(loaded)}")
+        return raw_from_table(_table(loaded[name], f"{config.path} ({name})", datasets, config), config)
+
+    return RawSplits(split(train), *(split(name) if name else None for name in (validation, test)))
+
+
+def _table(dataset: Any, where: str, datasets: Any, config: DataConfig) -> Table:
+    columns = tuple(dataset.column_names)
+    if not config.text_column and config.image_column in columns:
+        # Encoded bytes as they are stored: only the chosen ones will be decoded.
+        dataset = dataset.cast_column(config.image_column, datasets.Image(decode=False))
+
+    def read(names: list[str]) -> pa.Table:
+        return dataset.select_columns(names).with_format("arrow")[:]
+
+    label = dataset.features.get(config.label_column)
+    names = getattr(label, "names", None)
+    # A fingerprint says what the rows were made from; without one nothing of them is found again.
+    identity = getattr(dataset, "_fingerprint", None) or uuid.uuid4().hex
+    return Table(where, columns, read, class_names=tuple(names) if names else None, identity=f"{where} {identity}")
+
+
+# ---------------------------------------------------------------- cells of an image column
+
+
+def image_cells(table: Table, column: str, rows: IntArray) -> Iterator[Content]:
+    """The encoded images of these rows, ascending; a file name becomes its file."""
+    start = 0
+    for piece in _pieces(table, column):
+        first, last = np.searchsorted(rows, (start, start + len(piece)))
+        for row in rows[first:last].tolist():
+            yield _image(table, f"{table.where}, row {row}", piece[row - start].as_py())
+        start += len(piece)
+
+
+def _pieces(table: Table, column: str) -> Iterator[pa.Array]:
+    if table.stream is not None:
+        return table.stream(column)
+    chunks: list[pa.Array] = table.read([column]).column(column).chunks
+    return iter(chunks)
+
+
+def _image(table: Table, name: str, value: Any) -> Content:
+    if isinstance(value, dict):  # the hub's way: {"bytes": ..., "path": ...}
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes) and value:
+        return value
+    if isinstance(value, str) and value:
+        return _file_or_base64(table, name, value)
+    if value in (None, "", b""):
+        return BadImage(name, "it is empty; encoded bytes or a file name were expected")
+    raise DataError(f"{name}: the image holds {type(value).__name__}; encoded bytes or a file name were expected")
+
+
+def _file_or_base64(table: Table, name: str, value: str) -> Content:
+    # File names are short; asking the system about a megabyte of base64 is an error of its own.
+    if table.folder is not None and len(value) < 1024 and (table.folder / value).is_file():
+        return paths.opened(table.folder / value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        shown = value if len(value) < 80 else value[:77] + "..."
+        return BadImage(name, f"{shown!r} is neither a file in {table.folder} nor an image in base64")

@@ -1,34 +1,30 @@
-"""Texts to token ids, remembered on disk."""
+"""Texts to token ids: single texts, packed text files, prompts with their answers. Ids are cached on disk."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, takewhile
+from pathlib import Path
 
 import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from cos2p.data.cachedir import key_of, recall, remember
+from cos2p.data import paths
 from cos2p.data.config import DataConfig
-from cos2p.data.ragged import Ragged, from_flat
-from cos2p.data.select import IntArray
+from cos2p.data.paths import key_of, recall, remember
+from cos2p.data.ragged import Ragged, Tokens, from_flat
+from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.select import Groups, IntArray
 from cos2p.data.tokenizers import Encoder, make_encoder
+from cos2p.errors import DataError
 
 _PIECE = 1 << 16
 """Characters of a long text that are tokenised at once, cut at the ends of lines."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    ids: Ragged
-    vocabulary: int
-    """How many different ids there are."""
-
-    def subset(self, rows: IntArray) -> Tokens:
-        return Tokens(self.ids.subset(torch.from_numpy(rows)), self.vocabulary)
 
 
 def tokenize(texts: list[str], config: DataConfig) -> Tokens:
@@ -94,3 +90,65 @@ def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]], config: DataC
     values, lengths = compute()
     remember("tokens", f"{name}.safetensors", safetensors.torch.save({"ids": values, "lengths": lengths}))
     return values, lengths
+
+
+# ---------------------------------------------------------------- plain text files
+
+
+def read_text(config: DataConfig) -> RawSplits:
+    """Text files for language modelling, packed into sequences of one length."""
+    return RawSplits.of(config, lambda name: _text_file_split(name, config))
+
+
+def _text_file_split(name: str, config: DataConfig) -> Raw:
+    files = paths.find_all(config.path, name)
+    tokens, owners = pack([_content(file) for file in files], config)
+    # A file is its sequences' natural owner: an author, a speaker.
+    groups = Groups.of([files[number].name for number in owners.tolist()])
+    return Raw(where=paths.listed(files), count=len(owners), labels=None, tokens=tokens, groups=groups)
+
+
+def _content(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as text in UTF-8 ({error})") from error
+    if not text.strip():
+        raise DataError(f"{file} is empty; take it out of data.train, data.validation or data.test")
+    return text
+
+
+# ---------------------------------------------------------------- prompts with answers
+
+
+def tokenize_answers(texts: list[str], answers: list[str], config: DataConfig) -> Tokens:
+    """Token ids of `config.prompt` around each text with its answer, at most `config.max_tokens`: what is too long
+    loses its beginning, never its answer."""
+    encoder = make_encoder(config)
+    found = [
+        _answered(config.prompt.replace("{text}", text), answer, encoder, config.max_tokens)
+        for text, answer in zip(texts, answers, strict=True)
+    ]
+    values, lengths = flat([ids for ids, _ in found])
+    ids = from_flat(values, lengths, encoder.pad_id, config.max_tokens)
+    return Tokens(replace(ids, answers=torch.tensor([at for _, at in found])), encoder.vocabulary)
+
+
+def _answered(prompt: str, answer: str, encoder: Encoder, longest: int) -> tuple[list[int], int]:
+    """The ids, and the place of the answer's first one.
+
+    Prompt and answer are read as one text, as a reader of the whole would: the answer begins where that differs from
+    the prompt alone.
+    """
+    before, after = encoder.around
+    whole, alone = encoder.encode_piece(f"{prompt} {answer}"), encoder.encode_piece(prompt)
+    begins = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(whole, alone, strict=False))))
+    room = longest - len(before) - len(after)
+    cut = max(0, len(whole) - room)
+    if cut >= begins and not (cut == 0 and before):
+        raise DataError(
+            f"the answer {answer[:40]!r} has {len(whole) - begins} tokens and leaves nothing of the text before it; "
+            f"raise data.max_tokens, now {longest}"
+        )
+    return [*before, *whole[cut:], *after], len(before) + begins - cut

@@ -1,4 +1,4 @@
-"""Which tokenizer: one token per byte, a `tokenizer.json`, or the one that lies beside a checkpoint."""
+"""Which tokenizer: one token per byte, a `tokenizer.json`, or the one next to a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.data import paths
-from cos2p.data.cachedir import key_of
 from cos2p.data.config import DataConfig
+from cos2p.data.paths import key_of
 from cos2p.errors import DataError
 
 # The byte tokenizer: three special ids, then the 256 bytes.
@@ -65,7 +65,7 @@ def resolved(config: DataConfig, pretrained: str) -> DataConfig:
 
 
 def check_fits(config: DataConfig, pretrained: str) -> None:
-    """DataError if the config names a tokenizer that reads a text otherwise than the one beside the checkpoint does.
+    """DataError if the config names a tokenizer that reads a text otherwise than the one next to the checkpoint does.
 
     Its ids may all be in the checkpoint's table, and yet each be another word: the model would train on nonsense.
     """

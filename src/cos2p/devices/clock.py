@@ -6,12 +6,12 @@ personal submodel, the upload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
 from cos2p.devices.device import Device
-from cos2p.devices.text_work import text_work
 from cos2p.messages import Order
 from cos2p.seeding import numpy_rng
 from cos2p.training.costs import TaskFlops
@@ -63,6 +63,27 @@ def _work(trainer: Trainer, samples: int, test_samples: int, widths: Tensor | No
         return shorter.flops(samples, test_samples)
 
     return text_work(flops_at, widths)
+
+
+def text_work(flops_at: Callable[[int], TaskFlops], widths: Tensor) -> TaskFlops:
+    """The mean of `flops_at` over these lengths of texts.
+
+    A task's FLOPs are a polynomial of degree two in the length of its texts: linear maps grow with the length,
+    attention with its square. So three lengths give them for every other one. Batches hold texts of like length, so a
+    text costs its own length, rounded up as batches are; a few share a batch with longer ones and cost a little more.
+
+    >>> import torch
+    >>> text_work(lambda tokens: TaskFlops(training=tokens**2), torch.tensor([8, 16])).training
+    160.0
+    """
+    first, second, third = (flops_at(tokens) for tokens in (1, 2, 3))
+    steps = widths.double() - 1
+    linear, square = float(steps.mean()), float((steps * (steps - 1) / 2).mean())
+    values = {}
+    for field in fields(TaskFlops):
+        a, b, c = (float(getattr(found, field.name)) for found in (first, second, third))
+        values[field.name] = a + linear * (b - a) + square * (c - 2 * b + a)
+    return TaskFlops(**values)
 
 
 def lost_after(device: Device, order: Order, seconds: float) -> float | None:

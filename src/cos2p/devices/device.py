@@ -3,7 +3,7 @@
 The presets are estimates from public figures, good for comparing fleets; `cos2p profile` measures a real device.
 
 FLOP/s. Those of the Jetson boards are their GPU's, those of a Raspberry Pi and of the laptop their processor's; the
-`source` says which. A real fleet trains on the processor unless told otherwise, where a Jetson is far slower than its
+`source` says which. A real fleet trains on the processor by default, where a Jetson is far slower than its
 preset: to simulate that, give `flops` as `cos2p profile` measures it on the board. Peak single precision (one fused
 multiply-add = 2 FLOP per lane and cycle) times a utilisation of 30 %.
 Published utilisations of transformer training are 21 % (GPT-3), 30 % (MT-NLG), 33 % (Gopher) and 46 % (PaLM) of
@@ -158,81 +158,47 @@ def _problem(field: tuple[str | int, ...], message: str, value: object) -> str:
     return f"{field[0]} is {value!r}: {message}" if field else message.removeprefix("Value error, ")
 
 
-def _preset(
-    name: str, *, peak: float, memory: str, down: str, up: str, latency: float, jitter: float, source: str
-) -> Device:
-    return Device(
-        name=name,
-        flops=peak * UTILISATION,
-        memory=parse_bytes(memory),
-        down=parse_rate(down),
-        up=parse_rate(up),
-        latency=latency,
-        jitter=jitter,
-        source=source,
+Network = tuple[str, str, float]
+"""Download, upload, latency."""
+
+_WIRED: Network = ("941Mbit/s", "941Mbit/s", 0.001)
+
+
+def _preset(name: str, peak: float, memory: str, network: Network, jitter: float, source: str) -> Device:
+    figures = {"memory": memory, **dict(zip(("down", "up", "latency"), network, strict=True))}
+    return Device.model_validate(
+        {"name": name, "flops": peak * UTILISATION, **figures, "jitter": jitter, "source": source}
     )
 
 
-_WIRED: dict[str, Any] = {"down": "941Mbit/s", "up": "941Mbit/s", "latency": 0.001}
-
-PRESETS: dict[str, Device] = {
-    preset.name: preset
-    for preset in (
-        _preset(
-            "jetson-xavier-nx-8gb",
-            peak=384 * 2 * 1.100e9,
-            memory="5GB",
-            jitter=0.10,
-            source="GPU: NVIDIA data sheet DA-09366-001: 384 CUDA cores at up to 1100 MHz, 8 GB, gigabit Ethernet",
-            **_WIRED,
-        ),
-        _preset(
-            "jetson-xavier-nx-16gb",
-            peak=384 * 2 * 1.100e9,
-            memory="13GB",
-            jitter=0.10,
-            source="GPU: as the 8 GB module (NVIDIA data sheet DA-09366-001), with 16 GB",
-            **_WIRED,
-        ),
-        _preset(
-            "jetson-agx-xavier-32gb",
-            peak=512 * 2 * 1.377e9,
-            memory="29GB",
-            jitter=0.05,
-            source="GPU: NVIDIA Jetson module comparison: 512 CUDA cores at up to 1377 MHz, 32 GB, gigabit Ethernet",
-            **_WIRED,
-        ),
-        _preset(
-            "jetson-agx-orin-64gb",
-            peak=2048 * 2 * 1.300e9,
-            memory="61GB",
-            jitter=0.05,
-            source="GPU: NVIDIA Jetson AGX Orin technical brief: 2048 CUDA cores at up to 1.3 GHz (5.3 TFLOP/s FP32), "
-            "64 GB; its 10-gigabit port is taken to be on a gigabit network",
-            **_WIRED,
-        ),
-        _preset(
-            "raspberry-pi-4",
-            peak=4 * 8 * 1.5e9,
-            memory="3GB",
-            down="100Mbit/s",
-            up="50Mbit/s",
-            latency=0.005,
-            jitter=0.15,
-            source="Processor: Raspberry Pi 4 Model B, 4 GB: 4 Cortex-A72 cores at 1.5 GHz, 8 FP32 FLOP per cycle and "
-            "core (measured on the core by vfpbench); Wi-Fi rate assumed",
-        ),
-        _preset(
-            "laptop",
-            peak=4 * 32 * 2.4e9,
-            memory="8GB",
-            down="300Mbit/s",
-            up="150Mbit/s",
-            latency=0.005,
-            jitter=0.10,
-            source="Processor: an office laptop with 16 GB: 4 cores with AVX2 at a sustained 2.4 GHz, 32 FP32 FLOP per "
-            "cycle and core (two 8-wide fused multiply-adds), no GPU; Wi-Fi rate assumed",
-        ),
-    )
-}
+_NAMED = (
+    _preset(
+        "jetson-xavier-nx-8gb", 384 * 2 * 1.100e9, "5GB", _WIRED, 0.10,
+        "GPU: NVIDIA data sheet DA-09366-001: 384 CUDA cores at up to 1100 MHz, 8 GB, gigabit Ethernet",
+    ),
+    _preset(
+        "jetson-xavier-nx-16gb", 384 * 2 * 1.100e9, "13GB", _WIRED, 0.10,
+        "GPU: as the 8 GB module (NVIDIA data sheet DA-09366-001), with 16 GB",
+    ),
+    _preset(
+        "jetson-agx-xavier-32gb", 512 * 2 * 1.377e9, "29GB", _WIRED, 0.05,
+        "GPU: NVIDIA Jetson module comparison: 512 CUDA cores at up to 1377 MHz, 32 GB, gigabit Ethernet",
+    ),
+    _preset(
+        "jetson-agx-orin-64gb", 2048 * 2 * 1.300e9, "61GB", _WIRED, 0.05,
+        "GPU: NVIDIA Jetson AGX Orin technical brief: 2048 CUDA cores at up to 1.3 GHz (5.3 TFLOP/s FP32), "
+        "64 GB; its 10-gigabit port is taken to be on a gigabit network",
+    ),
+    _preset(
+        "raspberry-pi-4", 4 * 8 * 1.5e9, "3GB", ("100Mbit/s", "50Mbit/s", 0.005), 0.15,
+        "Processor: Raspberry Pi 4 Model B, 4 GB: 4 Cortex-A72 cores at 1.5 GHz, 8 FP32 FLOP per cycle and "
+        "core (measured on the core by vfpbench); Wi-Fi rate assumed",
+    ),
+    _preset(
+        "laptop", 4 * 32 * 2.4e9, "8GB", ("300Mbit/s", "150Mbit/s", 0.005), 0.10,
+        "Processor: an office laptop with 16 GB: 4 cores with AVX2 at a sustained 2.4 GHz, 32 FP32 FLOP per "
+        "cycle and core (two 8-wide fused multiply-adds), no GPU; Wi-Fi rate assumed",
+    ),
+)  # fmt: skip
+PRESETS: dict[str, Device] = {preset.name: preset for preset in _NAMED}
 """Named devices; the module's docstring says how the figures come about."""

@@ -1,4 +1,4 @@
-"""Peak memory and time of a submodel, measured in a process of its own. The judge of `budget`.
+"""Peak memory and time of a submodel, measured in a process of its own. Tests compare the ledger with it.
 
     python -m cos2p.devices.measure < request.json
 
@@ -37,7 +37,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices, window_slices
 from cos2p.training.distillation import exits_loss
@@ -132,15 +132,17 @@ class _Peak:
     """Highest resident memory of each phase over the state at the beginning, by the kernel's own counter."""
 
     def __init__(self, device: torch.device) -> None:
+        if not Path("/proc/self/status").exists():
+            raise Cos2pError("measuring memory needs Linux, which counts it in /proc/self/status")
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         self.device = device
-        self.idle = torch.cuda.memory_allocated(device) if device.type == "cuda" else _status("VmRSS")
+        self.idle = torch.cuda.memory_allocated(device) if device.type == "cuda" else status_bytes("VmRSS")
         self.phases: dict[str, int] = {}
         self._restart()
 
     def record(self, phase: str) -> None:
-        most = peak_bytes(self.device) if self.device.type == "cuda" else _status("VmHWM")
+        most = peak_bytes(self.device) if self.device.type == "cuda" else status_bytes("VmHWM")
         self.phases[phase] = most - self.idle
         self._restart()
 
@@ -148,15 +150,7 @@ class _Peak:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            Path("/proc/self/clear_refs").write_text("5")
-
-
-def _status(field: str) -> int:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError as error:
-        raise Cos2pError(f"measuring memory needs Linux, which counts it in /proc/self/status ({error})") from None
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+            forget_peak()
 
 
 _Batches = Iterator[tuple[Tensor, Tensor | None, Tensor]]

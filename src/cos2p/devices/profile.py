@@ -25,11 +25,10 @@ from cos2p.costs.ledger import shape_peak
 from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.devices.measure import Measurement, measure
-from cos2p.devices.rates import LADDER
 from cos2p.errors import BudgetError, ConfigError, TrainingError
 from cos2p.models.config import ModelConfig
 from cos2p.older_python import tomllib
-from cos2p.submodel.rates import cut
+from cos2p.submodel.rates import LADDER, cut
 from cos2p.units import format_bytes
 
 RATES = (0.015625, 0.0625, 0.25, 0.5625, 1.0)
@@ -97,10 +96,10 @@ def profile(
     rates: Sequence[float] = RATES,
     threads: int = 0,
     accelerator: str = "cpu",
-    tell: Callable[[float, Sample | str], None] = lambda rate, outcome: None,
+    on_sample: Callable[[float, Sample | str], None] = lambda rate, outcome: None,
     measuring: Callable[..., Measurement] = measure,
 ) -> Profile:
-    """Measure submodels of the rates given. `tell` hears of each one: its sample, or why there is none.
+    """Measure submodels of the rates given. `on_sample` gets each one: its sample, or why there is none.
 
     `memory` 0 means four fifths of what this machine, or the accelerator, has free now. What a rate may take of it is
     less on a GPU, by what is not tensors.
@@ -114,15 +113,18 @@ def profile(
         predicted = shape_peak(config, shape, workload).total
         predicted += overhead(device)
         if predicted > free_memory(device) or predicted > 2 * memory:
-            tell(rate, f"needs {format_bytes(predicted)}, not tried")
+            on_sample(rate, f"needs {format_bytes(predicted)}, not tried")
             continue
+        spec = make_spec(config, rate, start=config.depth - cut(config, rate).blocks)
         try:
-            sample = _measure(config, rate, shape, workload, predicted, threads, str(device), measuring)
+            run = measuring(config, spec, workload, steps=STEPS, threads=threads, accelerator=str(device))
         except TrainingError as error:
-            tell(rate, str(error))
+            on_sample(rate, str(error))
             break
+        flops = shape_flops(config, shape, workload, "weight")
+        sample = Sample(rate, run.seconds, run.prefix_seconds, run.peak_bytes, predicted, flops)
         found.append(sample)
-        tell(rate, sample)
+        on_sample(rate, sample)
     if not found:
         raise BudgetError(
             f"not even {min(rates):g} of {name} trains in {format_bytes(memory)} with a batch of {batch}; "
@@ -132,23 +134,6 @@ def profile(
     rate = recommended_rate(profiled)
     nearest = min(found, key=lambda sample: abs(sample.rate - rate))
     return replace(profiled, rate=rate, flops=nearest.flops_per_second)
-
-
-def _measure(
-    config: ModelConfig,
-    rate: float,
-    shape: Shape,
-    workload: Workload,
-    predicted: int,
-    threads: int,
-    accelerator: str,
-    measuring: Callable[..., Measurement],
-) -> Sample:
-    start = config.depth - cut(config, rate).blocks
-    spec = make_spec(config, rate, start)
-    result = measuring(config, spec, workload, steps=STEPS, threads=threads, accelerator=accelerator)
-    work = shape_flops(config, shape, workload, "weight")
-    return Sample(rate, result.seconds, result.prefix_seconds, result.peak_bytes, predicted, work)
 
 
 def recommended_rate(profiled: Profile) -> float:

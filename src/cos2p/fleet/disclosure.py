@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cos2p.fleet.device.devicefile import DeviceFile
-from cos2p.fleet.device.owner import OwnerFile
+from cos2p.fleet.device.owner import DeviceFile, OwnerFile
 from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, read_json

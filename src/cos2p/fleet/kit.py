@@ -11,6 +11,9 @@ from cos2p.errors import ConfigError
 
 Role = Literal["server", "admin", "device"]
 
+MARK = "COS2P_KIT"
+"""In the environment of all processes of a kit: its folder."""
+
 
 @dataclass(frozen=True)
 class Kit:

@@ -16,6 +16,9 @@ _NAME = "notices.jsonl"
 REVOKED = "its kit was revoked"
 """A reason that a run acts on: whoever holds the kit is cut off in the middle of it."""
 
+FORBIDDEN = "it sent what it may not: "
+"""How a reason begins for which a run excludes a device."""
+
 
 class Notices:
     """The writer's end."""
@@ -25,10 +28,11 @@ class Notices:
         self._told: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
-    def add(self, client: str, reason: str) -> None:
+    def add(self, client: str, reason: str, again: float = AGAIN_SECONDS) -> None:
+        """Unless the same was said less than `again` seconds ago."""
         with self._lock:
             now = time.time()
-            if now - self._told.get((client, reason), 0.0) < AGAIN_SECONDS:
+            if now - self._told.get((client, reason), 0.0) < again:
                 return
             self._told[client, reason] = now
             with self._path.open("a", encoding="utf-8") as file:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cos2p.errors import ConfigError, MissingExtra, RunError
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 from cos2p.models.hub_export import coloured, readable_by_all, write_inputs
 from cos2p.runtime.card import model_card, plain_card
 from cos2p.runtime.model_folder import save_adapters, save_model, tokenizer_file

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from cos2p.errors import CheckpointError
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
 from cos2p.seeding import torch_rng
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, for logits of the size of one; larger ones in proportion."""
 _INLINE_BYTES = 1_500_000_000
-"""Protobuf ends at 2 GB; larger weights lie in a file beside."""
+"""Protobuf ends at 2 GB; larger weights lie in a file next to it."""
 
 
 class _Answers(nn.Module):

@@ -1,17 +1,34 @@
-"""Labels with probabilities for single inputs; of a language model the tokens that may come next."""
+"""Labels with probabilities for images or texts out of files, tables, folders and standard input.
+
+A language model gives the tokens that may come next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cos2p.data.config import DataConfig
+from cos2p.data.folder import is_image_name
 from cos2p.data.images import BadImage, Content, decode_many
+from cos2p.data.load import reader_of, source_of
 from cos2p.errors import DataError
-from cos2p.inference.inputs import Item
-from cos2p.inference.trained import Trained
+from cos2p.inference.sources import Trained
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    content: Content | str
+    """An image as it is stored, or a text."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,7 @@ def _texts(trained: Trained, items: Sequence[Item], top: int) -> Iterator[Predic
     if outside >= trained.config.vocab:
         raise DataError(
             f"{trained.where} has {trained.config.vocab} token rows, but its tokenizer gives token {outside}; "
-            "put the tokenizer.json it was trained with beside it"
+            "put the tokenizer.json it was trained with next to it"
         )
     longest = max(map(len, ids))
     padded = torch.tensor([row + [trained.config.pad_token] * (longest - len(row)) for row in ids])
@@ -84,3 +101,80 @@ def _label(trained: Trained, number: int) -> str:
     if trained.generates:
         return trained.encoder.decode([number])
     return trained.classes[number] if number < len(trained.classes) else str(number)
+
+
+# ---------------------------------------------------------------- inputs
+
+
+def gather(inputs: Iterable[str], texts: Iterable[str], data: DataConfig, is_text: bool) -> list[Item]:
+    """Every single input, in the order given. DataError if one cannot be, or there is none."""
+    items = [Item(f"text {number}", text) for number, text in enumerate(texts, 1)]
+    if items and not is_text:
+        raise DataError("the model takes images; --text is for models that read texts")
+    for name in inputs:
+        items += _of(name, data, is_text)
+    if not items:
+        raise DataError("nothing to predict: name images, text files, tables or folders" + (" (or --text)" * is_text))
+    return items
+
+
+def _of(name: str, data: DataConfig, is_text: bool) -> Iterator[Item]:
+    path = Path(name).expanduser()
+    if name == STDIN:
+        yield from _lines("line", sys.stdin.read()) if is_text else [Item("standard input", sys.stdin.buffer.read())]
+    elif path.is_dir():
+        yield from _in_folder(path, is_text)
+    elif not path.is_file():
+        hint = "; a text itself is given by --text" if is_text else ""
+        raise DataError(f"there is no file {name}{hint}")
+    elif source_of(name) in ("csv", "jsonl", "parquet"):
+        yield from _rows(path, data, is_text)
+    elif is_text:
+        yield from _lines(f"{name}:", _read(path))
+    else:
+        yield Item(name, path)
+
+
+def _in_folder(folder: Path, is_text: bool) -> Iterator[Item]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    chosen = [file for file in files if (file.suffix == ".txt" if is_text else is_image_name(file.name))]
+    if not chosen:
+        raise DataError(f"{folder} holds no {'.txt files' if is_text else 'images'}")
+    for file in chosen:
+        if is_text:
+            yield from _lines(f"{file}:", _read(file))
+        else:
+            yield Item(str(file), file)
+
+
+def _rows(file: Path, data: DataConfig, is_text: bool) -> Iterator[Item]:
+    changes = {"source": source_of(file.name), "path": str(file.parent), "train": file.name, "group_column": ""}
+    column = {"text_column": data.text_column or "text"} if is_text else {"text_column": ""}
+    # Labels are not needed, and nothing but them depends on the task.
+    table = data.model_copy(update={**changes, **column, "validation": "", "test": "", "task": "language-modeling"})
+    try:
+        raw = reader_of(table)(table).train
+    except DataError as error:  # whoever predicts has options, and no recipe to set fields of
+        wrong = "text" if is_text else "image"
+        raise DataError(str(error).replace(f"set data.{wrong}_column", f"say which with --{wrong}-column")) from None
+    everything = np.arange(raw.count, dtype=np.int64)
+    if raw.texts is not None:
+        for row, text in enumerate(raw.texts(everything)):
+            yield Item(f"{file} row {row}", text)
+    elif raw.encoded is not None:
+        for row, (_, content) in enumerate(raw.encoded(everything)):
+            yield Item(f"{file} row {row}", content)
+
+
+def _lines(name: str, text: str) -> Iterator[Item]:
+    """One text a line; empty lines are none."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield Item(f"{name}{number}" if name.endswith(":") else f"{name} {number}", line)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as text in UTF-8 ({error})") from None

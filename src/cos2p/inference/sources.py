@@ -1,23 +1,28 @@
-"""Where a trained model is found: a run folder, a Hugging Face folder, or the file of a device's own submodel."""
+"""A trained model that answers, and where it is found: a run folder, a Hugging Face folder, a device's own submodel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
+import torch
+from torch import Tensor
 
 from cos2p.data.config import DataConfig
-from cos2p.data.tokenizers import resolved
+from cos2p.data.tokenizers import Encoder, make_encoder, resolved
 from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
-from cos2p.inference.trained import Trained
 from cos2p.methods import Method, method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.hub_config import class_names
 from cos2p.models.hub_files import read_json
 from cos2p.models.hub_pooling import POOLING_FIELD
+from cos2p.models.layout import Weights
+from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, own_model_file
 from cos2p.tracking.event_kinds import Started
@@ -26,6 +31,52 @@ from cos2p.training.personal import Personal
 
 Exit = int | Literal["best"] | None
 """Depth of an exit; `best`: by the validation samples of the run; None: the deepest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model, with how its inputs are prepared and what its answers are called."""
+
+    where: str
+    """Where it was found, for messages."""
+    config: ModelConfig
+    weights: Weights
+    """All that `config` has, as the method evaluates them."""
+    exit: int
+    """Depth of the exit that answers: so many blocks below it."""
+    classes: tuple[str, ...]
+    """Names of the classes; empty for a language model."""
+    data: DataConfig
+    """How inputs are prepared: size, channels, crop, mean and deviation; tokenizer and length."""
+    method: type[Method] = Method
+    """Knows the forward pass of the weights."""
+    recipe: Recipe | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of its run; empty where there is no run."""
+    device: str = ""
+    """Whose own submodel it is; empty: the server's model."""
+
+    @property
+    def is_text(self) -> bool:
+        return self.config.family != "vit"
+
+    @property
+    def generates(self) -> bool:
+        return self.config.task == "language-modeling"
+
+    @cached_property
+    def model(self) -> ElasticTransformer:
+        exits = sorted({self.exit, self.config.depth})  # a model's last exit is always its deepest
+        return self.method.evaluation_model(self.config, self.weights, exits).eval()
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return make_encoder(self.data)
+
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Logits (B, classes), of a language model (B, T, vocabulary)."""
+        return self.model(inputs)[0]  # type: ignore[no-any-return]
 
 
 def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trained:

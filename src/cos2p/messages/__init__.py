@@ -17,8 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from cos2p.errors import UpdateRefused
-from cos2p.messages.envelope import TASK_HEADER_BYTES, Buffer, Envelope, Table, mapped
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
 from cos2p.messages.packing import CODES, Parcel, pack
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import MOST_BYTES, OnePiece
@@ -171,7 +170,10 @@ NEEDED_REPORT = frozenset({"prefix_recomputed"})
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a device learned: only what it trained, as the difference to what it received."""
+    """What a device learned: only what it trained, as the difference to what it received.
+
+    A server, which knows the task, reads it with `server.update_reader` and compares first.
+    """
 
     client: str
     task: str
@@ -209,50 +211,6 @@ class Update:
             "samples": self.samples,
             "report": dict(self.report),
         }
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Update:
-        """Raise UpdateRefused for anything that is not an update; nothing in the data is executed.
-
-        A server, which knows the task, reads with `aggregation.door` and compares first.
-        """
-        return cls._read(data)
-
-    @classmethod
-    def from_file(cls, path: Path) -> Update:
-        """The same from a file, which may be deleted then: its tensors stay mapped and are not read into memory."""
-        try:
-            return cls._read(mapped(path))
-        except ValueError:  # of an empty file there is nothing to map
-            raise UpdateRefused("not an update: nothing came") from None
-
-    @classmethod
-    def _read(cls, data: Buffer) -> Update:
-        try:
-            envelope = Envelope.open(data)
-            return cls.of(envelope.meta, *_tensors(envelope, "d", "x").values())
-        except ValueError as error:
-            raise UpdateRefused(f"not an update: {error}") from None
-
-    @classmethod
-    def of(cls, meta: Mapping[str, Any], delta: Weights, extras: Weights) -> Update:
-        """ValueError unless the header's fields are there and of their types."""
-        for name, kind in _FIELDS.items():
-            if type(meta.get(name)) is not kind:
-                raise ValueError(f"its {name} is missing or not of the right type")
-        return cls(
-            client=meta["client"],
-            task=meta["task"],
-            version=meta["version"],
-            spec=SubmodelSpec.from_dict(meta["spec"]),
-            delta=delta,
-            samples=meta["samples"],
-            report=meta["report"],
-            extras=extras,
-        )
-
-
-_FIELDS = {"client": str, "task": str, "version": int, "spec": dict, "samples": int, "report": dict}
 
 
 def tensor_bytes(*parts: Mapping[str, Tensor]) -> int:

@@ -39,9 +39,6 @@ def mapped(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-HEADER_BYTES = 2**20
-"""Longest header of an update whose task is not known."""
-
 TASK_HEADER_BYTES = 100 * 2**20
 """Longest header of a task; safetensors' own limit."""
 
@@ -136,7 +133,7 @@ class Envelope:
         return self.table.entries
 
     @classmethod
-    def open(cls, data: Buffer, header_bytes: int = HEADER_BYTES, values: int | None = None) -> Envelope:
+    def open(cls, data: Buffer, header_bytes: int, values: int | None = None) -> Envelope:
         """ValueError for anything that is not a message with a header of at most so many bytes and values."""
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or size > len(data) - 8:

@@ -14,129 +14,26 @@ composes named parts and answers a few questions; it has no loop and does no I/O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, get_args
 
+from typing_extensions import Self
+
 from cos2p.aggregation.merge import Merge
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.robust.claims import most_credited
-from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.rules import Redispatch
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.costs.ledger import peak
-from cos2p.devices.device import Device
-from cos2p.messages import Order, Precision, Update
+from cos2p.memory.tasks import Assignment, Call, Member, RunContext
+from cos2p.messages import Order, Update
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.settings import Settings, shared
-from cos2p.training.costs import workload
-from cos2p.training.embeddings import Embeddings, cut_tables
-from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings
+from cos2p.settings import Settings
+from cos2p.training.embeddings import Embeddings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 
-
-@dataclass(frozen=True)
-class Member:
-    """What the server knows of a client."""
-
-    name: str
-    device: Device
-    rate: float
-    """R_n: the share of the model it may train."""
-    batch: int
-    samples: int
-    """Local training samples."""
-    test_samples: int = 0
-    rows: str = ""
-    """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
-    largest: int = 0
-    """Bytes for its tasks where a method goes by memory: fewer than it has, since one ran out; 0: all of them."""
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """What every method is built from."""
-
-    config: ModelConfig
-    members: Mapping[str, Member]
-    training: TrainingSettings
-    schedule: ScheduleSettings
-    seed: int
-    enforce_memory: bool = True
-    """Refuse tasks that do not fit a device's memory."""
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    robust: RobustSettings = field(default_factory=RobustSettings)
-
-    def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
-        """The spec with as much of the token tables as `training.embeddings` gives this member.
-
-        The server does this with every assignment; a method needs it only to know beforehand what a spec costs.
-        """
-        return cut_tables(spec, self.config, self.training.embeddings, member.rows)
-
-    def credited(self, member: Member) -> int:
-        """As many of a member's samples, which are its own word, as count; `robust.samples`."""
-        return int(min(member.samples, self.most_credited))
-
-    @cached_property
-    def most_credited(self) -> float:
-        """Samples of one device that count."""
-        return most_credited((member.samples for member in self.members.values()), self.robust.samples)
-
-    def full_memory(self) -> int | None:
-        """Bytes that training the whole model takes on the member with the smallest batch; None without members."""
-        if not self.members:
-            return None
-        member = min(self.members.values(), key=lambda member: (member.batch, member.samples))
-        spec = self.tables(SubmodelSpec.full(self.config), member)
-        return peak(self.config, spec, workload(self.local(member), member.samples)).total
-
-    @property
-    def names(self) -> Sequence[str]:
-        return tuple(self.members)
-
-    def local(self, member: Member, **changes: Any) -> LocalSettings:
-        """The recipe's local training for this member, one exit, no distillation; `changes` are the method's."""
-        plain = {**shared(self.training, LocalTraining), "batch": member.batch, "lambda2": 0.0}
-        return LocalSettings.model_validate({**plain, **changes})
-
-
-@dataclass(frozen=True)
-class Call:
-    """A client is ready for work: what `assign` may look at."""
-
-    member: Member
-    version: int
-    cycle: int
-    attempt: int
-    weights: Weights
-    """The current full model; not to be changed."""
-    final: bool = False
-    """Training is over: the round is the last one of a method that `gathers_last`."""
-
-
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """What the client shall do."""
-
-    spec: SubmodelSpec
-    settings: Settings
-    """As the trainer's `settings_type` has them."""
-    trainer: type[Trainer] = SubmodelTrainer
-    """One of the method's `trainers`."""
-    quotas: tuple[BlockSize, ...] | None = None
-    prefix_precision: Precision = "float32"
-    lr_factor: float = 1.0
-    drift: float | None = None
-    """Devices keep the frozen parts, and one that has moved by this share of itself at most is not sent again.
-    None: nothing is kept."""
-
+__all__ = ["Assignment", "Call", "Forms", "Member", "Method", "RunContext"]
 
 Forms = Mapping[str, tuple[str, ...]]
 """Forms of a method by name, each as changes to a recipe: `path.to.field=value`."""
@@ -197,6 +94,10 @@ class Method:
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context
+
+    def for_members(self, context: RunContext) -> Self:
+        """The same method for other members, as it begins."""
+        return type(self)(self.settings, context)
 
     @property
     def telling(self) -> int:

@@ -23,9 +23,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import Store, largest_group
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
-from cos2p.methods.fitting import Store, largest_group
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec

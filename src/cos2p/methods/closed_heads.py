@@ -13,9 +13,9 @@ from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge
 from cos2p.costs.ledger import last_holding
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import STORES, first_that_fits
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
-from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.methods.head_settings import HeadSettings, trained_instead
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -34,13 +34,13 @@ def statistics_assignment(
     depths: Sequence[int],
     form: HeadForm,
     precision: Precision = "float16",
-    drift: float | None = None,
+    shelved: bool = False,
     final: bool = False,
     **cache: object,
 ) -> Assignment:
     """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
 
-    With `drift` the frozen parts stay on the device for later tasks (see `Assignment`).
+    With `shelved` the frozen parts stay on the device for later tasks.
     """
     config = context.config
     check_has_classes(config)
@@ -57,7 +57,7 @@ def statistics_assignment(
         return needed <= member.device.memory or not context.enforce_memory
 
     chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, drift=drift)
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, shelved=shelved)
 
 
 def check_room_to_train(method: Method) -> None:
@@ -114,7 +114,7 @@ class ToldHead(Method):
 
     def merge(self) -> Merge:
         settings = self.settings
-        return HeadMerge(super().merge(), settings.start_form, settings.finish_form, settings.ridge)
+        return HeadMerge(super().merge(), settings.start_form, settings.finish_form)
 
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:

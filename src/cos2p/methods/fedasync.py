@@ -23,9 +23,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from pydantic import Field
 
-from cos2p.accelerator import place
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
@@ -128,7 +127,6 @@ class MixingMerge(Merge):
     """The server: mixes each update into the next version as it arrives; several before one are mixed one by one."""
 
     groups: ClassVar[tuple[str, ...]] = ("next", "holders")
-    accelerated: ClassVar[tuple[str, ...]] = ("next",)
     next: Weights
     """The tensors that have moved since the last version."""
 
@@ -146,9 +144,8 @@ class MixingMerge(Merge):
             if cut is None:
                 self.next[name] = torch.lerp(now, received - delta, alpha)
                 continue
-            dim, index = cut[0], place(cut[1], now.device)
-            held = torch.lerp(now.index_select(dim, index), received.index_select(dim, index) - delta, alpha)
-            self.next[name] = now.index_copy(dim, index, held)
+            held = torch.lerp(now.index_select(*cut), received.index_select(*cut) - delta, alpha)
+            self.next[name] = now.index_copy(*cut, held)
         self.count_holders(item)
         return even_weight(alpha)
 

@@ -17,9 +17,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from cos2p.accelerator import place
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Method
@@ -51,7 +50,6 @@ class BufferMerge(Merge):
     """
 
     groups: ClassVar[tuple[str, ...]] = ("sum", "holders")
-    accelerated: ClassVar[tuple[str, ...]] = ("sum",)
     sum: Weights
 
     def __init__(self, config: ModelConfig, server_lr: float, damping: Damping) -> None:
@@ -69,8 +67,7 @@ class BufferMerge(Merge):
             if cut is None:
                 self.sum[name].add_(item.delta[name], alpha=factor)
             else:
-                total, (dim, index) = self.sum[name], cut
-                total.index_add_(dim, place(index, total.device), item.delta[name], alpha=factor)
+                self.sum[name].index_add_(*cut, item.delta[name], alpha=factor)
         self.count_holders(item)
         return even_weight(factor)
 
@@ -78,7 +75,7 @@ class BufferMerge(Merge):
         updated = dict(current)
         for name, total in self.sum.items():
             key = segment_key(self.config, name)
-            inverse = place(expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config), total.device)
+            inverse = expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config)
             # The next version takes the place of the sums.
             updated[name] = torch.addcmul(current[name], total, inverse, value=-self.server_lr, out=total)
         self.clear("sum")

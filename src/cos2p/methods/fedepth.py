@@ -23,8 +23,8 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
+from cos2p.memory.fit import Store, largest_group
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
-from cos2p.methods.fitting import Store, largest_group
 from cos2p.methods.frozen_base import FrozenBaseMethod, LateWorkMethod, LateWorkSettings
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.seeding import torch_rng

@@ -25,12 +25,12 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge
+from cos2p.memory.fit import STORES, first_that_fits
 from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
 from cos2p.methods.adapters.tasks import HEAD_STEP, adapter_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
-from cos2p.methods.fitting import STORES, first_that_fits
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings

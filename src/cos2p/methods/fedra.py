@@ -20,12 +20,12 @@ import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge
+from cos2p.memory.fit import STORES, Store, first_that_fits
 from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import Target, adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
-from cos2p.methods.fitting import STORES, Store, first_that_fits
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng

@@ -27,7 +27,7 @@ from pydantic import Field
 from cos2p.methods.base import Forms
 from cos2p.methods.heterofl.cut import around
 from cos2p.methods.heterofl.method import ScaledMethod, Shift
-from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings, expected_tasks
+from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings
 from cos2p.settings import Settings
 
 
@@ -53,5 +53,5 @@ class FedRolexOfficial(ScaledMethod):
         """Entries a round, over a dimension of this size."""
         if self.settings.step == "official":
             return 1
-        rounds = expected_tasks(self.context)
+        rounds = self.context.expected_tasks()
         return max(1, int(self.settings.turns * size / rounds + 0.5))

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
+from cos2p.memory.fit import first_that_fits
 from cos2p.messages import Precision
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import head_tasks
 from cos2p.methods.base import Assignment, Member, Method
-from cos2p.methods.fitting import first_that_fits
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings

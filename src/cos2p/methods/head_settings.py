@@ -25,11 +25,6 @@ class HeadSettings(Settings):
         "`trained` if that is `fresh`. The round waits for everybody and takes as many of `schedule.updates` as there "
         "are devices; a run that is stopped earlier ends as trained.",
     )
-    ridge: float = Field(
-        default=0.3,
-        gt=0,
-        description="`discriminant`: added to the scatter, as a share of its mean variance, 0.03 to 1.",
-    )
 
     @property
     def start_form(self) -> HeadForm | None:

@@ -24,7 +24,6 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
-from cos2p.accelerator import place
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Forms
@@ -94,8 +93,6 @@ class MemoryMerge(Merge):
     clients of ViT-Base-Ext: 7.3 GB). Only tensors that were ever trained are held.
     """
 
-    accelerated: ClassVar[tuple[str, ...]] = ("memory",)
-
     def __init__(
         self, config: ModelConfig, clients: int, denominator: Denominator = "clients", max_age: int | None = None
     ) -> None:
@@ -117,7 +114,7 @@ class MemoryMerge(Merge):
             if cut is None:
                 memory[name].copy_(item.delta[name])
             else:
-                memory[name].index_copy_(cut[0], place(cut[1], memory[name].device), item.delta[name])
+                memory[name].index_copy_(*cut, item.delta[name])
         self.count_holders(item)
         self._stamp(item)
         return self.weigh(item, current)
@@ -142,11 +139,11 @@ class MemoryMerge(Merge):
 
     def _step(self, name: str, like: Tensor) -> Tensor:
         key = segment_key(self.config, name)
-        total, known = torch.zeros_like(like), torch.zeros((), device=like.device)
+        total, known = torch.zeros_like(like), torch.zeros(())
         for client, memory in self._memory.items():
             if name not in memory:
                 continue
-            live = place(self._live(self._visited[client][key]), like.device)
+            live = self._live(self._visited[client][key])
             known = known + live
             if self.max_age is None:
                 total += memory[name]  # zero where the client never was

@@ -1,15 +1,16 @@
-"""Methods and their trainers by name: those that are shipped, and those of installed packages.
+"""Methods and their trainers by name: those that are shipped with `cos2p`, and those of installed packages.
 
-A method of your own is one file and one entry point in the group `cos2p.methods`.
+A method of your own is one file and one entry point in the group `cos2p.methods`; `cos2p_rivals` registers its methods
+in the same way. A package is imported when one of its methods or trainers is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import torch
@@ -27,8 +28,10 @@ from cos2p.training.shard import Shard
 from cos2p.training.shelf import Shelf
 from cos2p.training.trainer import Trainer
 
+_GROUP = "cos2p.methods"
+"""Of entry points."""
+
 _BUILT_IN = (
-    "adavit",
     "chain",
     "cos2p",
     "fedasync",
@@ -36,35 +39,68 @@ _BUILT_IN = (
     "fedbuff",
     "fedepth",
     "fedlora",
-    "fedmezo",
     "fedncm",
-    "fedpm",
     "fedra",
     "fedrolex",
     "fedrolex_official",
     "heterofl",
-    "platon",
-    "prunefl",
-    "qvit",
     "ramfed",
     "topwindow",
 )
 
 
+class _Methods(Mapping[str, type[Method]]):
+    """Methods by name; one of an installed package is imported when it is first taken out."""
+
+    def __init__(self, shipped: Mapping[str, type[Method]], installed: Iterable[EntryPoint]) -> None:
+        self._entries = {entry.name: entry for entry in installed}
+        self._found = {name: kind for name, kind in shipped.items() if name not in self._entries}
+        self._names = sorted(self._found.keys() | self._entries.keys())
+
+    def __getitem__(self, name: str) -> type[Method]:
+        if name not in self._found:
+            self._found[name] = _loaded(self._entries[name])
+        return self._found[name]
+
+    def loaded(self) -> tuple[type[Method], ...]:
+        """Built-in ones, and those of installed packages that were taken out already."""
+        return tuple(self._found.values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @cache
-def methods() -> dict[str, type[Method]]:
+def methods() -> _Methods:
     """Every method known here: the built-in ones and those of installed packages."""
+    return _Methods(_built_in(), entry_points(group=_GROUP))
+
+
+@cache
+def _built_in() -> dict[str, type[Method]]:
     found: dict[str, type[Method]] = {}
     for module in _BUILT_IN:
         for value in vars(import_module(f"cos2p.methods.{module}")).values():
             if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
                 found[value.name] = value
-    for entry in entry_points(group="cos2p.methods"):
-        value = entry.load()
-        if not (isinstance(value, type) and issubclass(value, Method)):
-            raise ConfigError(f"the entry point {entry.name!r} of cos2p.methods is not a Method class")
-        found[entry.name] = value
     return found
+
+
+def _loaded(entry: EntryPoint) -> type[Method]:
+    try:
+        value = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the entry point {entry.name!r} of {_GROUP} ({entry.value}) cannot be loaded: {error}; "
+            "install its package again, or remove it"
+        ) from None
+    if not (isinstance(value, type) and issubclass(value, Method)):
+        raise ConfigError(f"the entry point {entry.name!r} of {_GROUP} is not a Method class")
+    _trainers_of((*_built_in().values(), value))  # refuses a trainer that has the name of a built-in one
+    return value
 
 
 def method_class(name: str) -> type[Method]:
@@ -116,15 +152,21 @@ def _place(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def make_trainer(config: ModelConfig, order: Order) -> Trainer:
-    """Who does the work of this order, knows its cost and what travels for it."""
-    known = trainers()
-    if order.trainer not in known:
+def trainer_class(name: str) -> type[Trainer]:
+    """The trainer that an order names. If no method that is loaded has it, all installed packages are imported."""
+    loaded = _trainers_of(methods().loaded())
+    known = loaded if name in loaded else trainers()
+    if name not in known:
         raise ConfigError(
-            f"unknown trainer {order.trainer!r}; known: {', '.join(sorted(known))}; "
+            f"unknown trainer {name!r}; known: {', '.join(sorted(known))}; "
             "a method lists its own in `trainers`, and is installed on the device too"
         )
-    return known[order.trainer](config, order)
+    return known[name]
+
+
+def make_trainer(config: ModelConfig, order: Order) -> Trainer:
+    """Who does the work of this order, knows its cost and what travels for it."""
+    return trainer_class(order.trainer)(config, order)
 
 
 def run_task(

@@ -4,8 +4,6 @@ A device of rate R_n holds all L blocks, with N_H = ⌊R_n·L·h⌋ heads and N_
 R_n of what can be pruned, exactly as much as Co-S²P gets. Where methods do not rank segments over all blocks, the
 counts are spread evenly and the remainder goes to other blocks in every round. A block may hold no head or no unit at
 all: its sublayer then adds its output bias alone, as the masked full model would.
-
-Segments of all blocks in one list are numbered block after block: number = block · (segments of a block) + segment.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.methods.base import Forms, Member, Method, RunContext
@@ -85,20 +82,6 @@ def width_spec(heads: Sequence[Iterable[int]], units: Sequence[Iterable[int]]) -
     return SubmodelSpec(0, window, (len(window),))
 
 
-def expected_tasks(context: RunContext, updates_per_version: Literal["all", "one"] = "all") -> float:
-    """How many tasks a client will have done at the end of the run, if all are equally quick.
-
-    A synchronous version has an update of everybody, an asynchronous one of one.
-    """
-    schedule, clients = context.schedule, len(context.members)
-    ends = []
-    if schedule.updates:
-        ends.append(schedule.updates / clients)
-    if schedule.rounds:
-        ends.append(schedule.rounds / (1 if updates_per_version == "all" else clients))
-    return max(1.0, min(ends))
-
-
 def rolling(segments: int, count: int, start: int) -> list[int]:
     """`count` neighbours from `start` on, around the end.
 
@@ -125,41 +108,3 @@ def random_spec(config: ModelConfig, budget: SubmodelSize, rng: torch.Generator)
     heads = drawn(config.groups, spread_at_random(budget.heads, config.depth, rng), rng)
     units = drawn(config.mlp, spread_at_random(budget.units, config.depth, rng), rng)
     return width_spec(heads, units)
-
-
-def even_order(blocks: int, segments: int, rng: torch.Generator | None = None) -> list[int]:
-    """All segments of all blocks in an order whose every beginning is spread evenly over the blocks.
-
-    Without a generator the leading segments come first; with one each block has an order of its own.
-
-    >>> even_order(2, 3)
-    [0, 3, 1, 4, 2, 5]
-    """
-    orders = [
-        list(range(segments)) if rng is None else torch.randperm(segments, generator=rng).tolist()
-        for _ in range(blocks)
-    ]
-    return [block * segments + orders[block][place] for place in range(segments) for block in range(blocks)]
-
-
-def best_first(scores: Tensor, order: Sequence[int]) -> list[int]:
-    """All segments by falling score; equals as they stand in `order`, which lists every segment once.
-
-    >>> best_first(torch.tensor([1.0, 3.0, 3.0]), [2, 0, 1])
-    [2, 1, 0]
-    """
-    ordered = torch.tensor(order, dtype=torch.int64)
-    best: list[int] = ordered[torch.sort(scores[ordered], descending=True, stable=True).indices].tolist()
-    return best
-
-
-def by_block(chosen: Iterable[int], blocks: int, segments: int) -> list[list[int]]:
-    """Segments numbered through all blocks, block by block.
-
-    >>> by_block([4, 0, 5], blocks=2, segments=3)
-    [[0], [1, 2]]
-    """
-    found: list[list[int]] = [[] for _ in range(blocks)]
-    for number in sorted(chosen):
-        found[number // segments].append(number % segments)
-    return found

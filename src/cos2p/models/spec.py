@@ -56,7 +56,7 @@ class BlockKeep:
 @hash_once
 @dataclass(frozen=True)
 class SubmodelSpec:
-    """Blocks [0, frozen) only infer, blocks [frozen, frozen + len(window)) train.
+    """Blocks [0, frozen) only infer, at full width; blocks [frozen, frozen + len(window)) train.
 
     What does not train inside and above the window is removed (`rest` and `suffix` false: a smaller model, for one that
     learns from scratch) or stays as it is, frozen (true: for a pretrained model, whose parts rely on each other).
@@ -71,8 +71,6 @@ class SubmodelSpec:
     window: tuple[BlockKeep, ...]
     exits: tuple[int, ...]
     """Absolute depths (number of blocks below), ascending; the last is the submodel's top."""
-    prefix: tuple[BlockKeep, ...] | None = None
-    """How the frozen blocks are cut; None keeps their full width (the default: see docs/explanation)."""
     rest: bool = False
     """Whether the segments of the window's blocks that do not train stay in them, frozen."""
     suffix: bool = False
@@ -125,11 +123,6 @@ class SubmodelSpec:
             )
         for offset, keep in enumerate(self.window):
             _check_keep(config, self.frozen + offset, keep)
-        if self.prefix is not None:
-            if len(self.prefix) != self.frozen:
-                raise SpecError(f"the prefix lists {len(self.prefix)} blocks, but {self.frozen} are frozen")
-            for block, keep in enumerate(self.prefix):
-                _check_keep(config, block, keep)
         self._check_exits(config)
         if self.rows is not None:
             if config.vocab == 0:
@@ -153,7 +146,6 @@ class SubmodelSpec:
             "frozen": self.frozen,
             "window": [_pack(keep) for keep in self.window],
             "exits": list(self.exits),
-            "prefix": None if self.prefix is None else [_pack(keep) for keep in self.prefix],
         }
         values |= {flag: True for flag in _FLAGS if getattr(self, flag)}  # a plain spec stays as short as it was
         if self.rows is not None:
@@ -166,12 +158,10 @@ class SubmodelSpec:
         if config is not None:
             _check_lengths(values, config)
         try:
-            prefix = values["prefix"]
             return cls(
                 frozen=_integer(values["frozen"]),
                 window=tuple(_unpack(keep) for keep in values["window"]),
                 exits=tuple(_integer(e) for e in values["exits"]),
-                prefix=None if prefix is None else tuple(_unpack(keep) for keep in prefix),
                 rows=from_bits(values["rows"]) if "rows" in values else None,
                 **{flag: bool(values.get(flag, False)) for flag in _FLAGS},
             )
@@ -215,17 +205,14 @@ def _integer(value: Any) -> int:
 
 def _check_lengths(values: dict[str, Any], config: ModelConfig) -> None:
     """Before anything is unpacked: a few characters of a bit string become many numbers."""
-    for what in ("window", "prefix"):
-        blocks = values.get(what)
-        if blocks is None and what == "prefix":
-            continue
-        if not isinstance(blocks, list) or len(blocks) > config.depth:
-            raise SpecError(f"its {what} is not a list of at most {config.depth} blocks")
-        for keep in blocks:
-            if not isinstance(keep, list) or len(keep) != 2:
-                raise SpecError(f"its {what} has a block without heads and units")
-            _check_text(keep[0], config.groups, "heads")
-            _check_text(keep[1], config.mlp, "units")
+    blocks = values.get("window")
+    if not isinstance(blocks, list) or len(blocks) > config.depth:
+        raise SpecError(f"its window is not a list of at most {config.depth} blocks")
+    for keep in blocks:
+        if not isinstance(keep, list) or len(keep) != 2:
+            raise SpecError("its window has a block without heads and units")
+        _check_text(keep[0], config.groups, "heads")
+        _check_text(keep[1], config.mlp, "units")
     if not isinstance(values.get("exits"), list) or len(values["exits"]) > config.depth:
         raise SpecError(f"its exits are not a list of at most {config.depth} depths")
     if "rows" in values:

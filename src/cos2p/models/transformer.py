@@ -292,8 +292,7 @@ class ElasticTransformer(nn.Module):
         self.blocks = nn.ModuleDict()
         if hold_prefix:
             for i in range(spec.frozen):
-                keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
-                self.blocks[str(i)] = Block(config, keep)
+                self.blocks[str(i)] = Block(config, BlockKeep.full(config))
         for i in range(spec.frozen, spec.top):
             self.blocks[str(i)] = Block(config, spec.keep(i), rescale, spec.rest)
         if hold_prefix:
@@ -371,16 +370,38 @@ class ElasticTransformer(nn.Module):
         outputs = []
         for i in range(first, self.spec.top):
             head_gate, unit_gate = gates.get(i, (None, None)) if gates is not None else (None, None)
-            x_BTD = self.blocks[str(i)](x_BTD, context, head_gate, unit_gate)
+            x_BTD = self.run_block(i, x_BTD, context, head_gate, unit_gate)
             if i + 1 in self.spec.exits:
-                outputs.append(self._exit(i + 1, x_BTD, context))
+                outputs.append(self.run_exit(i + 1, x_BTD, context))
         if self.spec.exits[-1] > self.spec.top:
-            outputs.append(self._exit(self.spec.exits[-1], self._to_the_top(x_BTD, context), context))
+            outputs.append(self.run_exit(self.spec.exits[-1], self._to_the_top(x_BTD, context), context))
         return outputs
 
-    def _exit(self, depth: int, x_BTD: Tensor, context: Context) -> Tensor:
+    # What a model with a forward pass of its own overrides.
+
+    def run_embedding(self, inputs: Tensor) -> Tensor:
+        """Images or token ids to the features that enter the first block."""
+        assert self.embed is not None
+        return self.embed(inputs)  # type: ignore[no-any-return]
+
+    def run_block(
+        self,
+        i: int,
+        x_BTD: Tensor,
+        context: Context,
+        head_gate: Tensor | None = None,
+        unit_gate: Tensor | None = None,
+    ) -> Tensor:
+        return self.blocks[str(i)](x_BTD, context, head_gate, unit_gate)  # type: ignore[no-any-return]
+
+    def run_exit(self, depth: int, x_BTD: Tensor, context: Context) -> Tensor:
+        return self.exit_at(depth)(x_BTD, context, self.table)  # type: ignore[no-any-return]
+
+    def exit_at(self, depth: int) -> Exit:
+        """The exit behind so many blocks."""
         module = self.exits[exit_key(self.config, depth).removeprefix("exits.")]
-        return module(x_BTD, context, self.table)  # type: ignore[no-any-return]
+        assert isinstance(module, Exit)
+        return module
 
     def _to_the_top(self, x_BTD: Tensor, context: Context) -> Tensor:
         if self.above is not None:
@@ -388,7 +409,7 @@ class ElasticTransformer(nn.Module):
         if str(self.spec.top) not in self.blocks:
             raise ValueError("this submodel does not hold the blocks above its window: set `above`")
         for i in self.spec.above(self.config):
-            x_BTD = self.blocks[str(i)](x_BTD, context)
+            x_BTD = self.run_block(i, x_BTD, context)
         return x_BTD
 
     @property
@@ -407,11 +428,11 @@ class ElasticTransformer(nn.Module):
         if self.embed is None:
             raise ValueError("this submodel does not hold its frozen prefix: give the features behind it")
         if not self.spec.has_prefix:
-            return self.embed(inputs), 0
+            return self.run_embedding(inputs), 0
         with torch.no_grad():
-            x_BTD = self.embed(inputs)
+            x_BTD = self.run_embedding(inputs)
             for i in range(self.spec.frozen):
-                x_BTD = self.blocks[str(i)](x_BTD, context)
+                x_BTD = self.run_block(i, x_BTD, context)
         return x_BTD, self.spec.frozen
 
 

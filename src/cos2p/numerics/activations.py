@@ -22,25 +22,22 @@ def lighten(
     *,
     recompute: bool = False,
     bf16: bool = False,
-    fp16: bool = False,
 ) -> None:
     """Make blocks, and the exits on top of them, keep less. For the life of the modules; twice is once too often.
 
     `recompute`: a block keeps its input alone and runs again when the backward reaches it: the same bits, a third more
     time. `bf16`: features from the first block on, and what is kept of them, take 2 bytes; outputs are fp32 again.
-    `fp16`: the same in fp16, whose gradients need a `LossScale`.
     """
-    half = torch.bfloat16 if bf16 else torch.float16 if fp16 else None
     for block in blocks:
-        if half is not None:
-            _set_forward(block, _in_half(block.forward, half))
+        if bf16:
+            _set_forward(block, _in_half(block.forward))
         if recompute:
             _set_forward(block, _recomputed(block.forward))
-    if half is not None:
+    if bf16:
         # RMSNorm calculates in fp32 when its weight is: as it should, and not worth a warning.
         warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
         for module in exits:
-            _set_forward(module, _in_half(module.forward, half, back=True))
+            _set_forward(module, _in_half(module.forward, back=True))
 
 
 def _set_forward(module: nn.Module, forward: Callable[..., Tensor]) -> None:
@@ -57,11 +54,11 @@ def _recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def _in_half(forward: Callable[..., Tensor], half: torch.dtype, back: bool = False) -> Callable[..., Tensor]:
+def _in_half(forward: Callable[..., Tensor], back: bool = False) -> Callable[..., Tensor]:
     def run(features: Tensor, *arguments: Any) -> Tensor:
         # Without autocast's cache a weight's copy goes with the op that made it, not with the whole pass.
-        with torch.autocast(features.device.type, half, cache_enabled=False):
-            result = forward(features.to(half), *arguments)
+        with torch.autocast(features.device.type, torch.bfloat16, cache_enabled=False):
+            result = forward(features.to(torch.bfloat16), *arguments)
         return result.float() if back else result
 
     return run

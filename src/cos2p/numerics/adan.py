@@ -24,7 +24,38 @@ chunk of a CPU with many threads.
 """
 
 
-class Adan(torch.optim.Optimizer):
+class ChunkedOptimizer(torch.optim.Optimizer):
+    """An optimiser that steps group by group, each in chunks of its own choice."""
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; return the closure's loss if there is a closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _refuse_sparse(self, parameter: Tensor, gradient: Tensor) -> None:
+        if gradient.is_sparse:
+            raise TrainingError(
+                f"{type(self).__name__} got a sparse gradient for a parameter of shape {tuple(parameter.shape)}; "
+                "build its layer with sparse=False"
+            )
+
+
+class Adan(ChunkedOptimizer):
     """Adaptive Nesterov momentum (Xie et al., arXiv 2208.06677).
 
     With g the gradient, δ = g − previous g (0 at a parameter's first step), at its k-th step:
@@ -62,36 +93,11 @@ class Adan(torch.optim.Optimizer):
             raise ConfigError(f"eps={eps}: must be above 0, such as 1e-8")
         return {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "no_prox": no_prox}
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return the closure's loss if there is a closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for (step, device, dtype), rows in self._ready(group).items():
-                for chunk in _chunks(rows, chunk_bytes(device) // dtype.itemsize):
-                    update_chunk(
-                        chunk,
-                        step,
-                        lr=group["lr"],
-                        betas=group["betas"],
-                        eps=group["eps"],
-                        weight_decay=group["weight_decay"],
-                        no_prox=group["no_prox"],
-                    )
-        return loss
-
-    def restart(self) -> None:
-        """Forget everything: the next step is the first step of a fresh optimiser."""
-        self.state.clear()
+    def _step_group(self, group: dict[str, Any]) -> None:
+        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "no_prox")}
+        for (step, device, dtype), rows in self._ready(group).items():
+            for chunk in _chunks(rows, chunk_bytes(device) // dtype.itemsize):
+                update_chunk(chunk, step, **options)
 
     def _ready(self, group: dict[str, Any]) -> dict[tuple[int, torch.device, torch.dtype], list[_Row]]:
         """The group's tensors that have a gradient, bucketed by what a foreach call must have in common."""
@@ -100,11 +106,7 @@ class Adan(torch.optim.Optimizer):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if gradient.is_sparse:
-                raise TrainingError(
-                    f"Adan got a sparse gradient for a parameter of shape {tuple(parameter.shape)}; "
-                    "build its layer with sparse=False"
-                )
+            self._refuse_sparse(parameter, gradient)
             state = self.state[parameter]
             if not state:
                 state["step"] = 0

@@ -13,22 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cos2p.errors import ConfigError, TrainingError
+from cos2p.errors import TrainingError
 
 
 @contextmanager
-def stepping_in_backward(
-    optimizer: torch.optim.Optimizer, *, micro_batches: int = 1, clip_norm: float = 0.0
-) -> Iterator[None]:
+def stepping_in_backward(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Inside, one `loss.backward()` is also the step; `optimizer.step()` is not called any more.
 
         with stepping_in_backward(optimizer):
             loss.backward()
 
-    The loss should be looked at before: there is no way back. `micro_batches` and `clip_norm` say what the caller
-    does in a step; more than one micro-batch, or a norm over all gradients, needs them together and is refused.
+    The loss should be looked at before: there is no way back.
     """
-    _refuse(optimizer, micro_batches, clip_norm)
+    _check_fresh(optimizer)
     done: set[Tensor] = set()
     handles = [
         parameter.register_post_accumulate_grad_hook(_step_of(optimizer, group, done))
@@ -43,17 +40,7 @@ def stepping_in_backward(
             handle.remove()
 
 
-def _refuse(optimizer: torch.optim.Optimizer, micro_batches: int, clip_norm: float) -> None:
-    if micro_batches != 1:
-        raise ConfigError(
-            f"micro_batches={micro_batches}: a step inside backward uses each gradient at once and cannot add them up; "
-            "take the whole batch at a time or the ordinary step"
-        )
-    if clip_norm:
-        raise ConfigError(
-            f"clip_norm={clip_norm}: the norm over all gradients is known only when all are there, and a step inside "
-            "backward drops each at once; do without one of the two"
-        )
+def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:

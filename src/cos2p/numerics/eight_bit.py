@@ -2,21 +2,104 @@
 
 A step takes a chunk of a tensor at a time: codes become floats, the ordinary update is done, floats become codes. So
 the update itself is exact, and no temporary is as large as a tensor.
+
+Codes: blocks of 256 neighbours share one scale, their largest magnitude (Dettmers et al., 2110.02861). Equal steps
+would leave small values nothing, so a code is a root of the value's share of the scale:
+
+    signed     x = s · c·|c| / 127²       c from −127 to 127; from s down to s/16,129
+    unsigned   x = s · c⁴ / 255⁴          c from 1 to 255; from s down to s/4·10⁹, for what is divided by
+
+A running average moves by less than one code at a step. Rounded to the nearest it would stand still, or only ever
+rise; so codes are rounded up in proportion to the rest, by turns that are the same in every run (the golden ratio's
+multiples, which spread evenly over the steps): over some steps the mean is right and errors do not add up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, overload
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cos2p.errors import ConfigError, TrainingError
-from cos2p.numerics.adan import Adan, require_not_negative, update_chunk
-from cos2p.numerics.blockwise import BLOCK, blocks_of, dequantize, is_small, quantize_, turns
+from cos2p.accelerator import CPU, place
+from cos2p.errors import ConfigError
+from cos2p.numerics.adan import Adan, ChunkedOptimizer, require_not_negative, update_chunk
+
+BLOCK = 256
+"""Scalars that share a scale."""
+
+SMALL = 4096
+"""A tensor with fewer scalars is not worth codes: norms and biases keep their floats."""
+
+_SIGNED, _UNSIGNED = 127.0, 255.0
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+_PLASTIC = 0.7548776662466927  # spreads the neighbours of a block as evenly as the golden ratio does the steps
+_LEAST = torch.finfo(torch.float32).tiny
+
+
+def is_small(scalars: int) -> bool:
+    return scalars < SMALL
+
+
+def blocks_of(scalars: int) -> int:
+    return -(-scalars // BLOCK)
+
+
+def code_bytes(scalars: int) -> int:
+    """One tensor in 8 bits: its codes and the scales of its blocks."""
+    return scalars + 4 * blocks_of(scalars)
+
+
+def turns(step: int, scalars: int, device: torch.device = CPU) -> Tensor:
+    """In [0, 1) for each scalar of whole blocks: how much is added before a code is cut off, at this step."""
+    places = torch.arange(BLOCK, dtype=torch.float64)
+    block = torch.frac(places * _PLASTIC + (step % 2**20) * _GOLDEN).to(torch.float32)
+    return place(block, device).repeat(blocks_of(scalars))
+
+
+def quantize_(values: Tensor, scratch: Tensor, added: Tensor, codes: Tensor, scales: Tensor) -> None:
+    """Write `values` (fp32, whole blocks, given up as a temporary) into `codes` and `scales`.
+
+    `codes` (int8: signed; uint8: not negative) may be shorter: what lies behind its end in `values` must be 0.
+    `scratch` and `added` (see `turns`) are as long as `values`.
+    """
+    signed = codes.dtype == torch.int8
+    sizes = torch.abs(values, out=scratch) if signed else values
+    blocks = sizes.view(-1, BLOCK)
+    torch.amax(blocks, 1, out=scales)
+    blocks.div_(scales.clamp(min=_LEAST)[:, None]).sqrt_()
+    if signed:
+        torch.copysign(sizes.mul_(_SIGNED), values, out=values)
+    else:
+        values.sqrt_().mul_(_UNSIGNED).clamp_(min=1.0)
+        # What is rounded up adds more to c⁴ than what is cut off takes away: 6·c²·f·(1−f), with f the rest.
+        torch.frac(values, out=scratch)
+        scratch.addcmul_(scratch, scratch, value=-1.0).div_(values)
+        values.sub_(scratch, alpha=1.5)
+    values.add_(added).floor_()
+    values.clamp_(-_SIGNED if signed else 1.0, _SIGNED if signed else _UNSIGNED)
+    codes.copy_(values[: codes.numel()])
+
+
+def dequantize(codes: Tensor, scales: Tensor, values: Tensor, scratch: Tensor) -> None:
+    """Fill `values` (whole blocks) with what `quantize_` wrote; zeros behind the end of `codes`."""
+    count = codes.numel()
+    values[:count].copy_(codes)
+    values[count:].zero_()
+    if codes.dtype == torch.int8:
+        torch.abs(values, out=scratch)
+        values.mul_(scratch)
+        most = _SIGNED**2
+    else:
+        values.square_().square_()
+        most = _UNSIGNED**4
+    values.view(-1, BLOCK).mul_((scales / most)[:, None])
+
+
+# ---------------------------------------------------------------- the optimisers
 
 CHUNK_SCALARS = 64 * 1024
 """Scalars that are floats at a time. Smaller chunks would take longer to call than to compute."""
@@ -25,7 +108,7 @@ EIGHT_BIT_TEMPORARY_BYTES = 8 * 4 * CHUNK_SCALARS
 """No step holds more temporaries than this: states as floats, scratch, what is rounded up, the update's own."""
 
 
-class EightBitOptimizer(torch.optim.Optimizer):
+class EightBitOptimizer(ChunkedOptimizer):
     """What the two have in common. A tensor that is small, not fp32 or not contiguous keeps float states.
 
     State per parameter: `step`, and for every name in `codes` the codes with their scales (`name.scales`), or floats.
@@ -40,31 +123,13 @@ class EightBitOptimizer(torch.optim.Optimizer):
         """One step of a piece, in place, with at most one temporary of its size."""
         raise NotImplementedError
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return the closure's loss if there is a closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.numel():
-                    self._step_parameter(parameter, parameter.grad, group)
-        return loss
+    def _step_group(self, group: dict[str, Any]) -> None:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter.numel():
+                self._step_parameter(parameter, parameter.grad, group)
 
     def _step_parameter(self, theta: Tensor, g: Tensor, group: dict[str, Any]) -> None:
-        if g.is_sparse:
-            raise TrainingError(
-                f"{type(self).__name__} got a sparse gradient for a parameter of shape {tuple(theta.shape)}; "
-                "build its layer with sparse=False"
-            )
+        self._refuse_sparse(theta, g)
         state = self.state[theta]
         if not state:
             self._start(state, theta, g)
@@ -99,10 +164,6 @@ class EightBitOptimizer(torch.optim.Optimizer):
             self._update(theta[piece], g[piece], [floats[:count] for floats in values], step, group)
             for name, floats in zip(names, values, strict=True):
                 quantize_(floats, scratch, added[:whole], state[name][piece], state[f"{name}.scales"][blocks])
-
-    def restart(self) -> None:
-        """Forget everything: the next step is the first step of a fresh optimiser."""
-        self.state.clear()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, which makes every state as wide as its parameter; codes become codes again."""

@@ -1,4 +1,4 @@
-"""What came out of a run, in numbers: accuracy and F1, how busy the fleet was, means over seeds.
+"""Scores of a model: accuracy and F1, loss and perplexity of a language model; means over seeds.
 
 All shares are fractions in [0, 1]; a table may print them as percentages.
 """
@@ -6,15 +6,13 @@ All shares are fractions in [0, 1]; a table may print them as percentages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cos2p.errors import ConfigError, DataError, TrainingError
-
-Interval = tuple[float, float]
-"""(start, end) of a task on a device, in seconds of the run's clock."""
 
 
 class ConfusionCounter:
@@ -24,8 +22,6 @@ class ConfusionCounter:
     >>> counter.add(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
     >>> counter.result()["top1"]
     0.5
-
-    Counters of parts of a data set add up to the counter of the whole: `a + b`.
     """
 
     def __init__(self, classes: int) -> None:
@@ -65,17 +61,6 @@ class ConfusionCounter:
         top5 = {"top5": self.top5_hits / self.samples} if self.classes > 5 else {}
         return {"top1": int(self._hits.sum()) / self.samples, **top5, "f1": float(f1.mean())}
 
-    def __add__(self, other: ConfusionCounter) -> ConfusionCounter:
-        if self.classes != other.classes:
-            raise ConfigError(f"counters of {self.classes} and {other.classes} classes cannot be added")
-        total = ConfusionCounter(self.classes)
-        total.samples = self.samples + other.samples
-        total.top5_hits = self.top5_hits + other.top5_hits
-        total._hits = self._hits + other._hits
-        total._predicted = self._predicted + other._predicted
-        total._actual = self._actual + other._actual
-        return total
-
     def _count(self, classes_N: Tensor) -> Tensor:
         return torch.bincount(classes_N, minlength=self.classes).cpu()
 
@@ -100,55 +85,11 @@ class ConfusionCounter:
             )
 
 
-def classification_metrics(scores_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
-    """`top1`, `top5` and `f1` of a whole set at once; see `ConfusionCounter.result`."""
-    if scores_NC.dim() != 2:
-        raise DataError(f"scores of shape {tuple(scores_NC.shape)}: expected (samples, classes)")
-    counter = ConfusionCounter(scores_NC.shape[1])
-    counter.add(scores_NC, labels_N)
-    return counter.result()
-
-
 def _rank(scores_NC: Tensor, labels_N: Tensor) -> Tensor:
     """How many classes come before the label's."""
     own_N1 = scores_NC.gather(1, labels_N[:, None])
     lower_NC = torch.arange(scores_NC.shape[1], device=scores_NC.device) < labels_N[:, None]
     return ((scores_NC > own_N1) | ((scores_NC == own_N1) & lower_NC)).sum(dim=1)
-
-
-def busy_in(intervals: Iterable[Interval], start: float, end: float) -> float:
-    """Seconds of `intervals` that fall between `start` and `end`. A device does one task at a time.
-
-    >>> busy_in([(0.0, 4.0), (5.0, 9.0)], start=3.0, end=6.0)
-    2.0
-    """
-    return math.fsum(max(0.0, min(last, end) - max(first, start)) for first, last in intervals)
-
-
-def resource_utilisation(rounds: Sequence[Sequence[float]]) -> float:
-    """The paper's RU: the mean over rounds of Σ busy / (clients · busiest), in [0, 1].
-
-    `rounds[q][n]` is how many seconds client n was busy inside round q (`busy_in`). A round in which nobody
-    was busy says nothing about balance and is left out; without any other round RU is 0.
-    """
-    shares = []
-    for number, busy in enumerate(rounds):
-        if any(not 0.0 <= seconds < math.inf for seconds in busy):
-            raise ConfigError(f"round {number} has busy seconds {list(busy)}: each must be finite, 0 or above")
-        if busiest := max(busy, default=0.0):
-            shares.append(math.fsum(busy) / (len(busy) * busiest))
-    return math.fsum(shares) / len(shares) if shares else 0.0
-
-
-def busy_share(intervals: Iterable[Interval], n: int, wall: float) -> float:
-    """Busy seconds of all `n` clients' intervals together over n · wall: 1 is a fleet that never waits.
-
-    RU compares the clients of a round with each other and is 1 for an asynchronous run by construction;
-    this compares them with the clock.
-    """
-    if n < 1:
-        raise ConfigError(f"n={n}: a fleet has at least 1 client")
-    return busy_in(intervals, 0.0, wall) / (n * wall) if wall > 0.0 else 0.0
 
 
 def mean_interval(values: Iterable[float]) -> tuple[float, float]:
@@ -167,3 +108,44 @@ def mean_interval(values: Iterable[float]) -> tuple[float, float]:
 
     deviation = math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / freedom)
     return mean, float(stdtrit(freedom, 0.975)) * deviation / math.sqrt(len(numbers))
+
+
+WORST = 1e12
+"""Perplexities are counted up to here: a model that has diverged has one that no number holds."""
+
+
+def perplexity(loss: float) -> float:
+    """e to the mean loss per token: among how many equally likely tokens the model hesitates.
+
+    >>> round(perplexity(math.log(8)), 6), perplexity(1e6)
+    (8.0, 1000000000000.0)
+    """
+    return math.exp(loss) if loss < math.log(WORST) else WORST
+
+
+class LikelihoodCounter:
+    """Adds up the loss of every token that counts, batch by batch."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.loss = 0.0
+
+    def add(self, scores_NC: Tensor, labels_N: Tensor) -> None:
+        loss = float(F.cross_entropy(scores_NC.detach().float(), labels_N, reduction="sum").item())
+        if math.isnan(loss):
+            raise TrainingError("the model's scores are not a number; its weights have diverged, lower training.lr")
+        self.loss += loss
+        self.tokens += len(labels_N)
+
+    def result(self) -> dict[str, float]:
+        """`loss` in nats, the mean over tokens, and `perplexity`."""
+        if not self.tokens:
+            raise DataError("no token was counted; a language model is judged by at least one")
+        mean = self.loss / self.tokens
+        return {"loss": mean, "perplexity": perplexity(mean)}
+
+
+def right_answers(scores_BTV: Tensor, labels_BT: Tensor, ignore: int) -> Tensor:
+    """(B,): whether every token that counts is the likeliest one. With the right tokens before it each is what greedy
+    decoding gives, so a text is right exactly if decoding would have answered it so."""
+    return ((scores_BTV.argmax(-1) == labels_BT) | (labels_BT == ignore)).all(1)

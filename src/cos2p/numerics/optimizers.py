@@ -18,25 +18,8 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cos2p.errors import ConfigError
-from cos2p.numerics.adan import CHUNK_BYTES_PER_THREAD, TEMPORARY_BYTES, Adan, require_not_negative
-from cos2p.numerics.blockwise import code_bytes, is_small
-from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES, AdamW8bit, Adan8bit
-
-__all__ = [
-    "CHUNK_BYTES_PER_THREAD",
-    "STATE_BYTES",
-    "TEMPORARY_BYTES",
-    "AdamW8bit",
-    "Adan",
-    "Adan8bit",
-    "Schedule",
-    "eight_bit",
-    "learning_rate",
-    "make_optimizer",
-    "state_bytes",
-    "state_tensors",
-    "step_temporary_bytes",
-]
+from cos2p.numerics.adan import CHUNK_BYTES_PER_THREAD, Adan, require_not_negative
+from cos2p.numerics.eight_bit import EIGHT_BIT_TEMPORARY_BYTES, AdamW8bit, Adan8bit, code_bytes, is_small
 
 STATE_BYTES = {"adan": 16, "adamw": 8, "sgd": 0, "sgd+momentum": 4, "adan-8bit": 16, "adamw-8bit": 8}
 """Bytes an optimiser keeps between steps for each fp32 parameter; the gradient itself is not included.
@@ -155,7 +138,7 @@ def state_tensors(optimizer: str) -> int:
 
 
 def step_temporary_bytes(optimizer: str, threads: int) -> int:
-    """All that a step on a CPU needs beside gradients and states."""
+    """All that a step on a CPU needs besides gradients and states."""
     return EIGHT_BIT_TEMPORARY_BYTES if _is_eight_bit(optimizer) else CHUNK_BYTES_PER_THREAD * threads
 
 
@@ -192,13 +175,14 @@ def make_optimizer(
     if not tensors:
         raise ConfigError(f"optimizer {name!r} got no parameters; at least one tensor has to be trainable")
     if "fused" in known and "foreach" not in options:
-        options.setdefault("fused", all(map(_has_fused_kernels, tensors)))
+        fused = (tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda") for tensor in tensors)
+        options.setdefault("fused", all(fused))
     return _CLASSES[name](groups, lr=lr, weight_decay=weight_decay, **options)
 
 
 @cache
 def _options(name: str) -> tuple[str, ...]:
-    """What the optimiser takes beside parameters, rate and decay."""
+    """What the optimiser takes besides parameters, rate and decay."""
     given = inspect.signature(_CLASSES[name]).parameters
     return tuple(option for option in given if option not in ("params", "lr", "weight_decay"))
 
@@ -211,10 +195,6 @@ def leave_compiler_out() -> None:
             setattr(plain, "__dynamo_disable", plain)
 
 
-def _has_fused_kernels(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
-
-
 def learning_rate(schedule: Schedule, base: float, progress: float, floor: float = 0.0) -> float:
     """The rate at `progress` through the run, 0 at its start and 1 at its end.
 
@@ -223,13 +203,4 @@ def learning_rate(schedule: Schedule, base: float, progress: float, floor: float
     >>> learning_rate("cosine", base=0.5, progress=0.5)
     0.25
     """
-    if not 0.0 <= progress <= 1.0:
-        raise ConfigError(f"progress={progress}: must be in [0, 1], 0 at the start of the run and 1 at its end")
-    require_not_negative(base=base, floor=floor)
-    if schedule == "constant":
-        return base
-    if schedule == "cosine":
-        if floor > base:
-            raise ConfigError(f"floor={floor}: a cosine schedule falls, so it must be at most base={base}")
-        return floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ConfigError(f"schedule {schedule!r} is unknown; known are constant, cosine")
+    return base if schedule == "constant" else floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -1,25 +1,32 @@
-"""Processes that another one starts: deaf to Ctrl-C, gone when it is gone, and how they ended."""
+"""Child processes: their environment and memory, Ctrl-C, the death of a parent, and how a child ended."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import current_process, parent_process, resource_tracker
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 LOOK_SECONDS = 0.5
 ORPHANED = 3
-"""The exit code of a process that ended because its parent had."""
+"""The exit code of a process that ended because its parent had ended."""
+UNGUARDED = 77
+"""The exit code of a worker whose script would have started the run once more."""
 
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes started in here do not hear Ctrl-C, not even while they are still importing: it is the business of
-    their parent, and a worker that died of it would look like an accident."""
-    resource_tracker.ensure_running()  # started later, by the first process, it would unblock the signal
+    """Processes that start inside the block ignore Ctrl-C, even while they import: their parent handles it. A worker
+    that died of Ctrl-C would look like an accident."""
+    resource_tracker.ensure_running()  # a tracker that the first child starts would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -28,8 +35,8 @@ def deaf_children() -> Iterator[None]:
 
 
 def when_orphaned(end: Callable[[], None]) -> None:
-    """In a child: a killed parent cannot stop it, so it looks out for itself, and calls `end` when it is adopted."""
-    known = parent_process()  # of a multiprocessing child, even if it is gone by now
+    """In a child: call `end` when its parent is gone. A killed parent cannot stop its children itself."""
+    known = parent_process()  # a multiprocessing child knows its parent even if that is gone by now
     parent = os.getppid() if known is None else known.pid
 
     def watch() -> None:
@@ -41,17 +48,13 @@ def when_orphaned(end: Callable[[], None]) -> None:
 
 
 def die_with_parent() -> None:
-    """An orphan works for nobody: it ends at once, with `ORPHANED` as its code."""
+    """In a child: end at once with the exit code `ORPHANED` when the parent is gone."""
     when_orphaned(lambda: os._exit(ORPHANED))
 
 
-UNGUARDED = 77
-"""The exit code of a worker whose script would have started the run once more."""
-
-
 def leave_if_unguarded() -> None:
-    """A worker begins by importing the script that started it. One that calls `run` there, not under
-    `if __name__ == "__main__":`, would do so in every worker: end this one, with a code that the parent knows."""
+    """A worker imports the script that started it. A script that calls `run` outside of
+    `if __name__ == "__main__":` would do so in every worker: this one ends, with a code that the parent knows."""
     if getattr(current_process(), "_inheriting", False):
         os._exit(UNGUARDED)
 
@@ -62,3 +65,71 @@ def how_it_ended(code: int | None) -> str:
     ('by signal 9', 'with exit code 1')
     """
     return f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
+
+
+@contextmanager
+def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `act` inside the block, which may raise KeyboardInterrupt. Outside of the main thread nothing
+    changes."""
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        act()
+
+    previous: Any
+    try:
+        previous = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not in the main thread: the caller handles interrupts
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+# ---------------------------------------------------------------- memory
+
+CHILD_ENV = {
+    "MALLOC_ARENA_MAX": "1",
+    # Every tensor of 64 KiB or more is a mapping of its own, which goes back to the system when it is freed. By
+    # default the allocator raises this limit step by step, keeps freed tensors, and takes up to a tenth more.
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "MALLOC_TOP_PAD_": "65536",
+}
+"""Environment of every process whose memory is promised: the one that measures, and the one a device trains in."""
+
+
+def status_bytes(field: str, pid: int | str = "self") -> int:
+    """A line of /proc/PID/status in bytes; 0 where the system has no such file, or the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else 0
+
+
+def forget_peak() -> None:
+    """Count the peak of resident memory (VmHWM) anew."""
+    with suppress(OSError):  # not Linux, or not permitted: the peak is then that of the whole life
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's mallopt(3)."""
+_LARGEST = 32 * 2**20
+"""Bytes of one piece that can come from freed memory; glibc allows no more."""
+
+
+def keep_freed_pages(most: int = 2**29) -> bool:
+    """Keep up to `most` freed bytes in this process. False where the system's library has no such setting.
+
+    The system zeroes and maps a fresh page first, which takes many times as long as the arithmetic on it. A server
+    frees as much with every version as it needs for the next.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, most))

@@ -2,7 +2,7 @@
 
 Each process has pipes of its own and a thread that talks to it. So a process killed in the midst of a sentence harms
 nobody else: its thread reads the end of its pipe. With `ProcessPoolExecutor`, whose processes share one pipe, the rest
-of such a sentence is waited for without end. Beside each pipe there is memory for what is long (`passage`).
+of such a sentence is waited for without end. Each pipe has memory next to it for what is long (`passage`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,34 @@ class WorkerDied(Exception):
     """The process was killed, or ended by itself, with the job undone."""
 
 
-class ProcessPool:
-    """Up to `count` processes, each started when a job finds the others busy. Each calls `start` before its first job.
+class Pool:
+    """Jobs for workers elsewhere; a thread of this process waits for each worker."""
 
-    A process that dies costs the job it had; the next job gets a new one.
-    """
-
-    def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
-        self._start = (start, arguments)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
-        self._mine = threading.local()
+    def __init__(self, count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._lock = threading.Lock()
-        self._alive: set[_Worker] = set()
         self._closed = False
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """`work` and its arguments, result and errors are pickled; `passage.Pieces` among them arrive as `bytes`."""
+        """`work` and its arguments, result and errors are pickled; `work` is found by its name."""
         return self._threads.submit(self._do, work, arguments)
+
+    def _do(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        raise NotImplementedError
+
+
+class ProcessPool(Pool):
+    """Up to `count` processes, each started when a job finds the others busy. Each calls `start` before its first job.
+
+    A process that dies costs the job it had; the next job gets a new one. `passage.Pieces` among the arguments arrive
+    as `bytes`.
+    """
+
+    def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
+        super().__init__(count, "worker")
+        self._start = (start, arguments)
+        self._mine = threading.local()
+        self._alive: set[_Worker] = set()
 
     def close(self) -> None:
         """Stop at once; jobs under way end with WorkerDied, those that wait are cancelled."""

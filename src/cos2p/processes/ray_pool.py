@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from cos2p.errors import ConfigError
-from cos2p.processes.pool import WorkerDied
+from cos2p.processes.pool import Pool, WorkerDied
 
 T = TypeVar("T")
 
@@ -30,7 +28,7 @@ LOOK = 0.25
 """Seconds for which a job waits for a new worker before it looks whether an old one has become free."""
 
 
-class RayPool:
+class RayPool(Pool):
     """Up to `count` actors, 0 for one on each processor of the cluster. Each calls `start` before its first job."""
 
     def __init__(
@@ -44,18 +42,12 @@ class RayPool:
         self.count = max(1, min(count or processors, processors))
         self._gpus = gpu_share(gpus, int(there.get("GPU", 0)), self.count)
         self._start = (start, arguments)
-        self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="ray")
-        self._lock = threading.Lock()
+        super().__init__(self.count, "ray")
         self._alive: list[Any] = []
         self._idle: list[Any] = []
         self._coming: list[_Coming] = []
         """Workers that were asked for. After a machine has died there may be no room for one, ever: no job waits for
         that alone."""
-        self._closed = False
-
-    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """`work` and its arguments, result and errors are pickled; `work` is found by name on the other machine."""
-        return self._threads.submit(self._do, work, arguments)
 
     def close(self) -> None:
         """Stop at once; jobs under way end with WorkerDied, those that wait are cancelled."""
@@ -151,7 +143,7 @@ class _Coming:
 
 
 def _connected(address: str) -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
     try:
         import ray
     except ImportError:

@@ -16,13 +16,12 @@ from cos2p.data.paths import find
 from cos2p.devices.clock import task_phases
 from cos2p.errors import BudgetError, DataError
 from cos2p.messages import Order, Update, tensor_bytes
-from cos2p.methods import make_trainer, trainers
+from cos2p.methods import make_trainer, trainer_class
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined, Dispatch
-from cos2p.runtime.effects import Send
-from cos2p.runtime.server import Server
 from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.server.protocol import ClientJoined, Dispatch, Send
+from cos2p.server.server import Server
 
 MOST = 64
 """Devices whose first tasks are looked at."""
@@ -93,7 +92,7 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
             except BudgetError as error:
                 refused.append(str(error))
                 continue
-            trainer, task = make_trainer(world.config, order), server.task(order)
+            trainer, task = make_trainer(world.config, order), server.orders.task(order)
             size = tensor_bytes(task.weights, task.prefix)
             phases = task_phases(trainer, member.device, member.samples, member.test_samples, size)
             work = trainer.flops(member.samples, member.test_samples)
@@ -113,7 +112,7 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
 
 def _that_trains(server: Server, order: Order) -> Order:
     """The order itself, or the next one if it only asks for sums of features: that one takes the memory."""
-    if trainers()[order.trainer].trains:
+    if trainer_class(order.trainer).trains:
         return order
     server.method.accepted(order, Update(order.client, order.task, order.version, order.spec, {}, 1, {}, {}))
     return server.order(Dispatch(order.client, f"{order.client}#1", order.version, order.cycle + 1, 1))

@@ -19,7 +19,7 @@ from cos2p.methods.base import RunContext
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.model_folder import save_model
-from cos2p.runtime.server import Server
+from cos2p.server.server import Server
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
 

@@ -11,9 +11,7 @@ from typing import Any
 from cos2p.data import Bundle, DataConfig
 from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.errors import RunError
-from cos2p.processes.children import leave_if_unguarded
-from cos2p.processes.interrupts import on_interrupt
-from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.children import keep_freed_pages, leave_if_unguarded, on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed
 from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops

@@ -25,12 +25,10 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, write_results
 from cos2p.runtime.session import Session
-from cos2p.tracking.background import BackgroundWriter
-from cos2p.tracking.checkpoint import Checkpoint
+from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
 from cos2p.tracking.events import EventLog
-from cos2p.tracking.files import prepare_folder, write_atomic
-from cos2p.tracking.stop_note import StopNote, remove_stop_note, write_stop_note
+from cos2p.tracking.files import StopNote, prepare_folder, remove_stop_note, write_atomic, write_stop_note
 
 INTERRUPTED = 130
 """The exit code of a run that its user stopped."""
@@ -94,7 +92,7 @@ class RunFolder:
             raise RunError(f"{path} holds the checkpoint of a {self.checkpoint.values['kind']}, not of a {kind}")
         self.base: int = self.checkpoint.values["log"] if self.checkpoint is not None else 0
         """Bytes of the log that were there before."""
-        self.log = EventLog.resume(path / "events.jsonl", self.base)
+        self.log = EventLog(path / "events.jsonl", self.base)
         self._saved = time.monotonic()
         self._saving = 0.0
         self._version: int | None = None
@@ -131,7 +129,7 @@ class RunFolder:
             return
         if not is_large(session.server.weights):
             self.save(session)
-        elif not session.server.merge.holders:
+        elif not session.server.aggregator.merge.holders:
             # Between two rounds there are no sums: nothing has to be copied for a file that takes a while.
             self._save_beside(session)
 

@@ -23,11 +23,11 @@ from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.effects import Done, Effect, NewVersion, Send, Timer
 from cos2p.runtime.judge import Evaluator, Judge, Verdict
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import Effect, Finish, Send, StartTimer
+from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.event_kinds import NOBODY_LEFT, Benched, Evaluated, Event, Finished, Joined, Unevaluated
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Benched, Evaluated, Event, Finished, Joined, Unevaluated
 from cos2p.tracking.events import Listener
 from cos2p.tracking.figures import RunFigures
 
@@ -104,14 +104,14 @@ class Session(ABC):
         for effect in effects:
             if isinstance(effect, Send):
                 self.send(effect.order)
-            elif isinstance(effect, Timer):
+            elif isinstance(effect, StartTimer):
                 self.start_timer(effect.timer, effect.seconds)
-            elif isinstance(effect, Event):
-                self.log(effect)
-            elif isinstance(effect, NewVersion):
-                self._new_version(effect.version)
-            elif isinstance(effect, Done):
+            elif isinstance(effect, Finish):
                 self.finished = effect.reason
+            else:
+                self.log(effect)
+                if isinstance(effect, Aggregated):
+                    self._new_version(effect.version)
 
     def log(self, event: Event, t: float | None = None) -> None:
         """It happened now, or at `t`."""

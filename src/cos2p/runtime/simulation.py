@@ -14,21 +14,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.accelerator import resolve
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
 from cos2p.messages import Order
 from cos2p.methods.base import Member
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, Stop, TaskFailed, TimerFired
-from cos2p.runtime.lowering import lower
 from cos2p.runtime.own_models import take_own_model
 from cos2p.runtime.results import run_facts
-from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
 from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory, wait
 from cos2p.runtime.world import World, first_weights
+from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, Stop, TaskFailed, TimerFired
+from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     NOBODY_LEFT,
@@ -65,8 +63,7 @@ class Simulation(Session):
     def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
-        weights, device = first_weights(world.recipe, world.config), resolve(world.recipe.run.merge)
-        self.server = Server(world.context, world.method(), weights, device=device)
+        self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0
@@ -160,9 +157,9 @@ class Simulation(Session):
         if outcome.update is None:
             self.log(Failed(client=client, task=task, reason=outcome.failure))
             if outcome.out_of_memory:
-                self.log(lower(self.server, self.world.recipe, client, task))
+                self.log(self.server.lower(client, task))
             if outcome.lacking:
-                self.server.shelves.forget(client)
+                self.server.orders.caches.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
@@ -182,8 +179,8 @@ class Simulation(Session):
 
     def send(self, order: Order) -> None:
         member = self.world.context.members[order.client]
-        task = self.server.task(order).parcel()
-        trainer = self.server.trainer(order)
+        task = self.server.orders.task(order).parcel()
+        trainer = self.server.orders.trainer(order)
         widths = self.world.shards[order.client].widths
         phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(task), widths)
         self.log(self.server.dispatched(order, len(task), phases.to_dict()))
@@ -213,7 +210,7 @@ class Simulation(Session):
 
     def _clear_shelf(self) -> None:
         """Drop what no client has any more; what the checkpoint before this one speaks of stays until this is there."""
-        shelves, shelf = self.server.shelves, self.workers.shelf
+        shelves, shelf = self.server.orders.caches, self.workers.shelf
         if shelf is None or not shelves.used:
             return
         before, self._in_use = self._in_use, shelves.in_use()
@@ -246,7 +243,7 @@ class Simulation(Session):
         for client, (rate, largest) in values.get("lowered", {}).items():
             self.server.welcome(replace(self.server.context.members[client], rate=rate, largest=largest))
         self.server.load_state(values["server"], checkpoint.groups)
-        self._in_use = self.server.shelves.in_use()
+        self._in_use = self.server.orders.caches.in_use()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)
@@ -256,7 +253,7 @@ class Simulation(Session):
             order = self.server.orders.get(task)
             if order is None:
                 raise RunError(f"the checkpoint names the task {task!r} but does not hold it; it is damaged")
-            sent = self.server.task(order).parcel()
+            sent = self.server.orders.task(order).parcel()
             self._training[order.client] = (task, self.workers.train(sent, self.memories[order.client]))
         if values["judging"]:
             self.judge.ask()

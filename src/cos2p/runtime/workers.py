@@ -26,8 +26,7 @@ from cos2p.messages.packing import Parcel
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import leave_compiler_out
-from cos2p.processes.children import UNGUARDED, how_it_ended
-from cos2p.processes.pages import keep_freed_pages
+from cos2p.processes.children import UNGUARDED, how_it_ended, keep_freed_pages
 from cos2p.processes.passage import Common, Pieces
 from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.processes.ray_pool import GpuWish, RayPool

@@ -15,17 +15,18 @@ from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
-from cos2p.devices.rates import choose_rate
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
+from cos2p.memory.rates import choose_rate
+from cos2p.memory.task_plan import with_fitting_rates
+from cos2p.memory.tasks import Member, RunContext
 from cos2p.methods import build_method
-from cos2p.methods.base import Member, Method, RunContext
+from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig, TaskKind
 from cos2p.models.hub import pretrained_config, pretrained_weights
 from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.rates import with_fitting_rates
 from cos2p.training.embeddings import held_tables, token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
@@ -65,15 +66,14 @@ def build_world(recipe: Recipe) -> World:
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
     places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
-    for kind in {place.device for place in places.values()}:
-        recipe.training.savings.check_on(kind)
     members = {
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
     context = run_context(recipe, config, members)
     chosen = [device.name for device, group in devices if group.rate is None]
-    context = with_fitting_rates(recipe.method, context, chosen)
+    if chosen:
+        context = with_fitting_rates(build_method(recipe.method, context), chosen)
     world = World(recipe, bundle, config, context, shards, places)
     _ = world.liars  # names that the fleet does not have are told before anything runs
     return world

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Grid, Row, make_grid
-from cos2p.studies.report import Report
+from cos2p.studies.grid import CellOutcomes, Execute, Grid, Row
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
 from cos2p.studies.tables import Table, differences_table, results_table
 
 YES, NO = "✓", "✗"
-NO_EXITS = 'method.exits={kind="none"}'
-"""As a table: a bare `none` takes a field out of the recipe, and its default would come back."""
+NO_EXITS = "method.exits.kind=none"
+"""The one field: what a recipe says of how the top exit starts and ends stays as it is."""
 
 
 def _paper(key: str, title: str, units: bool, heads: bool, distillation: bool, semi_async: bool) -> Row:
@@ -55,62 +53,20 @@ def _own(key: str, title: str, *changes: str) -> Row:
     return Row(key, title, changes, "cos2p", {"changed": short or "nothing"})
 
 
-_SCORES_AND_EIGHT_BITS = (
-    "method.masks.heads=first-order",
-    "method.masks.units=first-order",
-    "method.masks.share=0.25",
-    "method.masks.memory=training",
-    "method.prefix.precision=int8",
-)
+_BY_SCORES = ("method.masks.heads=first-order", "method.masks.units=first-order")
 OWN_FULL = "as-the-recipe"
 OWN_ROWS = (
     _own(OWN_FULL, "Co-S²P as the recipe has it"),
     _own("no-exits", "no exits", NO_EXITS),
     _own("labels-only", "exits learn from labels alone (λ2 = 0)", "method.exits.lambda2=0.0"),
-    _own("kl-teacher-student", "KL(teacher‖student)", "method.exits.direction=teacher-student"),
     _own("shared-head", "one head for all exits", "model.exits=shared"),
-    _own("uniform-weights", "plain average instead of γ", "method.weighting.rule=uniform"),
-    _own("relative-weights", "γ by drift relative to the update", "method.weighting.rule=relative"),
-    _own("staleness-half", "γ · (1+τ)^−½", "method.weighting.staleness_exponent=0.5"),
-    _own("momentum", "server momentum 0.6", "method.weighting.momentum=0.6"),
-    _own("sampled-mask", "final mask drawn, not the top", "method.masks.final=sampled"),
+    _own("uniform-weights", "plain average instead of γ", "method.weighting=uniform"),
     _own("random-masks", "masks drawn anew every task", "method.masks.heads=random", "method.masks.units=random"),
-    _own("mask-warmup", "masks train after 10 rounds", "method.masks.warmup=10"),
-    _own(
-        "short-masks",
-        "masks in less than an epoch",
-        "method.masks.epochs=1",
-        "method.masks.share=0.2",
-        "method.masks.start=first-order",
-    ),
-    _own(
-        "first-order-masks",
-        "masks by first-order scores",
-        "method.masks.heads=first-order",
-        "method.masks.units=first-order",
-        "method.masks.share=0.25",
-    ),
-    _own(
-        "cheap",
-        "masks in an epoch, prefix in 8 bits",
-        "method.masks.epochs=1",
-        "method.masks.share=0.5",
-        "method.masks.start=first-order",
-        "method.masks.memory=training",
-        "method.prefix.precision=int8",
-    ),
-    _own("cheap-scores", "masks by first-order scores, prefix in 8 bits", *_SCORES_AND_EIGHT_BITS),
-    _own(
-        "cheap-drift",
-        "the same, and old frozen parts serve",
-        *_SCORES_AND_EIGHT_BITS,
-        "method.prefix.shelf=true",
-        "method.prefix.drift=0.1",
-    ),
+    _own("first-order-masks", "masks by first-order scores", *_BY_SCORES),
+    _own("cheap-scores", "masks by first-order scores, prefix in 8 bits", *_BY_SCORES, "method.prefix.precision=int8"),
     _own("wire-16", "what trains in 16 bits", "training.wire.down=float16", "training.wire.up=float16"),
     _own("wire-16-8", "16 bits down, 8 up", "training.wire.down=float16", "training.wire.up=int8"),
     _own("wire-8", "what trains in 8 bits", "training.wire.down=int8", "training.wire.up=int8"),
-    _own("prefix-cut", "prefix cut by the masks", "method.prefix.width=cut"),
     _own("prefix-float32", "prefix in 32 bits", "method.prefix.precision=float32"),
     _own("prefix-int8", "prefix in 8 bits", "method.prefix.precision=int8"),
     _own("deep-windows", "windows deep and narrow (ratio ¼)", "method.window.ratio=0.25"),
@@ -118,11 +74,8 @@ OWN_ROWS = (
     _own("only-depth", "only depth is cut", "method.window.ratio=1e9"),
     _own("only-width", "only width is cut", "method.window.ratio=0.0"),
     _own("rolling", "windows roll, as in the paper", "method.window.schedule=rolling"),
-    _own("dwell", "windows dwell at the ends", "method.window.schedule=dwell"),
     _own("balanced", "windows balance coverage", "method.window.schedule=balanced"),
-    _own("priced", "windows know their price", "method.window.schedule=priced"),
     _own("shelf", "devices keep frozen parts", "method.prefix.shelf=true"),
-    _own("shelf-drift", "frozen parts kept, old ones serve", "method.prefix.shelf=true", "method.prefix.drift=0.1"),
     _own("at-aggregation", "next task at the aggregation", "schedule.redispatch=at-aggregation"),
     _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),
@@ -137,13 +90,8 @@ GROUPS = {"paper": PAPER_ROWS, "ours": OWN_ROWS, "all": (*PAPER_ROWS, *OWN_ROWS)
 
 
 @dataclass(frozen=True)
-class Ablation:
-    """What is asked for."""
-
-    base: Base
+class Ablation(StudyPlan):
     rows: tuple[Row, ...]
-    seeds: tuple[int, ...]
-    command: str
 
 
 def choose_rows(wanted: str) -> tuple[Row, ...]:
@@ -170,24 +118,9 @@ def choose_rows(wanted: str) -> tuple[Row, ...]:
     return tuple(row for key, row in known.items() if key in chosen)
 
 
-def ablate(plan: Ablation, execute: Execute, write: Callable[[Report], None]) -> Report:
-    """Run every row with every seed. `write` gets the report again whenever a cell is done."""
-    plan = replace(plan, base=plan.base.checked())
-    grid = make_grid(plan.base, plan.rows, plan.seeds)
-
-    def report(outcomes: CellOutcomes) -> Report:
-        return Report(
-            kind="ablate",
-            title=f"{grid.cells[0].recipe.name}: what the parts of Co-S²P are worth",
-            recipe=plan.base.recipe,
-            command=plan.command,
-            updates=plan.base.updates or 0,
-            grid=grid,
-            outcomes=outcomes,
-            tables=tuple(_tables(grid, outcomes)),
-        )
-
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+def ablate(plan: Ablation, execute: Execute, write: Write) -> Report:
+    title = "what the parts of Co-S²P are worth"
+    return run_study(plan.checked(), "ablate", title, plan.rows, _tables, execute, write)
 
 
 def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
@@ -196,7 +129,7 @@ def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
         ("paper", "The paper's rows", PAPER_ROWS, PAPER_FULL),
         ("own", "Rows of our own", OWN_ROWS, OWN_FULL),
     ):
-        rows = _among(grid.rows, group)
+        rows = [row for row in grid.rows if row in group]
         if rows:
             results = results_table(name, title, grid, outcomes, rows)
             tables.append(results)
@@ -204,8 +137,3 @@ def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:
                 against = f"{title}: differences to {results.line(full).title}"
                 tables.append(differences_table(f"{name}-differences", against, results, full))
     return tables
-
-
-def _among(rows: Sequence[Row], group: Sequence[Row]) -> list[Row]:
-    keys = {row.key for row in group}
-    return [row for row in rows if row.key in keys]

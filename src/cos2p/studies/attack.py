@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from cos2p.errors import ConfigError
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Row, make_grid
-from cos2p.studies.report import Report
-from cos2p.studies.tables import differences_table, results_table
+from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.tables import Table, differences_table, results_table
 
 HONEST = "honest"
 ATTACKS = (HONEST, "flip", "scale", "noise", "constant", "little", "zero")
@@ -27,14 +26,9 @@ DEFENCES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Attacks:
-    """What is asked for."""
-
-    base: Base
+class Attacks(StudyPlan):
     attacks: tuple[str, ...]
     defences: tuple[str, ...]
-    seeds: tuple[int, ...]
-    command: str
     liars: int = 1
 
 
@@ -67,24 +61,13 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], liars: int = 1)
     return rows
 
 
-def attack(plan: Attacks, execute: Execute, write: Callable[[Report], None]) -> Report:
-    """Run every row with every seed. `write` gets the report again whenever a cell is done."""
-    plan = replace(plan, base=plan.base.checked())
+def attack(plan: Attacks, execute: Execute, write: Write) -> Report:
     rows = attack_rows(plan.attacks, plan.defences, plan.liars)
-    grid = make_grid(plan.base, rows, plan.seeds)
 
-    def report(outcomes: CellOutcomes) -> Report:
+    def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
         results = results_table("results", "Attack × defence", grid, outcomes)
         against = f"Differences to {results.line(rows[0].key).title}"
-        return Report(
-            kind="attack",
-            title=f"{grid.cells[0].recipe.name}: {plan.liars} lying device{'s' if plan.liars > 1 else ''}",
-            recipe=plan.base.recipe,
-            command=plan.command,
-            updates=plan.base.updates or 0,
-            grid=grid,
-            outcomes=outcomes,
-            tables=(results, differences_table("differences", against, results, rows[0].key)),
-        )
+        return [results, differences_table("differences", against, results, rows[0].key)]
 
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+    title = f"{plan.liars} lying device{'s' if plan.liars > 1 else ''}"
+    return run_study(plan.checked(), "attack", title, rows, tables, execute, write)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.errors import BudgetError
+from cos2p.memory.task_plan import largest_at, tasks_at
+from cos2p.memory.tasks import Assignment, Member, RunContext
 from cos2p.methods import build_method
-from cos2p.methods.base import Assignment, Member, Method, RunContext
-from cos2p.methods.course import largest_at, tasks_at
+from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe

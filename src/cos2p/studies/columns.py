@@ -1,10 +1,21 @@
-"""The figures a table can show: where they are in `result.json`, how they are written, and which way is better."""
+"""The names in a study's folder, and the figures of its tables: where they are in `result.json`, how they are written,
+which way is better. Light to import, for those who only look at a study.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+STUDY = "study.json"
+RUNS = "runs.jsonl"
+"""Of its record."""
+CELLS = "cells"
+TARGET_PREFIX = "target-"
+"""Beginning of the names of tables that hold what was spent until an accuracy."""
+TRIAL_PREFIX = "tune-"
+"""Beginning of the names of a search's trials, which stand among the cells."""
 
 Better = Literal["more", "less", ""]
 Value = Callable[[Mapping[str, Any]], float | None]
@@ -46,15 +57,7 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """For study.json and the page: all but how it is read."""
-        return {
-            "key": self.key,
-            "title": self.title,
-            "unit": self.unit,
-            "scale": self.scale,
-            "digits": self.digits,
-            "better": self.better,
-            "signed": self.signed,
-        }
+        return {name: value for name, value in vars(self).items() if name != "value"}
 
     def as_difference(self) -> Column:
         """The column of differences between two rows; shares differ by points, not by per cent."""
@@ -99,21 +102,8 @@ COLUMNS = (
 )
 """The paper's table and what running it cost. The wall time is this machine's and no property of a method."""
 
-DIFFERENCES = tuple(
-    column.as_difference()
-    for column in COLUMNS
-    if column.key
-    in (
-        "perplexity",
-        "client_perplexity",
-        "answers",
-        "top1",
-        "top5",
-        "f1",
-        "client_top1",
-        "client_top5",
-        "client_f1",
-        "ru",
-        "virtual_seconds",
-    )
-)
+_COMPARED = (
+    "perplexity", "client_perplexity", "answers", "top1", "top5", "f1", "client_top1", "client_top5", "client_f1", "ru",
+    "virtual_seconds",
+)  # fmt: skip
+DIFFERENCES = tuple(column.as_difference() for column in COLUMNS if column.key in _COMPARED)

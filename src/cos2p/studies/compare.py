@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class, methods
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
-from cos2p.studies.report import Report
-from cos2p.studies.tables import differences_table, results_table
-from cos2p.studies.tuning import Search, search_settings, tuned
-from cos2p.studies.tuning_report import tuning_notes, tuning_record
+from cos2p.studies.grid import Base, CellOutcomes, Execute, Row, RunnableGrid, make_grid
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.tables import Table, differences_table, results_table
+from cos2p.studies.target import ReadCurve, Target, check_targets, target_tables
+from cos2p.studies.tuning import Search, search_settings, tuned, tuning_notes, tuning_record
 
 REFERENCE = "cos2p"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is asked for."""
-
-    base: Base
+class Comparison(StudyPlan):
     methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    command: str
     reference: str = REFERENCE
     """The method that differences are taken to; without it there is no table of differences."""
     search: Search | None = None
     """None: every method trains at the recipe's learning rate."""
+    targets: tuple[Target, ...] = ()
+    """Accuracies; a table for each says what every method has spent when it first has them."""
 
 
 def choose_methods(wanted: str) -> tuple[str, ...]:
@@ -45,20 +42,18 @@ def choose_methods(wanted: str) -> tuple[str, ...]:
 def compare(
     plan: Comparison,
     execute: Execute,
-    write: Callable[[Report], None],
+    write: Write,
     write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    read_curve: ReadCurve = lambda cell: (),
 ) -> Report:
-    """Tune if asked, run every method with every seed. `write` gets the report again whenever a cell is done."""
-    plan = replace(plan, base=plan.base.checked())
+    """Tune if asked, run every method with every seed."""
+    plan = plan.checked()
+    check_targets(plan.targets, plan.methods)
     rows: Sequence[Row] = [Row(name, method_class(name).title, method=name) for name in plan.methods]
-    make_grid(plan.base, rows, plan.seeds)  # wrong fields are told before a search begins
+    make_grid(plan.base, rows, plan.seeds)  # reports wrong fields before a search begins
     rows, notes, record = settle(plan.base, rows, plan.seeds, plan.search, execute, write_tuning)
-    final = make_grid(plan.base, rows, plan.seeds)
-
-    def report(outcomes: CellOutcomes) -> Report:
-        return _report(plan, final, outcomes, notes, record)
-
-    return report(execute(final.cells, lambda so_far: write(report(so_far))))
+    tables, more = partial(_tables, plan, read_curve), {"notes": tuple(notes), "tuning": record}
+    return run_study(plan, "compare", "methods at equal budget", rows, tables, execute, write, **more)
 
 
 def settle(
@@ -76,9 +71,9 @@ def settle(
     if search is None:
         return list(rows), [_rates_note(base, rows)], None
     search.check(base, [base.method(row) for row in rows], seeds)
-    trials, choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
+    choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
     updates = base.updates or 0
-    record = tuning_record(search, trials, choices, updates)
+    record = tuning_record(search, choices, updates)
     write_tuning(record)
     settled = [
         replace(tuned(row, choices[row.key].best), facts={**row.facts, "lr": choices[row.key].words()}) for row in rows
@@ -98,28 +93,14 @@ def _rates_note(base: Base, rows: Sequence[Row]) -> str:
     return f"Learning rates as given, not searched here. {words}."
 
 
-def _report(
-    plan: Comparison, grid: RunnableGrid, outcomes: CellOutcomes, notes: Sequence[str], record: Mapping[str, Any] | None
-) -> Report:
-    name = grid.cells[0].recipe.name
+def _tables(plan: Comparison, read_curve: ReadCurve, grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
     bounds = frozenset(row.key for row in grid.rows if _over_budget(row.key))
     results = results_table("results", "Methods at equal budget", grid, outcomes, over_budget=bounds)
     tables = [results]
     if plan.reference in plan.methods and len(plan.methods) > 1:
         title = f"Differences to {method_class(plan.reference).title}"
         tables.append(differences_table("differences", title, results, plan.reference))
-    return Report(
-        kind="compare",
-        title=f"{name}: methods at equal budget",
-        recipe=plan.base.recipe,
-        command=plan.command,
-        updates=plan.base.updates or 0,
-        grid=grid,
-        outcomes=outcomes,
-        tables=tuple(tables),
-        notes=tuple(notes),
-        tuning=record,
-    )
+    return tables + target_tables(plan.targets, results, grid, outcomes, read_curve)
 
 
 def _over_budget(name: str) -> bool:

@@ -23,11 +23,10 @@ from typing import Any
 
 from cos2p.errors import RunError
 from cos2p.runtime.results import check_same_recipe
-from cos2p.studies.cell_outcome import CellOutcome
-from cos2p.studies.grid import Cell
+from cos2p.studies.grid import Cell, CellOutcome
 from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
 from cos2p.studies.report import Report
-from cos2p.tracking.files import explained, write_atomic
+from cos2p.tracking.files import explained, read_json, write_atomic
 
 MARKER = ".cos2p-study"
 """Names the kind of study; locked while one is at work, and the lock dies with its process."""
@@ -103,16 +102,11 @@ def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> CellOutcom
     if (run / "recipe.toml").exists():
         check_same_recipe(cell.recipe, run)
     if (run / "result.json").exists():
-        return CellOutcome(cell.name, read_result(run), kept=True)
+        return CellOutcome(cell.name, read_json(run / "result.json"), kept=True)
     failure = Failures(folder).get(cell)
     if failure is None or retry or failure["exit_code"] not in KEPT_FAILURES:
         return None
     return CellOutcome(cell.name, failure=failure["reason"], exit_code=failure["exit_code"], kept=True)
-
-
-def read_result(run: Path) -> dict[str, Any]:
-    with explained(run):
-        return dict(json.loads((run / "result.json").read_text(encoding="utf-8")))
 
 
 class Failures:
@@ -122,7 +116,7 @@ class Failures:
         self.path = folder / "failures.json"
 
     def read(self) -> dict[str, Any]:
-        return dict(json.loads(self.path.read_text(encoding="utf-8"))) if self.path.exists() else {}
+        return read_json(self.path) if self.path.exists() else {}
 
     def get(self, cell: Cell) -> dict[str, Any] | None:
         entry = self.read().get(cell.name)

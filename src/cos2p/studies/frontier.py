@@ -15,19 +15,12 @@ from cos2p.errors import ConfigError
 from cos2p.methods import method_class, method_settings
 from cos2p.methods.head_settings import ends_told
 from cos2p.studies.budgets import Absent, Fit, Worlds
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
 from cos2p.studies.compare import settle
-from cos2p.studies.frontier_again import Again, plan_again
-from cos2p.studies.frontier_plot import plot
-from cos2p.studies.frontier_tables import (
-    History,
-    budget_column,
-    equal_time_table,
-    equal_updates_table,
-    planned_time_table,
-)
-from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid
-from cos2p.studies.report import Report
+from cos2p.studies.equal_time import Again, History, plan_again
+from cos2p.studies.frontier_tables import BudgetTables, budget_column
+from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid, make_grid
+from cos2p.studies.picture import plot
+from cos2p.studies.report import Report, StudyPlan, Write
 from cos2p.studies.tables import results_table
 from cos2p.studies.tuning import Search
 from cos2p.units import format_bytes, parse_bytes
@@ -40,16 +33,12 @@ FindFit = Callable[[Sequence[Any], int], Fit | Absent]
 
 
 @dataclass(frozen=True)
-class Frontier:
-    """What is asked for."""
+class Frontier(StudyPlan):
+    """Its base is checked: it has its number of updates."""
 
-    base: Base
-    """Checked: with its number of updates."""
     methods: tuple[str, ...]
     memories: tuple[int, ...]
     """Bytes of every device, ascending."""
-    seeds: tuple[int, ...]
-    command: str
     search: Search | None = None
     """None: every method trains at the recipe's learning rate."""
     equal_time: bool = False
@@ -77,11 +66,13 @@ class Places:
 
 
 def find_places(
-    plan: Frontier, tell: Callable[[int, int, str], None] = lambda done, total, name: None, find: FindFit | None = None
+    plan: Frontier,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    find: FindFit | None = None,
 ) -> Places:
     """Ask every method for its tasks at every budget; the data are read, nothing is trained.
 
-    `tell` hears how many places are done, of how many, and which is looked at.
+    `on_progress` gets the number of places that are done, of all, and the name of the next.
     """
     find = find or Worlds().fit
     plan.base.refuse_strangers([Row(name, "", method=name) for name in plan.methods])
@@ -94,7 +85,7 @@ def find_places(
         groups = len(first[0][1][0].fleet.devices)
         known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
-            tell(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
+            on_progress(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
             way, found = _larger([(way, find(recipes, memory)) for way, recipes in first])
             if isinstance(found, Absent) and last:
                 way, found = _larger([(way, find(recipes, memory)) for way, recipes in last])
@@ -148,7 +139,7 @@ def frontier(
     plan: Frontier,
     places: Places,
     execute: Execute,
-    write: Callable[[Report], None],
+    write: Write,
     history: History,
     write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
 ) -> Report:
@@ -196,34 +187,32 @@ def _report(
     history: History,
     again: Again | None,
 ) -> Report:
-    recipe = grid.cells[0].recipe
     titles = {name: method_class(name).title for name in plan.methods}
     columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
     rows = grid.rows if again is None else again.first
     cells = _cells(rows)
-    by_budget = equal_updates_table(grid, outcomes, titles, columns, cells)
-    tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), by_budget]
+    by_budget = BudgetTables(grid, outcomes, titles, columns)
+    updates = by_budget.at_equal_updates(cells)
+    tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), updates]
     if again is None:
         leaping = {cell.name for cell in grid.cells if ends_told(method_settings(cell.recipe.method))}
-        tables.append(equal_time_table(grid, outcomes, titles, columns, cells, history, leaping))
+        tables.append(by_budget.at_equal_time(cells, history, leaping))
     else:
-        tables.append(planned_time_table(grid, outcomes, titles, columns, again.where, again.note))
+        tables.append(by_budget.at_planned_time(again.where, again.note))
         if again.rows:
             tables.append(results_table("planned", "Methods planned for that time", grid, outcomes, again.rows))
-    return Report(
-        kind="frontier",
-        title=f"{recipe.name}: accuracy by bytes per device",
-        recipe=plan.base.recipe,
-        command=plan.command,
-        updates=plan.base.updates or 0,
-        grid=grid,
-        outcomes=outcomes,
-        tables=tuple(tables),
+    shown = [title for title in titles.values() if any(title == method for method, _ in cells)]
+    return plan.report(
+        "frontier",
+        "accuracy by bytes per device",
+        grid,
+        outcomes,
+        tables,
         notes=tuple(notes),
         tuning=record,
         axes={
             MEMORY: {"path": "fleet.devices.*.memory", "values": list(columns)},
-            METHOD: {"path": "method.name", "values": [t for t in titles.values() if any(t == m for m, _ in cells)]},
+            METHOD: {"path": "method.name", "values": shown},
         },
-        pictures={"frontier.svg": plot(f"{recipe.name}: server top-1 by bytes per device", by_budget)},
+        pictures={"frontier.svg": plot(f"{grid.cells[0].recipe.name}: server top-1 by bytes per device", updates)},
     )

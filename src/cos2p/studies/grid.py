@@ -1,13 +1,14 @@
-"""A study's grid: rows (what is compared) × seeds. Every cell is one complete recipe and one run folder."""
+"""A study's grid: rows (what is compared) × seeds. Every cell is one complete recipe, one run folder, one outcome."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any, Protocol
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
@@ -105,7 +106,7 @@ def refuse_stranger(option: str, method: str, compared: Sequence[str]) -> None:
     """An option for one method is of use only if the study has that method."""
     if method in compared:
         return
-    method_class(method)  # a name that nobody knows is told with the one it looks like
+    method_class(method)  # an unknown name is refused with the one it looks like
     close = get_close_matches(method, compared, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     rows = ", ".join(dict.fromkeys(compared))
@@ -202,3 +203,38 @@ def _free_name(name: str, taken: Mapping[str, object]) -> str:
     while free in taken:
         free, number = f"{name}-{number}", number + 1
     return free
+
+
+# ---------------------------------------------------------------- outcomes
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """The figures of a cell's `result.json`, or why there are none."""
+
+    cell: str
+    result: Mapping[str, Any] | None = None
+    failure: str = ""
+    exit_code: int = 0
+    """Of the failure, as `cos2p run` would end with it."""
+    kept: bool = False
+    """It was there already, from an earlier start of the study."""
+    seconds: float = 0.0
+    """Wall seconds it took just now."""
+
+    @property
+    def ok(self) -> bool:
+        return self.result is not None
+
+
+CellOutcomes = Mapping[str, CellOutcome]
+"""By the cell's name; cells that have not run yet are missing."""
+
+
+class Execute(Protocol):
+    """Runs cells. `after` gets all outcomes so far, whenever there is a new one."""
+
+    def __call__(
+        self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
+    ) -> CellOutcomes:
+        """`later` is how many further cells the caller will ask for, for the estimate of the time."""

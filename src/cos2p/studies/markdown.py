@@ -5,25 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from cos2p.studies.report import Report
 from cos2p.studies.tables import MISSING, Line, Table
 
-
-def run_link(name: str) -> str:
-    """From the study's folder to a run's."""
-    return quote(f"cells/{name}/")
-
-
 RECORD_FILES = "- files: [every run](runs.jsonl), [the recipe](recipe.toml) that their settings are changes of"
 
 
 def to_markdown(report: Report, linked: bool = True) -> str:
-    """The page; `linked` if the runs' folders stand beside it, else their record does."""
+    """The page; `linked` if the runs' folders lie next to it, else their record does."""
     parts = [f"# {plain(report.title)}"]
-    entries = [f"- {name}: {_provenance(name, text)}" for name, text in report.provenance()]
+    entries = [f"- {name}: {(code if name == 'command' else plain)(text)}" for name, text in report.provenance()]
     parts.append("\n".join(entries if linked else [*entries, RECORD_FILES]))
     for table in report.tables:
         parts.append(f"## {plain(table.title)}")
@@ -37,10 +31,6 @@ def to_markdown(report: Report, linked: bool = True) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _provenance(name: str, text: str) -> str:
-    return code(text) if name == "command" else plain(text)
-
-
 def _table(table: Table, linked: bool) -> str:
     headings = ["", *table.facts, *(column.heading for column in table.columns), "runs"]
     rows = []
@@ -52,7 +42,8 @@ def _table(table: Table, linked: bool) -> str:
             text = f"**{text}**" if figure.best else text
             figures.append(_linked(text, _only(line)) if linked and text != MISSING else text)
         facts = [plain(line.facts.get(fact, "")) for fact in table.facts]
-        rows.append([plain(line.title) + _mark(line), *facts, *figures, _seeds(line, linked)])
+        marks = line.marks.replace("*", "\\*")
+        rows.append([f"{plain(line.title)} {marks}".rstrip(), *facts, *figures, _seeds(line, linked)])
     return _grid([plain(heading) for heading in headings], rows, left=1 + len(table.facts))
 
 
@@ -62,7 +53,8 @@ def _only(line: Line) -> str:
 
 
 def _linked(text: str, run: str) -> str:
-    return f"[{text}]({run_link(run)})" if run else text
+    """A link from the study's folder to a run's."""
+    return f"[{text}]({quote(f'cells/{run}/')})" if run else text
 
 
 def _seeds(line: Line, linked: bool) -> str:
@@ -70,26 +62,19 @@ def _seeds(line: Line, linked: bool) -> str:
     return " ".join([*runs, *(f"{seed} failed" for seed in line.failures), *(f"{seed} …" for seed in line.waiting)])
 
 
-def _mark(line: Line) -> str:
-    return f" {line.marks}".replace("*", "\\*").rstrip()
-
-
 def _runs(report: Report, linked: bool) -> str:
     """One row for each run, every figure a link to its folder."""
     columns = report.tables[0].columns if report.tables else ()
     rows = []
-    for row in report.grid.rows:
-        for seed in report.grid.seeds:
-            name = report.grid.name(row.key, seed)
-            outcome = report.outcomes.get(name)
-            if outcome is None or outcome.result is None:
-                continue
-            values = [(column, column.read(outcome.result)) for column in columns]
-            figures = [
-                MISSING if value is None else _linked(column.write(value), name if linked else "")
-                for column, value in values
-            ]
-            rows.append([plain(row.title), str(seed), *figures])
+    for row, seed, name, outcome in report.runs():
+        if outcome.result is None:
+            continue
+        values = [(column, column.read(outcome.result)) for column in columns]
+        figures = [
+            MISSING if value is None else _linked(column.write(value), name if linked else "")
+            for column, value in values
+        ]
+        rows.append([plain(row.title), str(seed), *figures])
     return _grid(["", "seed", *(plain(column.heading) for column in columns)], rows, left=1)
 
 
@@ -116,35 +101,31 @@ def code(text: str) -> str:
 
 def to_csv(table: Table) -> str:
     """One line for each row: figures as in `result.json` (shares, seconds, bytes), mean and half interval."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    figures = [f"{column.key}{part}" for column in table.columns for part in ("", "_half")]
-    writer.writerow(["row", "title", *table.facts, "over_budget", "seeds", *figures])
+    parts = [f"{column.key}{part}" for column in table.columns for part in ("", "_half")]
+    lines: list[list[object]] = [["row", "title", *table.facts, "over_budget", "seeds", *parts]]
     for line in table.lines:
-        values = [number for column in table.columns for number in _pair(line, column.key)]
+        figures = [line.figures[column.key] for column in table.columns]
+        values = [_exact(value) for figure in figures for value in (figure.mean, figure.half)]
         facts = [line.facts.get(fact, "") for fact in table.facts]
-        writer.writerow([line.key, line.title, *facts, int(line.over_budget), " ".join(map(str, line.runs)), *values])
-    return out.getvalue()
-
-
-def _pair(line: Line, key: str) -> tuple[str, str]:
-    figure = line.figures[key]
-    return ("" if figure.mean is None else repr(figure.mean), "" if figure.half is None else repr(figure.half))
+        lines.append([line.key, line.title, *facts, int(line.over_budget), " ".join(map(str, line.runs)), *values])
+    return _csv(lines)
 
 
 def runs_csv(report: Report) -> str:
     """One line for each run."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     columns = report.tables[0].columns if report.tables else ()
-    writer.writerow(["row", "seed", "folder", "failure", *(column.key for column in columns)])
-    for row in report.grid.rows:
-        for seed in report.grid.seeds:
-            name = report.grid.name(row.key, seed)
-            outcome = report.outcomes.get(name)
-            if outcome is None:
-                continue
-            values = [column.read(outcome.result) if outcome.result else None for column in columns]
-            figures = ["" if value is None else repr(value) for value in values]
-            writer.writerow([row.key, seed, f"cells/{name}", outcome.failure, *figures])
+    lines: list[list[object]] = [["row", "seed", "folder", "failure", *(column.key for column in columns)]]
+    for row, seed, name, outcome in report.runs():
+        values = [column.read(outcome.result) if outcome.result else None for column in columns]
+        lines.append([row.key, seed, f"cells/{name}", outcome.failure, *map(_exact, values)])
+    return _csv(lines)
+
+
+def _exact(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _csv(lines: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()

@@ -7,12 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cos2p.report.words import count, duration
-from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
-from cos2p.studies.grid import Cell
-from cos2p.studies.process import Status
+from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes
+from cos2p.terminal.formatting import count, duration
 
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a running cell is."""
+
+    share: float
+    words: str
+    remaining: float | None
+    """Wall seconds, as far as the run can estimate them."""
 
 
 @dataclass
@@ -25,6 +33,8 @@ class Running:
 
 
 class StudyProgress:
+    """Counts and estimates, and shows nothing; the classes in `views` override what they show."""
+
     def __init__(self, jobs: int = 1, clock: Clock = time.monotonic) -> None:
         self.jobs, self._clock = jobs, clock
         self.began = clock()
@@ -72,6 +82,9 @@ class StudyProgress:
         if seconds > 0:
             self._seconds.setdefault(cell.row, []).append(seconds)
 
+    def tick(self) -> None:
+        """Called a few times a second."""
+
     # ------------------------------------------------------------ what people ask
 
     def elapsed(self) -> float:
@@ -115,6 +128,10 @@ class StudyProgress:
 
     # ------------------------------------------------------------ in words
 
+    def begin_words(self) -> str:
+        before = f", {self.kept} finished before" if self.kept else ""
+        return f"{count(self.total, 'cell')}, {self.jobs} at once{before}"
+
     def count_words(self) -> str:
         parts = [f"{self.done}/{self.total} cells"]
         parts += [f"{self.kept} from before"] if self.kept else []
@@ -126,31 +143,3 @@ class StudyProgress:
             return "done"
         left = self.remaining()
         return f"about {duration(left)} left" if left is not None else "estimating the time"
-
-
-def begin_words(progress: StudyProgress) -> str:
-    return f"{count(progress.total, 'cell')}, {progress.jobs} at once" + (
-        f", {progress.kept} finished before" if progress.kept else ""
-    )
-
-
-class View:
-    """Shows nothing, keeps the progress. Others override what they show."""
-
-    def __init__(self, progress: StudyProgress) -> None:
-        self.progress = progress
-
-    def begin(self, cells: Sequence[Cell], known: CellOutcomes, later: int) -> None:
-        self.progress.begin(cells, known, later)
-
-    def started(self, cell: Cell) -> None:
-        self.progress.started(cell)
-
-    def moved(self, cell: Cell, status: Status) -> None:
-        self.progress.moved(cell, status)
-
-    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
-        self.progress.ended(cell, outcome)
-
-    def tick(self) -> None:
-        """Called a few times a second."""

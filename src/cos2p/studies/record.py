@@ -1,7 +1,7 @@
 """A study's record: what is left of its folder when the runs' own files are thrown away.
 
 runs.jsonl    one line for the study (rows, tables, notes), then one for each run (seed, method, settings, its whole
-              result.json) and one for each trial of a search
+              result.json, its accuracy by what it had spent) and one for each trial of a search
 recipe.toml   the recipe of one run; the others' `settings` are the fields in which they differ from it
 table.md      the tables, made from runs.jsonl alone
 
@@ -20,14 +20,14 @@ from typing import Any
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
-from cos2p.studies.cell_outcome import CellOutcome
+from cos2p.studies.columns import CELLS, RUNS, STUDY, TARGET_PREFIX, TRIAL_PREFIX
+from cos2p.studies.curve import read_curve
 from cos2p.studies.folder import finite
-from cos2p.studies.grid import Grid, Row
+from cos2p.studies.grid import CellOutcome, Grid, Row
 from cos2p.studies.markdown import to_markdown
-from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.studies.report import Report
 from cos2p.studies.tables import Table, differences_table, results_table
-from cos2p.tracking.files import explained, write_atomic
+from cos2p.tracking.files import explained, read_json, write_atomic
 
 RECIPE, TABLE = "recipe.toml", "table.md"
 
@@ -36,7 +36,7 @@ RECIPE, TABLE = "recipe.toml", "table.md"
 
 def write_record(study: Path, out: Path) -> None:
     """Write the record of a study's folder; files of an earlier record are replaced."""
-    values = _read_json(study / STUDY)
+    values = read_json(study / STUDY)
     try:
         _write(values, study, out)
     except (LookupError, TypeError, AttributeError) as error:
@@ -114,7 +114,10 @@ def _study_line(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stands_alone(table: Mapping[str, Any], study: Mapping[str, Any]) -> bool:
-    """Whether a table's rows are not the study's, so that it cannot be made from its runs anew."""
+    """Whether a table cannot be made from the study's results anew: its rows are not the study's, or its figures are
+    from the runs' logs."""
+    if table["name"].startswith(TARGET_PREFIX):
+        return True
     return not {row["key"] for row in table["rows"]} <= {row["key"] for row in study["rows"]}
 
 
@@ -138,11 +141,17 @@ def _run_lines(
                 "settings": settings(base, recipe) if recipe else None,
                 "failure": cell.get("failure", ""),
                 "result": result,
+                "curve": _curve(folder / CELLS / name) if result is not None else None,
             }
 
 
+def _curve(run: Path) -> list[dict[str, Any]]:
+    """Empty if the run's log was deleted."""
+    return [point.to_dict() for point in read_curve(run)] if (run / "events.jsonl").exists() else []
+
+
 def _finished(run: Path) -> dict[str, Any] | None:
-    return _read_json(run / "result.json") if (run / "result.json").exists() else None
+    return read_json(run / "result.json") if (run / "result.json").exists() else None
 
 
 def _trial_lines(study: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -159,7 +168,7 @@ def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def read_record(folder: Path) -> Report:
-    """The study's report as its record tells it."""
+    """The study's report as its record has it."""
     path = folder / RUNS
     with explained(path):
         text = path.read_text(encoding="utf-8")
@@ -208,11 +217,6 @@ def _report(study: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Repo
         tuning=study["tuning"],
         axes=study["axes"],
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with explained(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""What a study came to: its tables, where they come from, and everything that went wrong on the way."""
+"""A study's report: its tables, where they come from, and everything that went wrong on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cos2p.studies.cell_outcome import CellOutcomes
-from cos2p.studies.grid import Grid
+from typing_extensions import Self
+
+from cos2p.studies.grid import Base, CellOutcome, CellOutcomes, Execute, Grid, Row, RunnableGrid, make_grid
 from cos2p.studies.tables import Table
 
 
@@ -28,7 +29,7 @@ class Report:
     axes: Mapping[str, Any] = field(default_factory=dict)
     """Of a sweep: name → path and values."""
     pictures: Mapping[str, str] = field(default_factory=dict)
-    """Files beside the tables: name → SVG."""
+    """Files next to the tables: name → SVG."""
 
     @property
     def done(self) -> int:
@@ -39,6 +40,14 @@ class Report:
         """Cell → reason."""
         found = ((name, self.outcomes.get(name)) for name in self.grid.places)
         return {name: outcome.failure for name, outcome in found if outcome is not None and not outcome.ok}
+
+    def runs(self) -> Iterator[tuple[Row, int, str, CellOutcome]]:
+        """Every row and seed that has run or failed, with the name of its cell."""
+        for row in self.grid.rows:
+            for seed in self.grid.seeds:
+                name = self.grid.name(row.key, seed)
+                if (outcome := self.outcomes.get(name)) is not None:
+                    yield row, seed, name, outcome
 
     def provenance(self) -> list[tuple[str, str]]:
         """What a reader needs to get the same figures."""
@@ -116,3 +125,54 @@ class Report:
         if outcome is not None:
             entry |= {"result": outcome.result, "failure": outcome.failure}
         return entry
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The request that all kinds of studies have in common."""
+
+    base: Base
+    seeds: tuple[int, ...]
+    command: str
+
+    def checked(self) -> Self:
+        """The same with its number of updates filled in."""
+        return replace(self, base=self.base.checked())
+
+    def report(
+        self, kind: str, title: str, grid: RunnableGrid, outcomes: CellOutcomes, tables: Sequence[Table], **more: Any
+    ) -> Report:
+        return Report(
+            kind,
+            f"{grid.cells[0].recipe.name}: {title}",
+            self.base.recipe,
+            self.command,
+            self.base.updates or 0,
+            grid,
+            outcomes,
+            tuple(tables),
+            **more,
+        )
+
+
+Write = Callable[[Report], None]
+"""Gets the report again whenever a cell is done."""
+
+
+def run_study(
+    plan: StudyPlan,
+    kind: str,
+    title: str,
+    rows: Sequence[Row],
+    tables: Callable[[RunnableGrid, CellOutcomes], Sequence[Table]],
+    execute: Execute,
+    write: Write,
+    **more: Any,
+) -> Report:
+    """Run every row with every seed; `tables` makes the tables of the outcomes so far."""
+    grid = make_grid(plan.base, rows, plan.seeds)
+
+    def report(outcomes: CellOutcomes) -> Report:
+        return plan.report(kind, title, grid, outcomes, tables(grid, outcomes), **more)
+
+    return report(execute(grid.cells, lambda so_far: write(report(so_far))))

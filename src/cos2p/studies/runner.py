@@ -1,6 +1,9 @@
 """Runs a study's cells: several at once if wanted, each in a process of its own, finished ones kept.
 
 How many run at once changes no figure: a run computes the same with any number of workers, and cells share nothing.
+
+A cell's process has a process group of its own: Ctrl-C at the terminal reaches the study alone, which passes it on
+once. It ends with the study: a study that is started anew must not meet it in the same folder.
 """
 
 from __future__ import annotations
@@ -8,27 +11,113 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from cos2p.errors import RunError
-from cos2p.processes.children import deaf_children, how_it_ended
-from cos2p.processes.interrupts import on_interrupt
-from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes
-from cos2p.studies.folder import Failures, earlier_outcome, read_result
-from cos2p.studies.grid import Cell
-from cos2p.studies.process import Failed, Message, Status, Stopped, Work, run_cell, simulate
-from cos2p.studies.progress import View
-from cos2p.tracking.files import keep_figures
+from cos2p.errors import Cos2pError, RunError
+from cos2p.processes.children import deaf_children, how_it_ended, on_interrupt, when_orphaned
+from cos2p.studies.folder import Failures, earlier_outcome
+from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes
+from cos2p.studies.progress import Status, StudyProgress
+from cos2p.tracking.event_kinds import Event
+from cos2p.tracking.files import keep_figures, read_json
 
 TICK = 0.25
 """Seconds between two looks at the clock while nothing happens."""
+EXIT_DEFECT = 70
+STDOUT, STDERR = 1, 2
+STATUS_SECONDS = 0.5
+"""Between two messages about how far the run is."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    reason: str
+    exit_code: int
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """By Ctrl-C; the run can be resumed."""
+
+
+Message = Status | Failed | Stopped
+
+
+Work = Callable[[Mapping[str, Any], Path, Callable[[Status], None]], None]
+"""What a cell does with its recipe, its run folder and a function for its status. A process finds it by its name."""
+
+
+def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
+    """The main function of the process: does the work, and sends how it ended."""
+    try:
+        os.setpgrp()
+        when_orphaned(_end_the_group)
+        _write_to(Path(log))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        work(recipe, Path(folder), channel.send)
+    except KeyboardInterrupt:
+        channel.send(Stopped())
+    except Cos2pError as error:
+        stopped = error.exit_code == 130
+        channel.send(Stopped() if stopped else Failed(str(error), error.exit_code))
+    except Exception as error:
+        reason = f"a defect of cos2p: {type(error).__name__}: {error}"
+        channel.send(Failed(reason, EXIT_DEFECT, traceback.format_exc()))
+
+
+def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], None]) -> None:
+    """The work of a real cell."""
+    # Only here, in the cell's own process: the study itself stays small and starts at once.
+    from cos2p.recipe import Recipe
+    from cos2p.runtime.run import run  # likewise
+
+    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(send))
+
+
+class Reporter:
+    """Listens to the run and sends the study its status, not too often."""
+
+    def __init__(self, send: Callable[[Status], None]) -> None:
+        from cos2p.terminal.progress import Progress  # in the cell's own process, as above
+
+        self._send, self._progress = send, Progress()
+        self._sent = float("-inf")
+
+    def __call__(self, event: Event) -> None:
+        progress = self._progress
+        progress(event)
+        if event.kind not in ("started", "resumed") and time.monotonic() - self._sent < STATUS_SECONDS:
+            return
+        self._sent = time.monotonic()
+        words = f"{progress.count_words()} · {progress.score_words()}"
+        self._send(Status(progress.share, words, progress.remaining()))
+
+
+def _end_the_group() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # its workers stand in the group too
+
+
+def _write_to(log: Path) -> None:
+    """What this process and its workers print goes to a file: the terminal belongs to the study."""
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as file:
+        for stream in (STDOUT, STDERR):
+            os.dup2(file.fileno(), stream)
+
+
+# ---------------------------------------------------------------- in the study's process
 
 
 class StudyInterrupted(RunError):
@@ -43,7 +132,7 @@ class Runner:
     def __init__(
         self,
         folder: Path,
-        view: View,
+        view: StudyProgress,
         jobs: int = 1,
         retry: bool = False,
         work: Work = simulate,
@@ -146,7 +235,7 @@ class _Job:
             self.process.start()
         theirs.close()
 
-    def listen(self, view: View) -> None:
+    def listen(self, view: StudyProgress) -> None:
         with suppress(EOFError, OSError):
             while self.channel.poll():
                 message: Message = self.channel.recv()
@@ -183,7 +272,7 @@ class _Job:
             outcome = CellOutcome(self.cell.name, None, self.failed.reason, self.failed.exit_code, seconds=seconds)
             return outcome, self.failed.traceback
         if code == 0 and (self.folder / "result.json").exists():
-            return CellOutcome(self.cell.name, read_result(self.folder), seconds=seconds), ""
+            return CellOutcome(self.cell.name, read_json(self.folder / "result.json"), seconds=seconds), ""
         reason = f"its process ended {how_it_ended(code)} (out of memory?); what it wrote is in logs/{self.log.name}"
         return CellOutcome(self.cell.name, None, reason, RunError.exit_code, seconds=seconds), ""
 

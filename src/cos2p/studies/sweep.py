@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from cos2p.errors import ConfigError
-from cos2p.studies.cell_outcome import CellOutcomes, Execute
-from cos2p.studies.grid import Base, Row, make_grid
-from cos2p.studies.report import Report
-from cos2p.studies.tables import results_table
+from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.tables import Table, results_table
 
 SHORT_NAMES = {
     "mu": "schedule.mu",
@@ -32,13 +31,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """What is asked for."""
-
-    base: Base
+class Sweep(StudyPlan):
     axes: tuple[Axis, ...]
-    seeds: tuple[int, ...]
-    command: str
     method: str | None = None
 
 
@@ -102,24 +96,13 @@ def sweep_rows(axes: Sequence[Axis], method: str | None = None) -> list[Row]:
     return rows
 
 
-def sweep(plan: Sweep, execute: Execute, write: Callable[[Report], None]) -> Report:
-    """Run every combination with every seed. `write` gets the report again whenever a cell is done."""
-    plan = replace(plan, base=plan.base.checked())
-    grid = make_grid(plan.base, sweep_rows(plan.axes, plan.method), plan.seeds)
+def sweep(plan: Sweep, execute: Execute, write: Write) -> Report:
+    """Run every combination with every seed."""
+    names = " × ".join(axis.name for axis in plan.axes)
 
-    def report(outcomes: CellOutcomes) -> Report:
-        names = " × ".join(axis.name for axis in plan.axes)
-        recipe = grid.cells[0].recipe
-        return Report(
-            kind="sweep",
-            title=f"{recipe.name}: {names}",
-            recipe=plan.base.recipe,
-            command=plan.command,
-            updates=plan.base.updates or 0,
-            grid=grid,
-            outcomes=outcomes,
-            tables=(results_table("results", f"Over {names}", grid, outcomes),),
-            axes={axis.name: {"path": axis.path, "values": list(axis.values)} for axis in plan.axes},
-        )
+    def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
+        return [results_table("results", f"Over {names}", grid, outcomes)]
 
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+    axes = {axis.name: {"path": axis.path, "values": list(axis.values)} for axis in plan.axes}
+    rows = sweep_rows(plan.axes, plan.method)
+    return run_study(plan.checked(), "sweep", names, rows, tables, execute, write, axes=axes)

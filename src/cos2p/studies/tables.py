@@ -9,17 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cos2p.numerics.metrics import mean_interval
-from cos2p.studies.cell_outcome import CellOutcomes
 from cos2p.studies.columns import COLUMNS, DIFFERENCES, Column
-from cos2p.studies.grid import Grid, Row
+from cos2p.studies.grid import CellOutcomes, Grid, Row
+from cos2p.tracking.figure_parts import BASELINES
 
 MISSING = "–"
-BASELINES = {
-    "chance": "chance",
-    "majority": "always the most frequent class",
-    "client_majority": "each device its own most frequent class",
-}
-"""Figures of `result.json` that say what an accuracy is worth, and their words."""
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,23 @@
-"""The learning rate of each row: the same small grid for all, judged on validation data alone, by a seed of its own.
+"""The learning rate of each row: the same small grid for all, compared on validation data alone, by a seed of its own.
 
 In trials the order of methods turned with the learning rate. A rival at a rate chosen for another method is no rival.
 Nor is one in a form that its authors would not choose here: where a method is known in several (`Method.forms`), the
-others are then tried at the best rate of the recipe's own, and one that wins also at the rates beside it. Short trials
-favour what learns fast: the best of them can be tried again at full length (`Search.finalists`).
+others are then tried at the best rate of the recipe's own, and one that wins also at the neighbouring rates. Short
+trials favour what learns fast: the best of them can be tried again at full length (`Search.finalists`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
-from cos2p.studies.cell_outcome import CellOutcome, CellOutcomes, Execute
-from cos2p.studies.grid import Base, Row, RunnableGrid, make_grid, refuse_stranger
-from cos2p.studies.names import TRIAL_PREFIX
+from cos2p.studies.columns import TRIAL_PREFIX
+from cos2p.studies.grid import Base, CellOutcome, Execute, Row, make_grid, refuse_stranger
 
 VALIDATION_ALONE = ("data.test_samples=1", "schedule.evaluate_every=1000000")
 """Changes to a trial's recipe, of which nothing is asked but its last validation score. (A test set there must be.)"""
@@ -65,7 +63,7 @@ class Search:
         return self.finalists if shortened else 0
 
     def check(self, base: Base, methods: Sequence[str], seeds: Sequence[int]) -> None:
-        """That the search can choose, and does not choose by what the final runs are judged on."""
+        """That the search can choose, and does not choose by the data of the final runs' scores."""
         if self.seed in seeds:
             raise ConfigError(f"the tuning seed {self.seed} is among the final seeds; choose another by --tune-seed")
         for method, updates in self.updates_of.items():
@@ -101,14 +99,17 @@ class Setting:
         return f"{words}, full length" if self.whole else words
 
 
-@dataclass(frozen=True)
+@dataclass
 class Choice:
-    """What the search found for a row."""
+    """What the search tried for a row, and the best of it."""
 
-    scores: Mapping[Setting, float | None]
-    """As `validation_merit` has it; None where the run failed."""
-    failures: Mapping[Setting, str]
     recipe_lr: float
+    trials: dict[Setting, CellOutcome] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[Setting, float | None]:
+        """As `validation_merit` has them; None where the run failed."""
+        return {setting: validation_merit(outcome.result or {}) for setting, outcome in self.trials.items()}
 
     @property
     def ranking(self) -> tuple[Setting, ...]:
@@ -130,7 +131,7 @@ class Choice:
     @property
     def at_edge(self) -> bool:
         """The best rate is the smallest or largest tried: a better one may lie beyond."""
-        rates = {setting.lr for setting in self.scores}
+        rates = {setting.lr for setting in self.trials}
         return self.found and len(rates) > 1 and self.lr in (min(rates), max(rates))
 
     def words(self) -> str:
@@ -138,51 +139,32 @@ class Choice:
         return f"{self.lr:g}{edge}" + (f", {self.best.form}" if self.best.form else "")
 
 
-@dataclass(frozen=True)
-class Trials:
-    """The search's own grid, and what is tried for which row."""
-
-    grid: RunnableGrid
-    settings: Mapping[str, Sequence[Setting]]
-    recipe_lrs: Mapping[str, float]
-
-    def choices(self, outcomes: CellOutcomes) -> dict[str, Choice]:
-        return {row: self._choice(row, outcomes) for row in self.settings}
-
-    def folder(self, row: str, setting: Setting) -> str:
-        return f"cells/{self.grid.name(setting.key(row), self.grid.seeds[0])}"
-
-    def _choice(self, row: str, outcomes: CellOutcomes) -> Choice:
-        scores: dict[Setting, float | None] = {}
-        failures = {}
-        for setting in self.settings[row]:
-            outcome = outcomes[self.grid.name(setting.key(row), self.grid.seeds[0])]
-            scores[setting] = validation_merit(outcome.result or {})
-            if outcome.result is None:
-                failures[setting] = outcome.failure
-        return Choice(scores, failures, self.recipe_lrs[row])
-
-
 def search_settings(
     base: Base, rows: Sequence[Row], search: Search, execute: Execute, finals: int
-) -> tuple[Trials, dict[str, Choice]]:
-    """Rates, then forms at the best rate, then the rates beside it for a form that won, then the finalists.
+) -> dict[str, Choice]:
+    """Rates, then forms at the best rate, then the neighbouring rates for a form that won, then the finalists.
 
     `finals` runs come after the search.
     """
-    searching = _Searching(base, rows, search, execute)
-    rates = {row.key: search.rates(base.load(row).training.lr) for row in rows}
+    choices = {row.key: Choice(base.load(row).training.lr) for row in rows}
+    rates = {key: search.rates(choice.recipe_lr) for key, choice in choices.items()}
     forms = {row.key: possible_forms(base, row) for row in rows}
     seats = {row.key: search.finalists_of(row.key, base.updates or 0) for row in rows}
     later = sum(seats.values()) + finals
-    searching.attempt({key: [Setting(lr) for lr in rates[key]] for key in rates}, sum(map(len, forms.values())) + later)
-    best = searching.best()
-    searching.attempt({key: [Setting(best[key].lr, form) for form in forms[key]] for key in rates}, later)
-    best = searching.best()
-    searching.attempt({key: beside(best[key], rates[key]) for key in rates}, later)
-    ranked = {key: choice.ranking[: seats[key]] for key, choice in searching.choices().items()}
-    searching.attempt({key: [replace(setting, whole=True) for setting in ranked[key]] for key in rates}, finals)
-    return searching.trials, searching.choices()
+
+    def attempt(settings: Callable[[str], Sequence[Setting]], later: int) -> None:
+        tried = [(row, setting) for row in rows for setting in settings(row.key)]
+        if tried:
+            grid = make_grid(base, [_trial(base, search, *one) for one in tried], (search.seed,))
+            outcomes = execute(grid.cells, later=later)
+            for row, setting in tried:
+                choices[row.key].trials[setting] = outcomes[grid.name(setting.key(row.key), search.seed)]
+
+    attempt(lambda key: [Setting(lr) for lr in rates[key]], sum(map(len, forms.values())) + later)
+    attempt(lambda key: [Setting(choices[key].lr, form) for form in forms[key]], later)
+    attempt(lambda key: neighbours(choices[key].best, rates[key]), later)
+    attempt(lambda key: [replace(found, whole=True) for found in choices[key].ranking[: seats[key]]], finals)
+    return choices
 
 
 def possible_forms(base: Base, row: Row) -> list[str]:
@@ -197,12 +179,12 @@ def possible_forms(base: Base, row: Row) -> list[str]:
     return found
 
 
-def beside(best: Setting, rates: Sequence[float]) -> list[Setting]:
+def neighbours(best: Setting, rates: Sequence[float]) -> list[Setting]:
     """A form other than the recipe's has seen one rate only: it at the next smaller and larger of ascending `rates`.
 
-    >>> [setting.lr for setting in beside(Setting(0.002, "other"), (0.001, 0.002, 0.004, 0.008))]
+    >>> [setting.lr for setting in neighbours(Setting(0.002, "other"), (0.001, 0.002, 0.004, 0.008))]
     [0.001, 0.004]
-    >>> beside(Setting(0.002), (0.001, 0.002, 0.004, 0.008))
+    >>> neighbours(Setting(0.002), (0.001, 0.002, 0.004, 0.008))
     []
     """
     if not best.form:
@@ -211,42 +193,11 @@ def beside(best: Setting, rates: Sequence[float]) -> list[Setting]:
     return [replace(best, lr=lr) for lr in (*rates[max(place - 1, 0) : place], *rates[place + 1 : place + 2])]
 
 
-class _Searching:
-    """What was tried so far, and what came of it."""
-
-    def __init__(self, base: Base, rows: Sequence[Row], search: Search, execute: Execute) -> None:
-        self._make = partial(make_trials, base, rows, search)
-        self._execute = execute
-        self._tried: dict[str, list[Setting]] = {row.key: [] for row in rows}
-        self._outcomes: dict[str, CellOutcome] = {}
-
-    def attempt(self, settings: Mapping[str, Sequence[Setting]], later: int) -> None:
-        if any(settings.values()):
-            self._outcomes |= self._execute(self._make(settings).grid.cells, later=later)
-            self._tried = {row: [*tried, *settings[row]] for row, tried in self._tried.items()}
-
-    @property
-    def trials(self) -> Trials:
-        return self._make(self._tried)
-
-    def choices(self) -> dict[str, Choice]:
-        return self.trials.choices(self._outcomes)
-
-    def best(self) -> dict[str, Setting]:
-        return {row: choice.best for row, choice in self.choices().items()}
-
-
-def make_trials(base: Base, rows: Sequence[Row], search: Search, settings: Mapping[str, Sequence[Setting]]) -> Trials:
-    trials = []
-    for row in rows:
-        final = base.updates or 0
-        for setting in settings[row.key]:
-            measure = f"schedule.updates={final if setting.whole else search.length(row.key, final)}"
-            title = f"{row.title}, {setting.words()}"
-            trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE, measure)), setting)
-            trials.append(replace(trial, key=setting.key(row.key), folder="", title=title))
-    recipe_lrs = {row.key: base.load(row).training.lr for row in rows}
-    return Trials(make_grid(base, trials, (search.seed,)), settings, recipe_lrs)
+def _trial(base: Base, search: Search, row: Row, setting: Setting) -> Row:
+    final = base.updates or 0
+    measure = f"schedule.updates={final if setting.whole else search.length(row.key, final)}"
+    trial = tuned(replace(row, changes=(*row.changes, *VALIDATION_ALONE, measure)), setting)
+    return replace(trial, key=setting.key(row.key), folder="", title=f"{row.title}, {setting.words()}")
 
 
 def tuned(row: Row, setting: Setting) -> Row:
@@ -277,3 +228,68 @@ def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Sett
         return setting.whole, known[setting], not setting.form, -distance, -setting.lr
 
     return tuple(sorted(known, key=worth, reverse=True))
+
+
+# ---------------------------------------------------------------- what was found, for its file and for readers
+
+
+def tuning_record(search: Search, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
+    """For tuning.json."""
+    return {
+        "judged_by": _judged_by(choices),
+        "seed": search.seed,
+        "updates": search.updates or updates,
+        "rows": {
+            row: {
+                "lr": choice.lr,
+                "form": choice.best.form,
+                "recipe_lr": choice.recipe_lr,
+                "updates": search.length(row, updates),
+                "found": choice.found,
+                "at_edge": choice.at_edge,
+                "tried": [
+                    {
+                        "lr": setting.lr,
+                        "form": setting.form,
+                        "updates": updates if setting.whole else search.length(row, updates),
+                        _judged_by(choices): None if score is None else abs(score),
+                        "folder": f"cells/{choice.trials[setting].cell}",
+                        "failure": choice.trials[setting].failure,
+                    }
+                    for setting, score in choice.scores.items()
+                ],
+            }
+            for row, choice in choices.items()
+        },
+    }
+
+
+def _judged_by(choices: Mapping[str, Choice]) -> str:
+    """The figure of a trial's result behind the scores: those of language models are negative perplexities."""
+    scores = [score for choice in choices.values() for score in choice.scores.values() if score is not None]
+    return "validation_perplexity" if min(scores, default=0.0) < 0 else "validation_top1"
+
+
+def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
+    """What the reader of a table with tuned rates must know."""
+    length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
+    lengths = {row: search.length(row, updates) for row in choices if row in search.updates_of}
+    if lengths:
+        length += f" ({', '.join(f'{row}: {own:,} updates' for row, own in lengths.items())})"
+    seats = max(search.finalists_of(row, updates) for row in choices)
+    all_but = " (not for the methods named)" if lengths else ""
+    then = f", then between the best {seats} by one of full length{all_but}" if seats else ""
+    score = "perplexity" if _judged_by(choices) == "validation_perplexity" else "top-1"
+    notes = [
+        f"Learning rates chosen per row by validation {score} of one trial{length} each{then}, seed {search.seed}."
+    ]
+    forms = [f"{row}: {choice.best.form}" for row, choice in choices.items() if choice.best.form]
+    if forms:
+        notes.append(f"Forms chosen likewise, where another than the recipe's was better: {'; '.join(forms)}.")
+    edge = [row for row, choice in choices.items() if choice.at_edge]
+    if edge:
+        notes.append(f"The best rate is at the edge of the grid for {', '.join(edge)}; --lrs can widen it.")
+    lost = [row for row, choice in choices.items() if not choice.found]
+    if lost:
+        notes.append(f"No rate of the grid worked for {', '.join(lost)}; the recipe's is used.")
+    return notes

@@ -63,11 +63,10 @@ def coverage_table(
     rounds: int = 100,
     offsets: Sequence[int] | None = None,
     first: int = 0,
-    stay: float = 0.5,
 ) -> Coverage:
     """Play `rounds` rounds of a fleet with one keep rate per device; `offsets` default to those of the tiers.
 
-    `first` and `stay` as in the recipe; of a growing model these rounds are the whole run.
+    `first` as in the recipe; of a growing model these rounds are the whole run.
 
     >>> coverage_table(model("vit-tiny"), [1 / 16] + 7 * [9 / 16]).minimum
     2
@@ -75,14 +74,14 @@ def coverage_table(
     if not rates or rounds < 1:
         raise ConfigError(f"coverage needs at least one device and one round, got {len(rates)} and {rounds}")
     sizes = [cut(config, rate, ratio).blocks for rate in rates]
-    starts_at = tier_offsets(schedule, config.depth, sizes, first) if offsets is None else tuple(offsets)
+    starts_at = tier_offsets(config.depth, sizes, first) if offsets is None else tuple(offsets)
     if len(starts_at) != len(sizes):
         raise ConfigError(f"{len(starts_at)} offsets for {len(sizes)} devices; give one for each")
     dispatched = [0] * config.depth
     rows, tops = [], []
     for cycle in range(rounds):
         row, top = [0] * config.depth, 0
-        turn = growing_top(config.depth, max(sizes), cycle / rounds, stay) if schedule == "growing" else cycle
+        turn = growing_top(config.depth, max(sizes), cycle / rounds) if schedule == "growing" else cycle
         for blocks, offset in zip(sizes, starts_at, strict=True):
             start = window_start(schedule, dispatched, blocks, turn, offset, first)
             for block in range(start, start + blocks):
@@ -108,7 +107,7 @@ def _line(title: str, cells: Sequence[object]) -> str:
 
 
 def main(rounds: int = 120) -> None:
-    schedules: tuple[Schedule, ...] = ("rolling", "dwell", "balanced")
+    schedules: tuple[Schedule, ...] = ("rolling", "balanced")
     for name, (size, tiers) in FLEETS.items():
         config, rates = model(size), fleet_rates(tiers)
         parts = " + ".join(f"{count}×{rate:g} (K={cut(config, rate).blocks})" for count, rate in tiers)

@@ -16,7 +16,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from cos2p.accelerator import CPU, place
 from cos2p.submodel import native
 from cos2p.submodel.slicing import Slice
 
@@ -51,11 +50,10 @@ class Scratch:
         self._differences: dict[tuple[int, int, int, int], _Differences] = {}
         self._index: Tensor | None = None
         self._runs: list[Run] = []
-        self._placed: tuple[Tensor, Tensor] | None = None
 
     def like(self, tensor: Tensor) -> Tensor:
         """Room in the tensor's shape, overwritten by the next call."""
-        if tensor.dtype != self._memory.dtype or tensor.device != CPU:  # a GPU's allocator keeps what is freed
+        if tensor.dtype != self._memory.dtype:
             return torch.empty_like(tensor)
         if tensor.numel() > self._memory.numel():
             self._memory = torch.empty(tensor.numel())
@@ -66,14 +64,6 @@ class Scratch:
         if index is not self._index:
             self._index, self._runs = index, _long_runs(index)
         return self._runs
-
-    def on(self, index: Tensor, device: torch.device) -> Tensor:
-        """The index where the tensors are; the host's own is not changed."""
-        if device == CPU:
-            return index
-        if self._placed is None or self._placed[0] is not index or self._placed[1].device != device:
-            self._placed = index, place(index, device)
-        return self._placed[1]
 
     def differences(self, now: Tensor, then: Tensor, dim: int | None, index: Tensor | None = None) -> Tensor:
         """`absolute_differences`, of all entries along `dim` or of those in the index.
@@ -94,7 +84,7 @@ class Scratch:
             if len(missing):
                 found.sums[missing] = _row_differences(now, then, missing, self)
                 found.known[missing] = True
-        return found.sums if index is None else found.sums.index_select(0, self.on(index, found.sums.device))
+        return found.sums if index is None else found.sums.index_select(0, index)
 
     def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
         """What `differences` would find, of all entries: it is known already."""
@@ -114,7 +104,6 @@ class Scratch:
     def forget(self) -> None:
         """The model has moved on."""
         self._differences.clear()
-        self._placed = None
 
 
 def _versions(now: Tensor, then: Tensor) -> tuple[int, int, int, int]:
@@ -129,7 +118,7 @@ def absolute_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σ|x| for each entry along `dim` of a vector or matrix; of everything if `dim` is None."""
     if (found := _native_sums(tensor, None, dim)) is not None:
         return found
-    if _in_one_go(tensor):
+    if tensor.numel() <= SCRATCH:
         return _sum(tensor.abs(), dim)
     return _sum_pieces((torch.abs(x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
 
@@ -138,7 +127,7 @@ def absolute_differences(a: Tensor, b: Tensor, dim: int | None, scratch: Scratch
     """Σ|a − b|, likewise."""
     if (found := _native_sums(a, b, dim)) is not None:
         return found
-    if _in_one_go(a):
+    if a.numel() <= SCRATCH:
         return _sum((a - b).abs_(), dim)
     pairs = zip(_pieces(a, dim), _pieces(b, dim), strict=True)
     return _sum_pieces((torch.sub(x, y, out=scratch.like(x)).abs_() for x, y in pairs), dim)
@@ -159,14 +148,9 @@ def _row_differences(now: Tensor, then: Tensor, index: Tensor, scratch: Scratch)
 
 def square_sums(tensor: Tensor, dim: int | None, scratch: Scratch) -> Tensor:
     """Σx², likewise."""
-    if _in_one_go(tensor):
+    if tensor.numel() <= SCRATCH:
         return _sum(tensor.square(), dim)
     return _sum_pieces((torch.mul(x, x, out=scratch.like(x)) for x in _pieces(tensor, dim)), dim)
-
-
-def _in_one_go(tensor: Tensor) -> bool:
-    """What a cache holds; and on a GPU anything, since every piece is a launch there."""
-    return tensor.numel() <= SCRATCH or tensor.device != CPU
 
 
 def _sum(values: Tensor, dim: int | None) -> Tensor:
@@ -193,7 +177,7 @@ def add_scaled(
         total.zero_()
     runs = scratch.runs(index)
     if not runs:
-        total.index_add_(dim, scratch.on(index, total.device), torch.mul(part, factor, out=scratch.like(part)))
+        total.index_add_(dim, index, torch.mul(part, factor, out=scratch.like(part)))
     for start, here, length in runs:
         own = part.narrow(dim, here, length)
         own_factor = factor.narrow(dim, here, length) if factor.ndim else factor

@@ -15,7 +15,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from cos2p.accelerator import place
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.models.one_piece import Arrangement, arrangement
@@ -176,10 +175,9 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
         if positions is None or length is None:
             into[key] = into[key] + value if key in into else value.clone()
         elif len(positions) == length:  # all of them, in their order
-            into.setdefault(key, torch.zeros(length, device=value.device)).add_(value)
+            into.setdefault(key, torch.zeros(length)).add_(value)
         else:
-            total = into.setdefault(key, torch.zeros(length, device=value.device))
-            total.index_add_(0, place(positions, value.device), value)
+            into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)
 
 
 @lru_cache(maxsize=64)

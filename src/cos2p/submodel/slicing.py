@@ -92,8 +92,7 @@ def frozen_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice
     if spec.has_prefix:
         slices |= _embedding_slices(config, spec)
     for block in range(spec.frozen):
-        keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[block]
-        slices |= _block_slices(config, block, keep)
+        slices |= _block_slices(config, block, BlockKeep.full(config))
     if spec.rest:
         for block in range(spec.frozen, spec.top):
             others = _block_slices(config, block, spec.keep(block).others(config))
@@ -135,9 +134,12 @@ def cut_out(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSp
     return {name: weights[name] if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()}
 
 
-def extract(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
-    """The compact weights a device trains: window, exits, and the embeddings if nothing is frozen."""
-    return take(weights, window_slices(config, spec))
+def extract(
+    weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec, names: Iterable[str] | None = None
+) -> Weights:
+    """The compact weights a device trains: window, exits, and the embeddings if nothing is frozen; or these of them."""
+    slices = window_slices(config, spec)
+    return take(weights, slices if names is None else {name: slices[name] for name in names})
 
 
 def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:

@@ -13,22 +13,13 @@ from typing import Literal, get_args
 
 from cos2p.errors import ConfigError
 
-Schedule = Literal["rolling", "dwell", "balanced", "priced", "together", "upper", "fixed", "top", "growing"]
-"""How a window moves: see the functions below; `fixed` stays where its device began, `top` at the top."""
-
-GOLDEN = (5**0.5 - 1) / 2
-SLACK = 0.05
-"""How much more than the least trained blocks those of a `priced` window may have been, beside one task."""
+Schedule = Literal["rolling", "balanced", "together", "top", "growing"]
+"""How a window moves: see the functions below; `top` stays at the top."""
 
 
 def positions(depth: int, blocks: int) -> int:
     """How many places a window of `blocks` blocks has in a model of `depth` blocks."""
     return depth - blocks + 1
-
-
-def period(schedule: Schedule, depth: int, blocks: int) -> int:
-    """Cycles until a window is back where it began; `balanced` has none of its own and breaks ties as `rolling`."""
-    return depth + blocks - 1 if schedule == "dwell" else positions(depth, blocks)
 
 
 def tier_offset(rank: int, tier_size: int, places: int) -> int:
@@ -42,24 +33,23 @@ def tier_offset(rank: int, tier_size: int, places: int) -> int:
     return rank % places
 
 
-def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int], first: int = 0) -> tuple[int, ...]:
+def tier_offsets(depth: int, blocks: Sequence[int], first: int = 0) -> tuple[int, ...]:
     """Every device's offset, from every device's number of blocks; a tier is the devices with the same number.
 
     `first` as in `window_start`.
 
     Under `rolling`, no offsets can cover every block in every round if each tier has fewer devices than its window
     has positions: the outermost block is trained at one position only, and two tiers with coprime periods both miss
-    it sooner or later (vit-nano, 4 devices at 1/16 and 4 at 1/4). `dwell` holds the window at the border for as many
-    cycles as it has blocks, so there devices spaced no further apart than that are enough.
+    it sooner or later (vit-nano, 4 devices at 1/16 and 4 at 1/4); `balanced` does.
 
-    >>> tier_offsets("rolling", 8, [2, 6, 6, 6]), tier_offsets("dwell", 8, [2, 6, 6, 6])
-    ((0, 0, 1, 2), (0, 0, 6, 12))
+    >>> tier_offsets(8, [2, 6, 6, 6])
+    (0, 0, 1, 2)
     """
     sizes, seen = Counter(blocks), Counter[int]()
     offsets = []
     for count in blocks:
         above = depth - min(first, depth - count)
-        offsets.append(tier_offset(seen[count], sizes[count], period(schedule, above, count)))
+        offsets.append(tier_offset(seen[count], sizes[count], positions(above, count)))
         seen[count] += 1
     return tuple(offsets)
 
@@ -67,16 +57,6 @@ def tier_offsets(schedule: Schedule, depth: int, blocks: Sequence[int], first: i
 def rolling_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
     """The paper's window: one block further each cycle, from the bottom again after the top."""
     return (cycle + offset) % positions(depth, blocks)
-
-
-def dwell_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
-    """Stays at both ends so long that the outermost blocks are trained as often as the others.
-
-    The plain window visits block 0 in one position of L−K+1, a middle block in K of them. Here the window slides in
-    from below and out above, held at the border meanwhile.
-    """
-    step = (cycle + offset) % period("dwell", depth, blocks)
-    return min(max(step - (blocks - 1), 0), depth - blocks)
 
 
 def balanced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int) -> int:
@@ -90,34 +70,6 @@ def balanced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int
     return min(order, key=lambda start: sum(coverage[start : start + blocks]))
 
 
-def priced_start(coverage: Sequence[int], blocks: int, cycle: int, offset: int, height: float) -> int:
-    """As `balanced`, but of all positions that were trained nearly as little, the one nearest to the device's height.
-
-    `height` is 0 for the device to which a frozen block costs most time, 1 for the one to which it costs least.
-
-    >>> priced_start([5, 5, 5, 5], 2, 0, 0, height=0.0), priced_start([5, 5, 5, 5], 2, 0, 0, height=1.0)
-    (0, 2)
-    >>> priced_start([9, 9, 5, 5], 2, 0, 0, height=0.0)
-    2
-    """
-    places = positions(len(coverage), blocks)
-    means = [sum(coverage[start : start + blocks]) / blocks for start in range(places)]
-    near = [start for start in range(places) if means[start] <= min(means) * (1 + SLACK) + 1]
-    wanted = height * (places - 1)
-    return min(near, key=lambda start: (abs(start - wanted), (start - cycle - offset) % places))
-
-
-def heights(prices: Sequence[float]) -> tuple[float, ...]:
-    """Where in the model each device belongs, by what a frozen block costs it: the dearest at 0, the cheapest at 1.
-
-    >>> heights([4.0, 4.0, 2.0, 1.0]), heights([3.0, 3.0])
-    ((0.0, 0.0, 0.6666666666666666, 1.0), (0.0, 0.0))
-    """
-    dearer = [sum(other > price for other in prices) for price in prices]
-    most = max(dearer, default=0)
-    return tuple(count / most if most else 0.0 for count in dearer)
-
-
 def together_start(depth: int, blocks: int, round: int) -> int:
     """All devices at the same blocks in a round, from the top down: every block that trains has many holders.
 
@@ -129,24 +81,15 @@ def together_start(depth: int, blocks: int, round: int) -> int:
     return max(0, depth - round % depth - blocks)
 
 
-def upper_start(depth: int, blocks: int, cycle: int, offset: int) -> int:
-    """A position is visited in proportion to its height: the highest of P positions P times as often as the lowest.
-
-    Positions follow each other by the golden ratio, which spreads any number of visits evenly.
-
-    >>> [[upper_start(4, 1, cycle, 0) for cycle in range(1, 101)].count(start) for start in range(4)]
-    [10, 20, 30, 40]
-    """
-    places = positions(depth, blocks)
-    where = ((cycle + offset) * GOLDEN) % 1 * places * (places + 1) / 2
-    return next(start for start in range(places) if where < (start + 1) * (start + 2) / 2)
+STAY = 0.5
+"""Of a growing model: the share of the run before windows begin to rise."""
 
 
-def growing_top(depth: int, reach: int, progress: float, stay: float) -> int:
+def growing_top(depth: int, reach: int, progress: float, stay: float = STAY) -> int:
     """How many blocks the model has grown to, at which all windows end: `reach` for the first `stay` of the run, then
     one more at equal intervals.
 
-    >>> [growing_top(8, 2, progress, 0.5) for progress in (0.0, 0.49, 0.5, 0.75, 0.99, 1.0)]
+    >>> [growing_top(8, 2, progress) for progress in (0.0, 0.49, 0.5, 0.75, 0.99, 1.0)]
     [2, 2, 3, 6, 8, 8]
     """
     if progress < stay:
@@ -155,23 +98,14 @@ def growing_top(depth: int, reach: int, progress: float, stay: float) -> int:
 
 
 def window_start(
-    schedule: Schedule,
-    coverage: Sequence[int],
-    blocks: int,
-    cycle: int,
-    offset: int,
-    first: int = 0,
-    height: float = 0.0,
+    schedule: Schedule, coverage: Sequence[int], blocks: int, cycle: int, offset: int, first: int = 0
 ) -> int:
     """First trainable block under any schedule; `coverage` has one entry for each block of the model.
 
     Blocks below `first` are left alone, unless the window is too large to stand above it. `together` counts rounds, the
-    same for all devices: give them as `cycle`; to `growing` the top that windows end at. `priced` goes by the device's
-    `height`.
+    same for all devices: give them as `cycle`; to `growing` the top that windows end at.
     """
     first = min(first, len(coverage) - blocks)
-    if schedule == "priced":
-        return first + priced_start(coverage[first:], blocks, cycle, offset, height)
     return first + _start_above(schedule, coverage[first:], blocks, cycle, offset)
 
 
@@ -179,16 +113,10 @@ def _start_above(schedule: Schedule, coverage: Sequence[int], blocks: int, cycle
     depth = len(coverage)
     if schedule == "rolling":
         return rolling_start(depth, blocks, cycle, offset)
-    if schedule == "dwell":
-        return dwell_start(depth, blocks, cycle, offset)
     if schedule == "balanced":
         return balanced_start(coverage, blocks, cycle, offset)
     if schedule == "together":
         return together_start(depth, blocks, cycle)
-    if schedule == "upper":
-        return upper_start(depth, blocks, cycle, offset)
-    if schedule == "fixed":
-        return rolling_start(depth, blocks, 0, offset)
     if schedule == "top":
         return depth - blocks
     if schedule == "growing":

@@ -1,4 +1,4 @@
-"""Every kind of event, as a value: what the server returns, `events.jsonl` holds, listeners are told, readers get back.
+"""Every kind of event, as a value: what the server returns, `events.jsonl` holds, listeners and readers get.
 
 The reference of the log is generated from here; tests hold runs to it. `t` is seconds since the run began, virtual in a
 simulation, the wall's on a real fleet; the server has no clock, so who logs an event says when it was (`Event.at`).
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
-from typing_extensions import Self
+from typing_extensions import Self, dataclass_transform
 
 Scores = Annotated[dict[str, dict[str, float]], "by exit (its depth): `top1`, `top5`, `f1`, between 0 and 1"]
 Client = Annotated[str, "name of the device"]
@@ -20,7 +20,7 @@ Reason = Annotated[str, "why, in words"]
 Version = Annotated[int, "number of the model: aggregations so far"]
 Window = Annotated[
     list[int],
-    "first block that trains, and the one after the last; equal: none does, the device tells sums of features",
+    "first block that trains, and the one after the last; equal: none does, the device reports sums of features",
 ]
 
 NOBODY_LEFT = "no device is left that could answer"
@@ -55,11 +55,28 @@ class Event:
         return {"kind": self.kind, **{n: v for n, v in found.items() if v is not None or n not in self.optional}}
 
 
-def _name_fields(kind: type[Event]) -> None:
+KINDS: dict[str, type[Event]] = {}
+"""Events of the file by the name that `kind` has there."""
+
+_E = TypeVar("_E", bound=type[Event])
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def event(kind: _E) -> _E:
+    """A kind that listeners get."""
+    kind = cast("_E", dataclass(frozen=True, kw_only=True)(kind))
     kind.kind = kind.__name__.lower()
     kind.names = tuple(field.name for field in fields(kind))
     kind.required = tuple(field.name for field in fields(kind) if field.default is MISSING)
     kind.optional = frozenset(field.name for field in fields(kind) if field.default is None)
+    return kind
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def logged(kind: _E) -> _E:
+    """A kind that also stands in the file."""
+    KINDS[event(kind).kind] = kind
+    return kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +86,7 @@ class DeviceEvent(Event):
     client: Client
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Started(Event):
     """The run begins."""
 
@@ -89,7 +106,7 @@ class Started(Event):
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Joined(DeviceEvent):
     """A device is here and ready for work: at the start, late, or back."""
 
@@ -98,7 +115,7 @@ class Joined(DeviceEvent):
     memory: Annotated[int | None, "bytes for training; real fleets"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Dispatched(DeviceEvent):
     """A device was given a task."""
 
@@ -116,16 +133,16 @@ class Dispatched(DeviceEvent):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Arrived(DeviceEvent):
-    """An update came in. Whether it is let in is told next: `merged`, `refused` or `dropped`."""
+    """An update came in. The next event says whether it is let in: `merged`, `refused` or `dropped`."""
 
     task: Task
     bytes: Annotated[int, "size of the update as sent"]
     measured: Annotated[dict[str, Any] | None, "real fleets: seconds and peak memory of the task on the device"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Merged(DeviceEvent):
     """An update was added to the running sums of this round."""
 
@@ -144,7 +161,7 @@ class Merged(DeviceEvent):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Aggregated(Event):
     """A round closed: there is a new version of the model."""
 
@@ -157,7 +174,7 @@ class Aggregated(Event):
     units: Annotated[list[list[float]], "per block: how many updates held a unit, at least and on average"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Spent(Event):
     """What the run has cost in privacy so far, after each round of a private run."""
 
@@ -170,24 +187,16 @@ class Spent(Event):
     devices: Annotated[dict[str, dict[str, float | None]], "by name: `updates` so far, and what they cost, `epsilon`"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Evaluated(Event):
-    """Scores of the server's model. They are told a little later than the version they are of."""
+    """Scores of the server's model. They come a little later than their version."""
 
     version: Version
     validation: Scores | None = None
     test: Scores | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unevaluated(Event):
-    """A version has no scores: the evaluating process was killed (real fleets)."""
-
-    version: Version
-    reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Traffic(DeviceEvent):
     """What a device's link carried in the whole run, just before its end (real fleets)."""
 
@@ -197,7 +206,7 @@ class Traffic(DeviceEvent):
     wire_up: Annotated[int, "bytes of all messages from it"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Finished(Event):
     """The run is over. Scores are on the whole test set."""
 
@@ -207,14 +216,7 @@ class Finished(Event):
     test: Scores | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stopped(Event):
-    """The run ended with an error (real fleets)."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Refused(DeviceEvent):
     """An update was not let in; the model is unchanged."""
 
@@ -222,7 +224,7 @@ class Refused(DeviceEvent):
     reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Dropped(DeviceEvent):
     """An update was let in and thrown away, because it was too old (`schedule.max_staleness`)."""
 
@@ -230,7 +232,7 @@ class Dropped(DeviceEvent):
     reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Failed(DeviceEvent):
     """A task came to nothing on the device."""
 
@@ -239,16 +241,16 @@ class Failed(DeviceEvent):
     measured: Annotated[dict[str, Any] | None, "real fleets: what was measured until then"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Benched(DeviceEvent):
-    """A device failed too often in a row and gets no more tasks until it joins anew; or, where the recipe says so, its
-    updates kept pointing elsewhere, and it gets no more in this run."""
+    """A device failed too often in a row and gets no more tasks until it joins anew. It gets no more in this run if it
+    sent a message that no device may send or, where the recipe says so, if its updates kept pointing elsewhere."""
 
     task: Annotated[str, "empty"]
     reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Doubted(DeviceEvent):
     """An update did not count in full: it points elsewhere than those of the others (`robust.suspicion`)."""
 
@@ -258,7 +260,7 @@ class Doubted(DeviceEvent):
     reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Lowered(DeviceEvent):
     """A device ran out of memory; its next task is smaller (real fleets, simulated GPUs)."""
 
@@ -267,26 +269,26 @@ class Lowered(DeviceEvent):
     memory: Annotated[int, "bytes it has for training"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Unfit(DeviceEvent):
     """A device cannot take part: its data are missing or do not fit the model (real fleets)."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Lost(DeviceEvent):
     """A device restarted in the middle of a task (simulation: `drop_rate`)."""
 
     task: Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Died(DeviceEvent):
     """A device fell silent (simulation: `dies_at`). The server does not know yet."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
 class Left(DeviceEvent):
     """The server takes a device for gone: it said goodbye, or was silent for `fleet.heartbeat_seconds`."""
 
@@ -294,19 +296,34 @@ class Left(DeviceEvent):
     until: Annotated[float | None, "simulation: when its next session begins, if it has sessions"] = None
 
 
-# ---------------------------------------------------------------- told to listeners alone
+@logged
+class Unevaluated(Event):
+    """A version has no scores: the evaluating process was killed (real fleets)."""
+
+    version: Version
+    reason: Reason
 
 
-@dataclass(frozen=True, kw_only=True)
+@logged
+class Stopped(Event):
+    """The run ended with an error (real fleets)."""
+
+    reason: Reason
+
+
+# ---------------------------------------------------------------- for listeners alone
+
+
+@event
 class Resumed(Started):
-    """A run goes on from its checkpoint. What happened until then is in its log; nobody is told of it again."""
+    """A run goes on from its checkpoint. Its log has what happened until then; those events do not come again."""
 
     log: Annotated[Path, "its log, cut back to the checkpoint"]
     version: Version
     merged: Annotated[int, "updates merged so far"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@event
 class Waiting(Event):
     """Nothing can begin yet (real fleets)."""
 
@@ -314,37 +331,6 @@ class Waiting(Event):
 
 
 # ---------------------------------------------------------------- in the file
-
-_LOGGED: tuple[type[Event], ...] = (
-    Started,
-    Joined,
-    Dispatched,
-    Arrived,
-    Merged,
-    Aggregated,
-    Spent,
-    Evaluated,
-    Traffic,
-    Finished,
-    Refused,
-    Dropped,
-    Failed,
-    Benched,
-    Doubted,
-    Lowered,
-    Unfit,
-    Lost,
-    Died,
-    Left,
-    Unevaluated,
-    Stopped,
-)
-
-for _class in (*_LOGGED, Resumed, Waiting):
-    _name_fields(_class)
-
-KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in _LOGGED}
-"""By the name that `kind` has in the file."""
 
 
 def event_of(values: Mapping[str, Any]) -> Event | None:

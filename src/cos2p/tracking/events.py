@@ -1,8 +1,7 @@
-"""The diary of a run: `events.jsonl`, one JSON object per line, only ever appended to.
+"""The log of a run: `events.jsonl`, one JSON object per line, only ever appended to.
 
-A checkpoint remembers how long the file was (`offset`); a resumed run cuts it back to there, so that what
-happened between the checkpoint and the crash is told once. A line that was torn by a crash has no newline;
-readers skip it, `resume` removes it.
+A checkpoint remembers how long the file was (`offset`). A resumed run cuts it back to there, so that events between the
+checkpoint and the crash are in it once. A crash may leave a line without its newline; readers skip it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cos2p.errors import RunError
@@ -22,37 +20,23 @@ from cos2p.tracking.event_kinds import Event, event_of
 from cos2p.tracking.files import explained
 
 Listener = Callable[[Event], None]
-"""Told of every event as it is logged, and of those that are for listeners alone."""
+"""Gets every event as it is logged, and those that are for listeners alone."""
 
 
 class EventLog:
-    """Writes events. `EventLog(path)` begins a new file; `EventLog.resume` goes on with one."""
+    """Writes events, after the first `offset` bytes of the file: a checkpoint's, or 0 for a run that begins."""
 
-    path: Path
-    _descriptor: int
-    _size: int
-
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, offset: int = 0) -> None:
+        self.path, self._size = Path(path), 0
         with explained(path):
+            # Unbuffered: a line is with the operating system, and survives kill -9, when `write` returns.
+            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            mark_in_use(self._descriptor)
             try:
-                self._open(Path(path), os.O_EXCL)
-            except FileExistsError:
-                raise RunError(
-                    f"{path} already exists; go on with it by --resume or replace it by --overwrite"
-                ) from None
-
-    @classmethod
-    def resume(cls, path: str | Path, offset: int | None = None) -> EventLog:
-        """Go on after the first `offset` bytes, a checkpoint's; without one, after the last whole line."""
-        log = cls.__new__(cls)
-        with explained(path):
-            log._open(Path(path))
-            try:
-                log._cut(_end_of_whole_lines(log.path) if offset is None else offset)
+                self._cut(offset)
             except BaseException:
-                log.close()
+                self.close()
                 raise
-        return log
 
     def write(self, event: Event) -> None:
         """Append one event."""
@@ -77,22 +61,6 @@ class EventLog:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> EventLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _open(self, path: Path, extra_flag: int = 0) -> None:
-        self.path = path
-        self._size = 0
-        # Unbuffered: a line is with the operating system, and survives kill -9, when `write` returns.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | extra_flag
-        self._descriptor = os.open(path, flags, 0o666)
-        mark_in_use(self._descriptor)
 
     def _cut(self, offset: int) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -165,11 +133,6 @@ def read_events(path: str | Path) -> Iterator[Event]:
                 raise RunError(f"{path}, line {number} {damage}; the file was damaged") from None
             if event is not None:
                 yield event
-
-
-def _end_of_whole_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(len(line) for line in file if line.endswith(b"\n"))
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -1,18 +1,27 @@
-"""What `RunFigures` is made of: one device, one closed round."""
+"""The parts of `RunFigures`: scores of an evaluation, one device, one closed round; and kinds of devices."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cos2p.numerics.likelihood import perplexity
+from cos2p.numerics.metrics import perplexity
 from cos2p.tracking.event_kinds import Aggregated
 
 SCORES = ("top1", "top5", "f1")
 LIKELIHOOD = ("loss", "perplexity", "answers")
-"""Scores of language models beside those; a classifier has none of them."""
+"""Further scores of language models; a classifier has none of them."""
+
+
+BASELINES = {
+    "chance": "chance",
+    "majority": "always the most frequent class",
+    "client_majority": "each device its own most frequent class",
+}
+"""Figures of `result.json` that an accuracy is compared with, and their words."""
 
 
 def number(value: Any) -> float | None:
@@ -35,7 +44,7 @@ def best_exit(by_exit: Mapping[str, Mapping[str, float]] | None) -> int | None:
 
 
 def judged_by(scores: Mapping[str, float]) -> str:
-    """What a model is judged by: a language model's perplexity, everybody else's top-1."""
+    """The score that decides: a language model's perplexity, everybody else's top-1."""
     return "perplexity" if "perplexity" in scores else "top1"
 
 
@@ -51,7 +60,7 @@ def likelihood_figures(
     chosen: Mapping[str, float],
     client_mean: Callable[[str], float | None],
 ) -> dict[str, Any]:
-    """What the result of a language model has beside the others' scores; `top` and `chosen` are its deepest exit's, on
+    """Further figures in the result of a language model; `top` and `chosen` are its deepest exit's, on
     test and validation samples."""
     if judged_by(top) != "perplexity":
         return {}
@@ -138,3 +147,31 @@ class RoundFigures:
     """Mean of the clients' own submodels as known then."""
     reports: Mapping[str, Mapping[str, Any]]
     """By client; its last one if it reported twice."""
+
+
+MOST_KINDS = 24
+"""Beyond this number, devices that train the same share of the model are of one kind."""
+
+_NUMBER = re.compile(r"[-_ .#]?\d+$")
+
+
+def tiers(rates: Mapping[str, float | None]) -> dict[str, list[str]]:
+    """Kind → its devices, both in the order of the fleet. Names that differ in their number alone are of one kind.
+
+    `rates` has R of each device by name.
+
+    >>> tiers({"pi-1": 0.25, "orin-1": 0.5, "pi-2": 0.25})
+    {'pi': ['pi-1', 'pi-2'], 'orin': ['orin-1']}
+    """
+    named = _grouped({name: _NUMBER.sub("", name) or name for name in rates})
+    if len(named) <= MOST_KINDS:
+        return named
+    by_rate = _grouped({name: "R not known" if rate is None else f"R {rate:.3g}" for name, rate in rates.items()})
+    return by_rate if len(by_rate) <= MOST_KINDS else {"all": list(rates)}
+
+
+def _grouped(kinds: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        found.setdefault(kind, []).append(name)
+    return found

@@ -145,8 +145,7 @@ class RunFigures:
             device.predicted = max(event.peak_memory, device.predicted or 0)
 
     def _on_arrived(self, event: Arrived) -> None:
-        device = self._done(event)
-        device.bytes_up += event.bytes
+        self._done(event).bytes_up += event.bytes
 
     def _on_doubted(self, event: Doubted) -> None:
         self._meet(event.client, {}).doubted += 1
@@ -166,13 +165,11 @@ class RunFigures:
     def _on_lost(self, event: Lost) -> None:
         self._gone(event)
 
-    def _on_left(self, event: Left) -> None:
+    def _on_left(self, event: Left | Died) -> None:
         device = self._gone(event)
         device.here, device.given = False, None
 
-    def _on_died(self, event: Died) -> None:
-        device = self._gone(event)
-        device.here, device.given = False, None
+    _on_died = _on_left
 
     def _gone(self, event: Lost | Left | Died) -> DeviceFigures:
         device = self._meet(event.client, {})
@@ -206,7 +203,9 @@ class RunFigures:
     def _on_aggregated(self, event: Aggregated) -> None:
         self.version = event.version
         self.rounds += 1
-        if event.n_star is not None and (self._round_trains() or not self._round):
+        # Where all only reported sums of features, N* says nothing.
+        trained = any(merged.window[1] > merged.window[0] for merged in self._round) or not self._round
+        if event.n_star is not None and trained:
             self.n_star = event.n_star if self.n_star is None else min(self.n_star, event.n_star)
         self.last_round = RoundFigures(
             event=event,
@@ -218,10 +217,6 @@ class RunFigures:
             reports={merged.client: merged.report for merged in self._round},
         )
         self._round = []
-
-    def _round_trains(self) -> bool:
-        """Whether somebody trained in this round. Where all only told sums of features, N* says nothing."""
-        return any(merged.window[1] > merged.window[0] for merged in self._round)
 
     def _close_round(self, now: float) -> float | None:
         """RU of the round."""
@@ -329,16 +324,11 @@ class RunFigures:
         return {"privacy": {name: getattr(self.spent, name) for name in self.spent.names if name != "t"}}
 
     def _device_result(self, name: str, device: DeviceFigures) -> dict[str, Any]:
+        facts = ("rate", "samples", "tasks", "updates", "bytes_up", "bytes_down", "memory")
         return {
-            "rate": device.rate,
-            "samples": device.samples,
-            "tasks": device.tasks,
-            "updates": device.updates,
+            **{fact: getattr(device, fact) for fact in facts},
             "busy_seconds": device.busy,
-            "bytes_up": device.bytes_up,
-            "bytes_down": device.bytes_down,
             "peak_memory": device.predicted,
-            "memory": device.memory,
             "top1": self.own.get(name, {}).get("top1"),
         }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cos2p.errors import RunError
 
@@ -22,6 +25,17 @@ def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
     """Write a file so that after a crash at any moment it holds all of the old content or all of the new."""
     with replacing(Path(path)) as temporary:
         temporary.write_bytes(data)
+
+
+def write_json(path: Path, values: Mapping[str, Any], **layout: Any) -> None:
+    """The same for JSON. `layout` are options of `json.dumps`."""
+    write_atomic(path, (json.dumps(values, **layout) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; RunError if the file cannot be read."""
+    with explained(path):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 @contextmanager
@@ -74,7 +88,8 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
             # the same.
             _empty(folder, but=(MARKER,))
         if resume:
-            _drop_leftovers(folder)
+            for leftover in folder.rglob(f".*{_TEMPORARY}"):  # of writes that were killed half-way
+                leftover.unlink(missing_ok=True)
         _probe(folder)
     return folder
 
@@ -119,7 +134,7 @@ def _holds_work(folder: Path) -> bool:
     if any((folder / name).exists() for name in ("result.json", "checkpoint.safetensors")):
         return True
     log = folder / "events.jsonl"
-    known = {MARKER, "recipe.toml", "stopped.json", log.name, "shelf", "devices", "tensorboard", "mlflow.json"}
+    known = {MARKER, "recipe.toml", STOP_NOTE, log.name, "shelf", "devices", "tensorboard", "mlflow.json"}
     foreign = [child for child in folder.iterdir() if child.name not in known and not child.name.startswith(".")]
     return bool(foreign) or (log.exists() and b'"kind":"merged"' in log.read_bytes())
 
@@ -174,12 +189,6 @@ def _empty(folder: Path, but: Collection[str]) -> None:
             child.unlink()
 
 
-def _drop_leftovers(folder: Path) -> None:
-    """Temporary files of writes that were killed half-way."""
-    for leftover in folder.rglob(f".*{_TEMPORARY}"):
-        leftover.unlink(missing_ok=True)
-
-
 def _probe(folder: Path) -> None:
     """Find out now, not after hours of training, that the folder cannot be written to."""
     marker = folder / MARKER
@@ -187,3 +196,36 @@ def _probe(folder: Path) -> None:
     probe = folder / f".probe{_TEMPORARY}"
     probe.write_bytes(b"?")
     probe.unlink()
+
+
+# ---------------------------------------------------------------- stopped.json
+
+STOP_NOTE = "stopped.json"
+REASON_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class StopNote:
+    """Why a run stopped before it was over. The page shows it, the next start removes it."""
+
+    failed: bool
+    """False if the user stopped it."""
+    reason: str
+
+
+def write_stop_note(folder: Path, note: StopNote) -> None:
+    """Write it if that is possible: a full disk may be the very reason."""
+    with suppress(Exception):
+        write_json(folder / STOP_NOTE, {"failed": note.failed, "reason": note.reason[:REASON_CHARACTERS]})
+
+
+def read_stop_note(folder: Path) -> StopNote | None:
+    try:
+        found = read_json(folder / STOP_NOTE)
+        return StopNote(bool(found["failed"]), str(found["reason"]))
+    except (RunError, ValueError, LookupError, TypeError):
+        return None
+
+
+def remove_stop_note(folder: Path) -> None:
+    (folder / STOP_NOTE).unlink(missing_ok=True)

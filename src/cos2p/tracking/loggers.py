@@ -140,15 +140,15 @@ def logging_metrics(
     """A listener for `run` that writes the logs asked for; None if there are none."""
     logs: list[MetricLog] = []
     if tensorboard:
-        from cos2p.tracking.loggers_tensorboard import TensorBoardLog
+        from cos2p.tracking.dashboards import TensorBoardLog
 
         logs.append(TensorBoardLog(folder))
     if mlflow:
-        from cos2p.tracking.loggers_mlflow import MlflowLog
+        from cos2p.tracking.dashboards import MlflowLog
 
         logs.append(MlflowLog(folder, mlflow))
     if wandb:
-        from cos2p.tracking.loggers_wandb import WandbLog
+        from cos2p.tracking.dashboards import WandbLog
 
         logs.append(WandbLog(folder, wandb))
     if not logs:

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward, exit_forward, prefix_forward, shape_flops
+from cos2p.costs.ledger import forward_ledger
 from cos2p.costs.shape import Shape, trainable_scalars
 from cos2p.costs.workload import Workload
 from cos2p.messages import Order
@@ -58,10 +59,18 @@ def prunable_scalars(config: ModelConfig, shape: Shape) -> int:
     return sum(head * size.heads + unit * size.units for size in shape.window)
 
 
-def forward_flops(config: ModelConfig, shape: Shape, tokens: int) -> float:
+def forward_flops(config: ModelConfig, spec: SubmodelSpec) -> float:
     """One sample through an unfrozen submodel."""
+    shape, tokens = Shape.of(config, spec), config.tokens
     blocks = sum(block_forward(config, size, tokens) for size in shape.window)
     return embedding_forward(config) + blocks + len(shape.exits) * exit_forward(config, tokens, shape.rows)
+
+
+def forward_memory(
+    config: ModelConfig, spec: SubmodelSpec, settings: LocalSettings, samples: int, copies: int = 1, between: int = 0
+) -> Ledger:
+    """Bytes of a task that runs forward alone, through an unfrozen submodel; see `costs.ledger.forward_ledger`."""
+    return forward_ledger(config, Shape.of(config, spec), workload(settings, samples), copies, between)
 
 
 def mask_samples(samples: int, share: float) -> int:
@@ -91,7 +100,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         step_in_backward=settings.savings.step_in_backward,
         recompute=settings.savings.recompute != "no",
         micro_batch=settings.savings.at_once(batch),
-        activation_bytes=2 if settings.savings.bf16 or settings.savings.fp16 else 4,
+        activation_bytes=2 if settings.savings.bf16 else 4,
     )
 
 

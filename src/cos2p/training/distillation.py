@@ -8,15 +8,12 @@ The teacher is detached: it learns from the labels alone, and its own KL term is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 IGNORED = -100
 """The label of a token that counts for nothing, torch's own."""
-
-Direction = Literal["student-teacher", "teacher-student"]
 
 
 def flatten(logits: Tensor, labels: Tensor, keep_shape: bool = False) -> tuple[Tensor, Tensor]:
@@ -44,15 +41,12 @@ def counted_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum") / (labels != IGNORED).sum().clamp_min(1)
 
 
-def divergence(
-    student: Tensor, teacher: Tensor, temperature: float, direction: Direction, real: Tensor | None = None
-) -> Tensor:
-    """t² · KL at temperature t, the mean over rows, or over those that are `real`. `student-teacher` is the paper's
-    printed KL(student‖teacher)."""
+def divergence(student: Tensor, teacher: Tensor, temperature: float, real: Tensor | None = None) -> Tensor:
+    """t² · KL(student‖teacher) at temperature t, as the paper prints it: the mean over rows, or over those that are
+    `real`."""
     log_s = F.log_softmax(student / temperature, -1)
     log_t = F.log_softmax(teacher.detach() / temperature, -1)
-    first, second = (log_s, log_t) if direction == "student-teacher" else (log_t, log_s)
-    each = first.exp() * (first - second)
+    each = log_s.exp() * (log_s - log_t)
     if real is not None:
         return (each.sum(-1) * real).sum() * temperature**2 / real.sum().clamp_min(1)
     return each.sum() * (temperature**2 / max(1, len(student)))
@@ -63,7 +57,6 @@ def exits_loss(
     labels: Tensor,
     lambda2: float,
     temperature: float = 3.0,
-    direction: Direction = "student-teacher",
 ) -> Tensor:
     """The paper's L_weight over all exits, shallowest first. One exit alone gives (1 − λ2)·CE, as the paper does."""
     whole = labels.device.type != "cpu" and outputs[-1].ndim == 3
@@ -79,5 +72,5 @@ def exits_loss(
         teacher, targets = flat[-1]
         real = targets != IGNORED if whole else None
         for logits, _ in flat[:-1]:
-            total = total + lambda2 * divergence(logits, teacher, temperature, direction, real)
+            total = total + lambda2 * divergence(logits, teacher, temperature, real)
     return total

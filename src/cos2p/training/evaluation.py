@@ -8,8 +8,7 @@ from torch import Tensor
 from cos2p.accelerator import place
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.likelihood import LikelihoodCounter, right_answers
-from cos2p.numerics.metrics import ConfusionCounter
+from cos2p.numerics.metrics import ConfusionCounter, LikelihoodCounter, right_answers
 from cos2p.training.distillation import flatten
 from cos2p.training.prefix import Features
 

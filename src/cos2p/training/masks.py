@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,9 +31,6 @@ from cos2p.training.losses import Losses, zero
 
 Remembered = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
-
-FinalMask = Literal["top", "sampled"]
-"""How importances become the mask that is kept: the best ones, or a draw."""
 
 MicroBatch = tuple[Tensor, Tensor | None, Tensor]
 """Inputs, features behind the frozen prefix (if any), labels."""
@@ -77,40 +73,18 @@ def top(importance: Tensor, candidates: tuple[int, ...], count: int) -> tuple[in
     return tuple(sorted(candidates[i] for i in order[:count].tolist()))
 
 
-def sampled(importance: Tensor, candidates: tuple[int, ...], count: int, rng: torch.Generator) -> tuple[int, ...]:
-    """`count` candidates by a Bernoulli(σ(I)) draw, whose size is random while the budget is not.
-
-    Of a draw too large the most important stay; one too small is filled with the most important of the others.
-    """
-    if count >= len(candidates):
-        return candidates
-    hits = torch.bernoulli(importance[list(candidates)].cpu().sigmoid(), generator=rng).tolist()
-    drawn = tuple(c for c, hit in zip(candidates, hits, strict=True) if hit)
-    others = tuple(c for c, hit in zip(candidates, hits, strict=True) if not hit)
-    if len(drawn) >= count:
-        return top(importance, drawn, count)
-    return tuple(sorted(drawn + top(importance, others, count - len(drawn))))
-
-
 def choose(
     memory: Remembered,
     config: ModelConfig,
     spec: SubmodelSpec,
     quotas: tuple[BlockSize, ...],
     rng: torch.Generator,
-    final: FinalMask = "top",
 ) -> SubmodelSpec:
-    """The final mask: the best of the candidates in `spec` that the quotas allow, or a draw, block by block."""
-
-    def pick(importance: Tensor, candidates: tuple[int, ...], count: int) -> tuple[int, ...]:
-        if final == "sampled":
-            return sampled(importance, candidates, count, rng)
-        return top(importance, candidates, count)
-
+    """The final mask: the best of the candidates in `spec` that the quotas allow, block by block."""
     window = []
     for block, keep, quota in zip(range(spec.frozen, spec.top), spec.window, quotas, strict=True):
         heads, units = recall(memory, config, block, quota, rng)
-        window.append(BlockKeep(pick(heads, keep.heads, quota.heads), pick(units, keep.units, quota.units)))
+        window.append(BlockKeep(top(heads, keep.heads, quota.heads), top(units, keep.units, quota.units)))
     return replace(spec, window=tuple(window))
 
 
@@ -174,11 +148,11 @@ class MaskTrainer:
     def penalty(self) -> Tensor:
         return self.lambda1 * (self.expected_share() - self.target).abs()
 
-    def train(self, batches: Iterator[list[MicroBatch]], lr: float, optimizer: str) -> float:
+    def train(self, batches: Iterator[list[MicroBatch]], lr: float) -> float:
         """One step for each batch, given as micro-batches; returns the mean loss."""
         if not self.parameters:
             return 0.0
-        stepper = make_optimizer(optimizer, list(self.parameters.values()), lr)
+        stepper = make_optimizer("adan", list(self.parameters.values()), lr)
         self.model.eval()
         log = Losses(self.model.device, f"lower masks.lr (now {lr})", of="the mask phase")
         sound = torch.ones((), dtype=torch.bool, device=self.model.device)

@@ -32,7 +32,6 @@ class MicroBatches(Generic[Part]):
 def add_up(
     parts: Iterable[Part],
     judge: Callable[[Part], tuple[Tensor, Tensor, int]],
-    backward: Callable[[Tensor], None],
     parameters: Iterable[Tensor],
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
@@ -44,7 +43,7 @@ def add_up(
     for part in parts:
         own, reported, count = judge(part)
         own = own * count
-        backward(own)
+        own.backward()
         objective, loss, total = objective + own.detach(), loss + reported.detach() * count, total + count
     share = 1.0 / max(1, total)
     torch._foreach_mul_([parameter.grad for parameter in parameters if parameter.grad is not None], share)

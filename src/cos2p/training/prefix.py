@@ -266,8 +266,7 @@ def prefix_features(
             features[rows] = embed(inputs(rows))
         del embed
     for i in range(start, spec.frozen):
-        keep = BlockKeep.full(config) if spec.prefix is None else spec.prefix[i]
-        block = loaded(Block(config, keep), prefix.part(f"blocks.{i}."))
+        block = loaded(Block(config, BlockKeep.full(config)), prefix.part(f"blocks.{i}."))
         for rows in slices:
             context = Context() if images else make_context(config, place(inputs(rows), prefix.device))
             features[rows] = x_BTD = block(features[rows], context)

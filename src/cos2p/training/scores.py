@@ -40,20 +40,17 @@ def first_order(masks: MaskTrainer, batches: Iterable[list[MicroBatch]]) -> tupl
     return {name: total / max(1, samples) for name, total in totals.items()}, loss_sum.item() / max(1, samples)
 
 
-def begin_from_scores(masks: MaskTrainer, batches: Iterable[list[MicroBatch]], met: Set[str], average: bool) -> float:
+def begin_from_scores(masks: MaskTrainer, batches: Iterable[list[MicroBatch]], met: Set[str]) -> float:
     """Set the importances of the candidates by their scores; returns the loss with all of them.
 
-    Those of a block that was `met` before stay as they are; or become the average of both.
+    Those of a block that was `met` before become the average of both.
     """
     if not masks.parameters:
         return 0.0
     scores, loss = first_order(masks, batches)
     for name, importance in masks.parameters.items():
         fresh = as_importance(scores[name], masks.kept[name])
-        if name not in met:
-            importance.data.copy_(fresh)
-        elif average:
-            importance.data.copy_((importance.data + fresh) / 2)
+        importance.data.copy_((importance.data + fresh) / 2 if name in met else fresh)
     return loss
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from cos2p.errors import ConfigError
 from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
-from cos2p.training.distillation import Direction
 from cos2p.training.embeddings import Embeddings
-from cos2p.training.masks import FinalMask
 from cos2p.training.prefix import FeaturePrecision, Store
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
@@ -42,20 +38,9 @@ class Savings(Settings):
         "Q-ViT, FedMeZO) take all.",
     )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
-    fp16: bool = Field(
-        default=False,
-        description="The same in fp16, with loss scaling: for GPUs that have no bf16. Refused on the processor.",
-    )
 
     @model_validator(mode="after")
     def _agree(self) -> Savings:
-        if self.bf16 and self.fp16:
-            raise ValueError("bf16 and fp16 contradict each other; set one of them")
-        if self.fp16 and self.step_in_backward:
-            raise ValueError(
-                "fp16 has to see all gradients of a step before it is taken, and step_in_backward drops each at once; "
-                "set one of them, or bf16"
-            )
         if self.micro_batch and self.step_in_backward:
             raise ValueError(
                 "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
@@ -66,11 +51,6 @@ class Savings(Settings):
     def at_once(self, batch: int) -> int:
         """Samples of a batch that pass the model at a time; where that is yet to be found, the fewest."""
         return 1 if self.micro_batch == "needed" else min(self.micro_batch or batch, batch)
-
-    def check_on(self, device: torch.device) -> None:
-        """ConfigError if a device cannot make these savings."""
-        if self.fp16 and device.type == "cpu":
-            raise ConfigError("training.savings.fp16 is for GPUs and this trains on a processor; set bf16 instead")
 
 
 def ways_to_save(savings: Savings, batch: int) -> list[dict[str, object]]:
@@ -119,7 +99,6 @@ class Distillation(Settings):
 
     lambda2: float = Field(default=0.2, ge=0, le=1, description="λ2: weight of distillation; 0: labels alone.")
     temperature: float = Field(default=3.0, gt=0, description="t: softness of the distributions, 1 to 5.")
-    direction: Direction = Field(default="student-teacher", description="Which way the KL divergence is taken.")
 
 
 class FeatureCache(Settings):
@@ -135,13 +114,6 @@ class MaskTraining(Settings):
     epochs: int = Field(default=5, ge=0, description="Ê: passes over the local data for the masks, 1 to 10.")
     lr: float = Field(default=1e-2, gt=0, description="η̂: learning rate of the importances, 1e-3 to 1e-1.")
     lambda1: float = Field(default=1.0, ge=0, description="λ1: pull of the expected size towards R_width, 0 to 2.")
-    optimizer: OptimizerName = Field(default="adan", description="Optimiser of the importances.")
-    final: FinalMask = Field(
-        default="top", description="`top`: the most important segments are kept; `sampled`: a draw by importance."
-    )
-    share: float = Field(
-        default=1.0, gt=0, le=1, description="Share of the samples that a mask phase sees, drawn anew for every task."
-    )
 
 
 class WireSettings(Settings):
@@ -161,16 +133,16 @@ class WireSettings(Settings):
         return Wire(self.down, self.up)
 
 
-Scores = Literal["none", "new", "all"]
-
-
 class MaskPhase(MaskTraining):
     """The mask phase of one task."""
 
-    scores: Scores = Field(
-        default="none",
-        description="A pass before the epochs that sets importances by first-order scores: of blocks never met, "
-        "or of all, averaged with those of earlier tasks.",
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="Share of the samples that the phase sees, drawn anew for every task."
+    )
+    scores: bool = Field(
+        default=False,
+        description="A pass before the epochs that sets importances by first-order scores, averaged with those of "
+        "earlier tasks.",
     )
     heads: bool = Field(default=True, description="Train the masks of the attention heads.")
     units: bool = Field(default=True, description="Train the masks of the MLP units.")
@@ -179,12 +151,12 @@ class MaskPhase(MaskTraining):
     @property
     def passes(self) -> int:
         """Over the samples that the phase sees, the scores' included."""
-        return self.epochs + (self.scores != "none")
+        return self.epochs + self.scores
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is not asked for: every task carries these settings, and its bytes count."""
-        plain = {"share": 1.0, "scores": "none"}
+        plain = {"share": 1.0, "scores": False}
         written: dict[str, Any] = handler(self)
         return {name: value for name, value in written.items() if name not in plain or value != plain[name]}
 

@@ -33,7 +33,7 @@ class SubmodelTrainer(Trainer):
         if quotas is None:
             return super().prepare(report)
         report["mask_loss"] = self._train_masks(quotas)
-        spec = choose(self.remembered, self.config, wide, quotas, self.rng, self.settings.mask.final)
+        spec = choose(self.remembered, self.config, wide, quotas, self.rng)
         return spec, narrow(self.given(), self.config, wide, spec)
 
     def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
@@ -46,13 +46,12 @@ class SubmodelTrainer(Trainer):
         masks = MaskTrainer(model, self.remembered, quotas, kinds, phase.lambda1, self.rng)
         drawn = self._mask_samples()
         loss = 0.0
-        if phase.scores != "none":
-            batches = self._mask_batches(drawn, 1)
-            loss = begin_from_scores(masks, batches, met, average=phase.scores == "all")
+        if phase.scores:
+            loss = begin_from_scores(masks, self._mask_batches(drawn, 1), met)
         if phase.epochs == 0:
             masks.remember()
             return loss
-        return masks.train(self._mask_batches(drawn, phase.epochs), phase.lr, phase.optimizer)
+        return masks.train(self._mask_batches(drawn, phase.epochs), phase.lr)
 
     def _mask_samples(self) -> Tensor | None:
         """The samples that the phase sees; None: all of them."""

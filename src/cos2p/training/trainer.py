@@ -39,7 +39,6 @@ from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
-from cos2p.numerics.loss_scale import LossScale
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import cut_out, extract_prefix, trained_shapes
@@ -128,8 +127,6 @@ class Trainer:
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
-    loss_scale: LossScale | None = None
-    """In fp16: what the loss is multiplied with."""
     shelf: Shelf | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
     idle: IdleModels | None = None
@@ -162,7 +159,7 @@ class Trainer:
         if own & {"optimizers", "fit"}:
             yield "eight_bit"
         if own & {"build", "fit"}:
-            yield from ("recompute", "bf16", "fp16")
+            yield from ("recompute", "bf16")
 
     # ------------------------------------------------------------ what travels
 
@@ -330,42 +327,34 @@ class Trainer:
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
-        steppers, train = self.optimizers(), self.shard.train
-        self.loss_scale = LossScale() if self.local.savings.fp16 else None
+        steppers = self.optimizers()
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
-        for rows in shuffled(len(train), self.local.batch, self.local.epochs, self.rng, train.widths):
+        for rows in self.batches(self.local.epochs):
             at_once = self.local.savings.at_once(len(rows))
             parts = [self.batch(rows)] if at_once == len(rows) else MicroBatches(rows.split(at_once), self.batch)
-            while not self._learn(parts, steppers, log):
-                pass
+            self._learn(parts, steppers, log)
         for stepper in steppers:  # the test finds no gradients any more
             stepper.zero_grad(set_to_none=True)
         losses = log.values()
         last = losses[-max(1, len(losses) // self.local.epochs) :]
         return sum(last) / len(last)
 
-    def _learn(self, parts: list[Batch] | MicroBatches[Batch], steppers: list[Optimizer], log: Losses) -> bool:
-        """One step. False if fp16 overflowed: only the loss's factor has changed, and the batch is to be done again."""
+    def _learn(self, parts: list[Batch] | MicroBatches[Batch], steppers: list[Optimizer], log: Losses) -> None:
+        """One step."""
         for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
             stepper.zero_grad(set_to_none=True)
         if len(parts) > 1:
-            objective, loss = add_up(parts, self._judge_part, self._backward, _stepped(steppers), self.device)
+            objective, loss = add_up(parts, self._judge_part, _stepped(steppers), self.device)
         else:
             objective, loss = self._judge(next(iter(parts)))
             if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
                 log.add(objective, loss)
                 with stepping_in_backward(steppers[0]):
                     objective.backward()
-                return True
-            self._backward(objective)
-        if self.loss_scale is not None and not self.loss_scale.down(_stepped(steppers)):
-            return False
+                return
+            objective.backward()
         log.add(objective, loss)
         self._step(steppers)
-        return True
-
-    def _backward(self, objective: Tensor) -> None:
-        (objective if self.loss_scale is None else self.loss_scale.up(objective)).backward()
 
     def _step(self, steppers: list[Optimizer]) -> None:
         """The gradients are there."""
@@ -373,6 +362,11 @@ class Trainer:
         for stepper in steppers:
             stepper.step()
         self.after_step()
+
+    def batches(self, epochs: int) -> Iterator[Tensor]:
+        """Row numbers of the training samples, batch by batch, for so many epochs, each in an order of its own."""
+        train = self.shard.train
+        return shuffled(len(train), self.local.batch, epochs, self.rng, train.widths)
 
     def batch(self, rows: Tensor) -> Batch:
         """These training samples, ready for the model."""
@@ -497,7 +491,6 @@ class Trainer:
             model.exits.values(),
             recompute=savings.recompute != "no",
             bf16=savings.bf16,
-            fp16=savings.fp16,
         )
         return model
 
@@ -520,7 +513,7 @@ class Trainer:
         """The loss that is reported."""
         local = self.local
         labels = self.model.targets(batch.labels)
-        return exits_loss(outputs, labels, local.lambda2, local.temperature, local.direction)
+        return exits_loss(outputs, labels, local.lambda2, local.temperature)
 
     def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
         """What is minimised: the loss, and whatever a method adds to it."""

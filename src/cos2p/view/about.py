@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cos2p.report.words import count, percent
+from cos2p.terminal.formatting import count, percent
 from cos2p.tracking.event_kinds import Started
+from cos2p.tracking.figure_parts import BASELINES
 from cos2p.view import model
 
 GROUPS = 6
@@ -84,9 +85,4 @@ def _end(table: Mapping[str, Any]) -> str:
 
 def _worth(started: Started | None) -> str:
     known = (started.data or {}) if started else {}
-    names = {
-        "chance": "chance",
-        "majority": "always the most frequent class",
-        "client_majority": "each device its own most frequent class",
-    }
-    return _joined(" · ", *(f"{words} {percent(known[key])}" for key, words in names.items() if known.get(key)))
+    return _joined(" · ", *(f"{words} {percent(known[key])}" for key, words in BASELINES.items() if known.get(key)))

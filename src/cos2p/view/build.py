@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import TypedDict
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
-from cos2p.report.words import epsilon_words
-from cos2p.tracking.event_kinds import NOBODY_LEFT, Event
-from cos2p.tracking.files import MARKER
-from cos2p.tracking.stop_note import StopNote, read_stop_note
+from cos2p.terminal.formatting import epsilon_words
+from cos2p.terminal.progress import Pace
+from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Evaluated, Event, Finished, Merged, Started, Stopped
+from cos2p.tracking.figure_parts import BASELINES
+from cos2p.tracking.figures import RunFigures
+from cos2p.tracking.files import MARKER, StopNote, read_stop_note
 from cos2p.view import model
 from cos2p.view.about import about
-from cos2p.view.bands import Series
-from cos2p.view.curves import rounded
-from cos2p.view.log import LogReader
-from cos2p.view.masks import no_masks
-from cos2p.view.pace import Pace, at_work, elapsed
-from cos2p.view.story import Story
-
-WORTH = ("chance", "majority", "client_majority")
+from cos2p.view.curves import EvaluationsBuilder, RoundsBuilder, Series, UpdatesBuilder, rounded
+from cos2p.view.devices import DevicesBuilder, Roster, TroublesBuilder, fill_from_result
+from cos2p.view.lanes import LanesBuilder
+from cos2p.view.log import LogReader, at_work, elapsed
+from cos2p.view.segments import CoverageBuilder, MasksBuilder, no_masks
 
 
 class Worth(TypedDict):
@@ -35,27 +35,74 @@ class Worth(TypedDict):
     client_majority: float | None
 
 
+class RunBuilder:
+    """The parts of a run's document. Each one is fed the events in order."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.roster = Roster()
+        self.figures = RunFigures()
+        self.rounds, self.evaluations, self.updates = RoundsBuilder(), EvaluationsBuilder(), UpdatesBuilder()
+        self.lanes, self.devices, self.troubles = (
+            LanesBuilder(self.roster, deadline),
+            DevicesBuilder(),
+            TroublesBuilder(self.roster),
+        )
+        self.coverage: CoverageBuilder | None = None
+        self.masks: MasksBuilder | None = None
+        self.stopped = ""
+        """Why a fleet's server gave up, if that was the last thing it said."""
+
+    def feed(self, event: Event) -> None:
+        for part in (self.roster, self.lanes, self.troubles):
+            part.feed(event)
+        self.stopped = event.reason if isinstance(event, Stopped) else ""
+        if isinstance(event, Merged):
+            self._merged(event)
+        self.figures(event)
+        if isinstance(event, Started):
+            self.coverage = CoverageBuilder(event.model)
+            self.masks = MasksBuilder(self.coverage.tracks)
+        elif isinstance(event, Aggregated):
+            self._aggregated(event)
+        elif isinstance(event, Evaluated | Finished):
+            self.evaluations.evaluated(event)
+
+    def _merged(self, event: Merged) -> None:
+        client, version = self.roster.index(event.client), self.figures.version
+        self.updates.merged(event, client, version)
+        if self.coverage is not None and self.masks is not None:
+            self.coverage.merged(event, client, version + 1)
+            self.masks.merged(event, client, version + 1)
+
+    def _aggregated(self, event: Aggregated) -> None:
+        assert self.figures.last_round is not None
+        self.rounds.add(self.figures.last_round, self.figures)
+        self.evaluations.aggregated(event)
+        if self.coverage is not None:
+            self.devices.weigh(self.updates.weigh(self.coverage.aggregated(event)))
+
+
 class RunSource:
     """One run folder, looked at again and again."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._reader = LogReader(self.folder / "events.jsonl")
-        self._story = Story()
+        self._run = RunBuilder()
         self._pace = Pace()
         self._empty = True
         self._damaged = False
         """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
-    def refresh(self, told: Callable[[float], None] = lambda share: None) -> bool:
-        """Read what is new, telling how much of the log is read; returns whether anything is new.
+    def refresh(self, on_progress: Callable[[float], None] = lambda share: None) -> bool:
+        """Read what is new; returns whether anything is. `on_progress` gets the share of the log that is read.
 
         A damaged log is a RunError.
         """
         changed = self._read_piece()
         while self._reader.read_share < 1.0:
-            told(self._reader.read_share)
+            on_progress(self._reader.read_share)
             changed = self._read_piece() or changed
         before, self._state = self._state, self._outside()
         return changed or self._state != before
@@ -63,11 +110,11 @@ class RunSource:
     def _read_piece(self) -> bool:
         anew, events = self._read()
         if anew or (self._empty and events):
-            self._story = Story(self._deadline())
+            self._run = RunBuilder(self._deadline())
             self._empty = not events
         for number, event in enumerate(events, start=1):
             try:
-                self._story.feed(event)
+                self._run.feed(event)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 self._reader, self._damaged = LogReader(self.folder / "events.jsonl"), True
                 raise RunError(
@@ -85,17 +132,17 @@ class RunSource:
         return anew or was_damaged, events
 
     def _outside(self) -> tuple[object, ...]:
-        """What the document tells beside the log."""
+        """What the document says besides the log."""
         result = self.folder / "result.json"
         return self.status(self._result()), self._stop(), result.stat().st_mtime_ns if result.exists() else 0
 
     def _stop(self) -> StopNote | None:
         """What the process, or a fleet's server in the log, said when it stopped before the run was over."""
-        return read_stop_note(self.folder) or (StopNote(True, self._story.stopped) if self._story.stopped else None)
+        return read_stop_note(self.folder) or (StopNote(True, self._run.stopped) if self._run.stopped else None)
 
     def _note_pace(self) -> None:
         with suppress(OSError):
-            self._pace.note(self._story.figures.share, (self.folder / "events.jsonl").stat().st_mtime)
+            self._pace.note(self._run.figures.share, (self.folder / "events.jsonl").stat().st_mtime)
 
     def _recipe(self) -> dict[str, Any]:
         """recipe.toml; empty if it cannot be read."""
@@ -113,38 +160,38 @@ class RunSource:
 
     def _about(self, shape: model.Model | None) -> list[tuple[str, str]]:
         try:
-            return about(self._recipe(), self._story.figures.started, shape)
+            return about(self._recipe(), self._run.figures.started, shape)
         except (ValueError, TypeError, AttributeError, LookupError):  # a recipe that cos2p did not write
             return []
 
     def document(self) -> model.Run:
         """The run as read so far."""
-        story, result = self._story, self._result()
-        devices = story.devices.document(story.roster.names, story.figures)
-        _fill_from_result(devices, result)
-        shape = _model(story.figures.started.model if story.figures.started is not None else None)
+        parts, result = self._run, self._result()
+        devices = parts.devices.document(parts.roster.names, parts.figures)
+        fill_from_result(devices, result)
+        shape = _model(parts.figures.started.model if parts.figures.started is not None else None)
         return {
             "header": self._header(result),
             "about": self._about(shape),
             "model": shape,
             "devices": devices,
-            "rounds": story.rounds.rows,
-            "evaluations": story.evaluations.document(),
-            "updates": story.updates.rows,
-            "lanes": story.lanes.document(),
-            "coverage": None if story.coverage is None else story.coverage.document(),
-            "masks": no_masks(len(devices)) if story.masks is None else story.masks.document(len(devices)),
-            "troubles": story.troubles.document(),
+            "rounds": parts.rounds.rows,
+            "evaluations": parts.evaluations.document(),
+            "updates": parts.updates.rows,
+            "lanes": parts.lanes.document(),
+            "coverage": None if parts.coverage is None else parts.coverage.document(),
+            "masks": no_masks(len(devices)) if parts.masks is None else parts.masks.document(len(devices)),
+            "troubles": parts.troubles.document(),
         }
 
     def series(self) -> Series:
         """The curves that a study averages: server's top-1 on the test samples, and the clients' own."""
-        rounds = self._story.rounds.rows
+        rounds = self._run.rounds.rows
         made = {0: (0, 0.0)} | {
             version: (updates, t)
             for version, updates, t in zip(rounds["version"], accumulate(rounds["updates"]), rounds["t"], strict=True)
         }
-        top1 = [(v, *made[v], value) for v, value in self._story.evaluations.top1("test") if v in made]
+        top1 = [(v, *made[v], value) for v, value in self._run.evaluations.top1("test") if v in made]
         own = zip(rounds["version"], rounds["client_top1"], strict=True)
         return Series(tuple(top1), tuple((v, *made[v], value) for v, value in own if value is not None))
 
@@ -157,9 +204,9 @@ class RunSource:
         return found if isinstance(found, dict) else {}
 
     def status(self, result: dict[str, Any]) -> model.Status:
-        if self._story.figures.finished == NOBODY_LEFT:
+        if self._run.figures.finished == NOBODY_LEFT:
             return "failed"
-        if self._story.figures.finished is not None or result:
+        if self._run.figures.finished is not None or result:
             return "finished"
         if at_work(self.folder / "events.jsonl"):
             return "running"
@@ -169,12 +216,12 @@ class RunSource:
         return "waiting" if self._empty else "stopped"
 
     def _header(self, result: dict[str, Any]) -> model.Header:
-        story, run = self._story, self._story.figures
+        parts, run = self._run, self._run.figures
         facts: dict[str, Any] = vars(run.started) if run.started is not None else {}
         status = self.status(result)
-        part = story.evaluations.part
-        judged, tested = story.evaluations.top1(part), story.evaluations.top1("test")
-        best = max(judged, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
+        part = parts.evaluations.part
+        scored, tested = parts.evaluations.top1(part), parts.evaluations.top1("test")
+        best = max(scored, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
         going_on, stop = status == "running", self._stop() if status in ("failed", "stopped") else None
         known: dict[str, Any] = facts.get("data") or {}
         return {
@@ -198,12 +245,12 @@ class RunSource:
             "bytes_up": run.total("bytes_up") or int(result.get("bytes_up") or 0),
             "bytes_down": run.total("bytes_down") or int(result.get("bytes_down") or 0),
             "part": part,
-            "last": judged[-1][1] if judged else result.get("validation_top1", result.get("top1")),
+            "last": scored[-1][1] if scored else result.get("validation_top1", result.get("top1")),
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else result.get("top1"),
-            **_worth(known | {name: result[name] for name in WORTH if result.get(name) is not None}),
-            "best_exit": story.evaluations.better_exit(),
+            **_worth(known | {name: result[name] for name in BASELINES if result.get(name) is not None}),
+            "best_exit": parts.evaluations.better_exit(),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
             "privacy": epsilon_words(vars(run.spent) if run.spent is not None else result.get("privacy")),
             "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
@@ -213,11 +260,7 @@ class RunSource:
 
 
 def _worth(known: Mapping[str, Any]) -> Worth:
-    return {
-        "chance": rounded(known.get("chance")),
-        "majority": rounded(known.get("majority")),
-        "client_majority": rounded(known.get("client_majority")),
-    }
+    return cast("Worth", {name: rounded(known.get(name)) for name in BASELINES})
 
 
 def is_run(folder: Path) -> bool:
@@ -226,43 +269,6 @@ def is_run(folder: Path) -> bool:
 
 def _tenth(seconds: Any) -> float | None:
     return None if seconds is None else round(float(seconds), 1)
-
-
-def _fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> None:
-    """What only result.json knows: of older logs the predicted peak; of a folder without its log, everything."""
-    known = result.get("devices") or {}
-    if not devices:
-        for name, found in known.items():
-            devices.append(_device_of_result(str(name), found, float(result.get("virtual_seconds") or 0.0)))
-    for device in devices:
-        found = known.get(device["name"]) or {}
-        if device["predicted"] is None:
-            device["predicted"] = found.get("peak_memory")
-
-
-def _device_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
-    return {
-        "name": name,
-        "group": name,
-        "rate": found.get("rate"),
-        "memory": found.get("memory"),
-        "predicted": found.get("peak_memory"),
-        "measured": None,
-        "doubted": 0,
-        "samples": found.get("samples"),
-        "batch": None,
-        "flops": None,
-        "bytes_up": int(found.get("bytes_up") or 0),
-        "bytes_down": int(found.get("bytes_down") or 0),
-        "tasks": int(found.get("tasks") or 0),
-        "updates": int(found.get("updates") or 0),
-        "refused": 0,
-        "failed": 0,
-        "staleness": None,
-        "busy": round(float(found.get("busy_seconds") or 0.0) / seconds, 4) if seconds else 0.0,
-        "weight": None,
-        "top1": found.get("top1"),
-    }
 
 
 def _model(config: dict[str, Any] | None) -> model.Model | None:
@@ -281,8 +287,6 @@ def _model(config: dict[str, Any] | None) -> model.Model | None:
 
 def _parameters(config: dict[str, Any]) -> int | None:
     """Null for a model that this version does not know."""
-    import math
-
     # Only here: the layout brings torch along, which a page without masks does not need.
     from cos2p.models.config import ModelConfig
     from cos2p.models.layout import layout  # likewise

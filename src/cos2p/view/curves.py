@@ -1,10 +1,19 @@
-"""Scores and losses as the run goes on: a row for each round, for each evaluation, for each update."""
+"""Scores and losses as a run goes on: a row for each round, each evaluation, each update.
+
+Of a study: for each of its rows the mean over its seeds with half its 95 % interval, as far as all seeds go.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cos2p.numerics.metrics import mean_interval
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Finished, Merged
 from cos2p.tracking.figure_parts import LIKELIHOOD, SCORES, RoundFigures, best_exit, deepest, number
 from cos2p.tracking.figures import RunFigures
@@ -19,40 +28,42 @@ def rounded(value: Any, digits: int = 4) -> float | None:
     return None if found is None else round(float(found), digits)
 
 
-class Rounds:
+def _empty(table: type) -> Any:
+    return {name: [] for name in table.__annotations__}
+
+
+def _append(rows: Mapping[str, Any], **values: Any) -> None:
+    for name, value in values.items():
+        rows[name].append(value)
+
+
+class RoundsBuilder:
     """A row for each aggregation."""
 
     def __init__(self) -> None:
-        self.rows: model.Rounds = {
-            "version": [],
-            "t": [],
-            "updates": [],
-            "clients": [],
-            "n_star": [],
-            "loss": [],
-            "mask_loss": [],
-            "client_top1": [],
-            "ru": [],
-            "bytes_up": [],
-            "bytes_down": [],
-        }
+        self.rows: model.Rounds = _empty(model.Rounds)
 
     def add(self, closed: RoundFigures, run: RunFigures) -> None:
-        rows, event = self.rows, closed.event
-        rows["version"].append(event.version)
-        rows["t"].append(round(event.t, 3))
-        rows["updates"].append(event.updates)
-        rows["clients"].append(len(event.clients))
-        rows["n_star"].append(event.n_star)
-        rows["loss"].append(rounded(closed.loss))
-        rows["mask_loss"].append(rounded(closed.mask_loss))
-        rows["client_top1"].append(rounded(closed.client_top1))
-        rows["ru"].append(rounded(closed.ru))
-        rows["bytes_up"].append(run.total("bytes_up"))
-        rows["bytes_down"].append(run.total("bytes_down"))
+        event = closed.event
+        _append(
+            self.rows,
+            version=event.version,
+            t=round(event.t, 3),
+            updates=event.updates,
+            clients=len(event.clients),
+            n_star=event.n_star,
+            loss=rounded(closed.loss),
+            mask_loss=rounded(closed.mask_loss),
+            client_top1=rounded(closed.client_top1),
+            ru=rounded(closed.ru),
+            bytes_up=run.total("bytes_up"),
+            bytes_down=run.total("bytes_down"),
+        )
 
 
-class Evaluations:
+class EvaluationsBuilder:
+    """Scores of every version that was evaluated."""
+
     def __init__(self) -> None:
         self._found: dict[int, tuple[float, Mapping[str, Any]]] = {}
         """Version → when it was made, and its scores by part and exit."""
@@ -69,7 +80,7 @@ class Evaluations:
 
     @property
     def part(self) -> Part:
-        """What the run is judged by."""
+        """The samples that the run is evaluated on."""
         for part in ("validation", "test"):
             if any(part in parts for _, parts in self._found.values()):
                 return part
@@ -122,29 +133,16 @@ class Evaluations:
         return {name: [rounded(row.get(name)) for row in rows] for name in known}
 
 
-class Updates:
+class UpdatesBuilder:
+    """A row for each merged update."""
+
     def __init__(self) -> None:
-        self.rows: model.Updates = {
-            "round": [],
-            "client": [],
-            "t": [],
-            "start": [],
-            "top": [],
-            "tau": [],
-            "weight": [],
-            "loss": [],
-        }
+        self.rows: model.Updates = _empty(model.Updates)
 
     def merged(self, event: Merged, client: int, current: int) -> None:
-        rows = self.rows
-        rows["round"].append(current)
-        rows["client"].append(client)
-        rows["t"].append(round(event.t, 2))
-        rows["start"].append(event.window[0])
-        rows["top"].append(event.window[1])
-        rows["tau"].append(event.staleness)
-        rows["weight"].append(None)
-        rows["loss"].append(rounded(event.report.get("loss"), 3))
+        (start, top), loss = event.window, rounded(event.report.get("loss"), 3)
+        place = {"round": current, "client": client, "t": round(event.t, 2)}
+        _append(self.rows, **place, start=start, top=top, tau=event.staleness, weight=None, loss=loss)
 
     def weigh(self, weights: list[float | None]) -> list[tuple[int, float]]:
         """Of the last updates, whose round is closed now; returns (client, weight) of those that have one."""
@@ -153,3 +151,66 @@ class Updates:
             self.rows["weight"][first:] = [rounded(weight) for weight in weights]
         pairs = zip(self.rows["client"][first:], weights, strict=True)
         return [(client, weight) for client, weight in pairs if weight is not None]
+
+
+# ---------------------------------------------------------------- a row of a study
+
+POINTS = 120
+"""Places at which curves of different runs are read; evaluations fall on other moments in each."""
+
+AXES = ("rounds", "updates", "time")
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one run's curves are made of: for each point its round, updates and second, and the value there."""
+
+    top1: tuple[tuple[float, float, float, float], ...]
+    """(round, updates, seconds, value), ascending."""
+    client_top1: tuple[tuple[float, float, float, float], ...]
+
+
+def row_curves(key: str, title: str, runs: Sequence[Series]) -> model.StudyCurve:
+    known = [run for run in runs if run.top1 or run.client_top1]
+    return {
+        "key": key,
+        "title": title,
+        "seeds": len(known),
+        "top1": {axis: band([run.top1 for run in known], place) for place, axis in enumerate(AXES)},
+        "client_top1": {axis: band([run.client_top1 for run in known], place) for place, axis in enumerate(AXES)},
+    }
+
+
+def band(runs: Sequence[Sequence[tuple[float, float, float, float]]], place: int) -> model.Band:
+    """Between two points of a run its curve is a straight line; nothing is said before the first or after the last.
+
+    >>> lines = [[(0, 0, 0, 0.0), (2, 0, 0, 0.2)], [(0, 0, 0, 0.2), (1, 0, 0, 0.4)]]
+    >>> band(lines, 0)["x"], [round(mean, 3) for mean in band(lines, 0)["mean"]]
+    ([0.0, 1.0], [0.1, 0.25])
+    """
+    curves = [_points(run, place) for run in runs if len(run)]
+    if not curves:
+        return {"x": [], "mean": [], "half": []}
+    low, high = max(float(x[0]) for x, _ in curves), min(float(x[-1]) for x, _ in curves)
+    at = _places([x for x, _ in curves], low, high)
+    values = [np.interp(at, x, y) for x, y in curves]
+    summary = [mean_interval([float(run[i]) for run in values]) for i in range(len(at))]
+    return {
+        "x": [round(float(x), 3) for x in at],
+        "mean": [round(mean, 5) for mean, _ in summary],
+        "half": [None if math.isnan(half) else round(half, 5) for _, half in summary],
+    }
+
+
+def _points(run: Sequence[tuple[float, ...]], place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    points = {float(point[place]): float(point[3]) for point in run}  # several at one place: the last holds
+    ordered = sorted(points.items())
+    return np.array([x for x, _ in ordered]), np.array([y for _, y in ordered])
+
+
+def _places(xs: Sequence[NDArray[np.float64]], low: float, high: float) -> NDArray[np.float64]:
+    """Where runs have points anyway, if those are few; else evenly."""
+    if high < low:
+        return np.array([])
+    shared = np.unique(np.concatenate([x[(x >= low) & (x <= high)] for x in xs]))
+    return shared if len(shared) <= POINTS else np.linspace(low, high, POINTS)

@@ -1,15 +1,49 @@
-"""The table of devices: the run's figures by device, and the mean weight of its updates."""
+"""The devices of a run: their numbers, their table with the mean weight of their updates, and their troubles."""
 
 from __future__ import annotations
 
-from cos2p.tracking.figure_parts import DeviceFigures
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from cos2p.tracking.event_kinds import Event, Joined, Lowered, Started
+from cos2p.tracking.figure_parts import DeviceFigures, tiers
 from cos2p.tracking.figures import RunFigures
-from cos2p.tracking.tiers import tiers
 from cos2p.view import model
 from cos2p.view.curves import rounded
 
 
-class Devices:
+@dataclass
+class Roster:
+    """The devices in the order in which the log names them: a name has the same number for the whole run."""
+
+    names: list[str] = field(default_factory=list)
+    _index: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def index(self, name: object) -> int:
+        """The device's number; a new one if the name is new."""
+        text = str(name)
+        if text not in self._index:
+            self._index[text] = len(self.names)
+            self.names.append(text)
+        return self._index[text]
+
+    def find(self, name: object) -> int:
+        """The device's number, −1 if there is none of this name."""
+        return self._index.get(str(name), -1)
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, Started):
+            for name in event.devices:
+                self.index(name)
+        elif isinstance(event, Joined | Lowered):  # on a fleet, anybody may come later
+            self.index(event.client)
+
+
+class DevicesBuilder:
     def __init__(self) -> None:
         self._weights: dict[int, tuple[int, float]] = {}
         """By device: updates with a weight, and their sum."""
@@ -27,25 +61,104 @@ class Devices:
 
     def _row(self, number: int, name: str, group: str, device: DeviceFigures, run: RunFigures) -> model.Device:
         count, total = self._weights.get(number, (0, 0.0))
+        busy = round(min(1.0, (device.busy + device.worked(run.now)) / run.now), 4) if run.now > 0 else 0.0
+        top1 = rounded(run.own.get(name, {}).get("top1"))
+        return _row(name, group, device, busy, rounded(total / count) if count else None, top1)
+
+
+def _row(
+    name: str, group: str, device: DeviceFigures, busy: float, weight: float | None, top1: float | None
+) -> model.Device:
+    return {
+        "name": name,
+        "group": group,
+        "rate": device.rate,
+        "memory": device.memory,
+        "predicted": device.predicted,
+        "measured": device.measured,
+        "samples": device.samples,
+        "batch": device.batch,
+        "flops": device.flops,
+        "bytes_up": device.bytes_up,
+        "bytes_down": device.bytes_down,
+        "tasks": device.tasks,
+        "updates": device.updates,
+        "refused": device.refused,
+        "failed": device.failed + device.lost,
+        "doubted": device.doubted,
+        "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
+        "busy": busy,
+        "weight": weight,
+        "top1": top1,
+    }
+
+
+def fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> None:
+    """Add what only result.json knows: the predicted peak of older logs; everything where there is no log."""
+    known = result.get("devices") or {}
+    if not devices:
+        seconds = float(result.get("virtual_seconds") or 0.0)
+        devices += [_row_of_result(str(name), found, seconds) for name, found in known.items()]
+    for device in devices:
+        if device["predicted"] is None:
+            device["predicted"] = (known.get(device["name"]) or {}).get("peak_memory")
+
+
+def _row_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
+    facts: dict[str, Any] = {fact: found.get(fact) for fact in ("rate", "samples", "memory")}
+    facts |= {fact: int(found.get(fact) or 0) for fact in ("bytes_up", "bytes_down", "tasks", "updates")}
+    busy = round(float(found.get("busy_seconds") or 0.0) / seconds, 4) if seconds else 0.0
+    device = DeviceFigures(**facts, predicted=found.get("peak_memory"))
+    return {**_row(name, name, device, busy, None, found.get("top1")), "staleness": None}
+
+
+# ---------------------------------------------------------------- troubles
+
+KINDS = (
+    "refused", "dropped", "failed", "lost", "died", "left", "benched", "doubted", "lowered", "unfit", "unevaluated",
+)  # fmt: skip
+LISTED = 1000
+REASON_CHARACTERS = 600
+"""A client writes its own reasons; nobody reads more of one than this."""
+NAME_CHARACTERS = 200
+
+
+class TroublesBuilder:
+    """What went wrong, with its reason: updates not let in, tasks that came to nothing, devices that went away."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._last: deque[Event] = deque(maxlen=LISTED)
+        self.total = 0
+
+    def feed(self, event: Event) -> None:
+        if event.kind in KINDS and getattr(event, "until", None) is None:  # who will be back is no trouble
+            self.total += 1
+            self._last.append(event)
+
+    def document(self) -> model.Troubles:
+        events = list(self._last)
+        clients = [self._roster.find(getattr(event, "client", "")) for event in events]
         return {
-            "name": name,
-            "group": group,
-            "rate": device.rate,
-            "memory": device.memory,
-            "predicted": device.predicted,
-            "measured": device.measured,
-            "samples": device.samples,
-            "batch": device.batch,
-            "flops": device.flops,
-            "bytes_up": device.bytes_up,
-            "bytes_down": device.bytes_down,
-            "tasks": device.tasks,
-            "updates": device.updates,
-            "refused": device.refused,
-            "failed": device.failed + device.lost,
-            "doubted": device.doubted,
-            "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
-            "busy": round(min(1.0, (device.busy + device.worked(run.now)) / run.now), 4) if run.now > 0 else 0.0,
-            "weight": rounded(total / count) if count else None,
-            "top1": rounded(run.own.get(name, {}).get("top1")),
+            "total": self.total,
+            "t": [round(event.t, 2) for event in events],
+            "kind": [event.kind for event in events],
+            "client": clients,
+            "name": [
+                "" if client >= 0 else _short(getattr(event, "client", ""), NAME_CHARACTERS)
+                for event, client in zip(events, clients, strict=True)
+            ],
+            "task": [_short(getattr(event, "task", ""), NAME_CHARACTERS) for event in events],
+            "reason": [_short(_reason(event), REASON_CHARACTERS) for event in events],
         }
+
+
+def _reason(event: Event) -> str:
+    if isinstance(event, Lowered):
+        return f"its rate was {event.was} and is {event.rate} from now on"
+    return str(getattr(event, "reason", None) or "")
+
+
+def _short(text: object, limit: int) -> str:
+    whole = str(text)
+    return whole if len(whole) <= limit else whole[: limit - 1] + "…"

@@ -15,7 +15,7 @@ from cos2p.view.build import RunSource, is_run
 from cos2p.view.study import StudySource, is_study
 
 Source = RunSource | StudySource
-Told = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 """(done, all, what is being read)"""
 
 
@@ -37,31 +37,31 @@ def source(folder: Path, may_come: bool = False) -> Source:
 class Sources:
     """Several folders as one document."""
 
-    def __init__(self, folders: Sequence[Path], live: bool = False, beside: Path | None = None) -> None:
-        """`beside`: where the page will stand, for links from it to the runs of studies."""
-        self.folders, self.live, self.beside = tuple(folders), live, beside
+    def __init__(self, folders: Sequence[Path], live: bool = False, page_folder: Path | None = None) -> None:
+        """`page_folder`: where the page will stand, for links from it to the runs of studies."""
+        self.folders, self.live, self.page_folder = tuple(folders), live, page_folder
         self._sources: dict[Path, Source] = {}
         self._looked = False
 
-    def refresh(self, told: Told = lambda done, total, name: None) -> bool:
+    def refresh(self, on_progress: OnProgress = lambda done, total, name: None) -> bool:
         """Read what is new; returns whether anything was."""
         changed = False
         for number, folder in enumerate(self.folders):
-            told(number, len(self.folders), folder.name)
+            on_progress(number, len(self.folders), folder.name)
             found = self._sources.get(folder)
             if found is None or (self.live and isinstance(found, RunSource) and is_study(folder)):
                 found = self._sources[folder] = source(folder, may_come=self.live)
                 changed = True
-            changed = self._refresh(found, partial(told, number, len(self.folders))) or changed
+            changed = self._refresh(found, partial(on_progress, number, len(self.folders))) or changed
         self._looked = True
         return changed
 
-    def _refresh(self, found: Source, told: Callable[[str], None]) -> bool:
+    def _refresh(self, found: Source, on_progress: Callable[[str], None]) -> bool:
         name = found.folder.name
         try:
             if isinstance(found, StudySource):
-                return found.refresh(lambda cell: told(f"{name}/{cell}"))
-            return found.refresh(lambda share: told(f"{name}, {100 * share:.0f} %"))
+                return found.refresh(lambda cell: on_progress(f"{name}/{cell}"))
+            return found.refresh(lambda share: on_progress(f"{name}, {100 * share:.0f} %"))
         except Cos2pError:
             if not (self.live and self._looked):
                 raise
@@ -70,7 +70,7 @@ class Sources:
     def document(self) -> model.View:
         sources = [self._sources[folder] for folder in self.folders]
         runs = [found.document() for found in sources if isinstance(found, RunSource)]
-        studies = [found.document(self.beside) for found in sources if isinstance(found, StudySource)]
+        studies = [found.document(self.page_folder) for found in sources if isinstance(found, StudySource)]
         _tell_apart([run["header"] for run in runs], [s.folder for s in sources if isinstance(s, RunSource)])
         _tell_apart(studies, [found.folder for found in sources if isinstance(found, StudySource)])
         return {

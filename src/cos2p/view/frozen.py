@@ -12,22 +12,35 @@ from pathlib import Path
 
 from cos2p.errors import RunError
 from cos2p.tracking.files import write_atomic
-from cos2p.view.document import Sources, Told, for_html, to_json
-from cos2p.view.page_files import PAGE_FILES
+from cos2p.view.document import OnProgress, Sources, for_html, to_json
+
+STYLES = ("style.css",)
+SCRIPTS = (
+    # tools
+    "dom.js", "format.js", "color.js", "tip.js", "table.js", "panel.js", "linechart.js", "heatmap.js", "run_data.js",
+    "crowd.js",
+    # one file for each panel, the fleet's in five
+    "header.js", "overview.js", "curves.js", "lane_drawing.js", "lane_controls.js", "lanes.js", "group_lanes.js",
+    "fleet.js", "coverage.js", "rolling.js", "masks.js", "weights.js", "devices.js", "troubles.js", "compare_runs.js",
+    "study_table.js", "study_parts.js", "studies.js",
+    # the page
+    "live.js", "main.js",
+)  # fmt: skip
+"""The page's files, in the order in which they are put into it."""
 
 STYLE, VIEW, SCRIPT = "<!--STYLE-->", "<!--VIEW-->", "<!--SCRIPT-->"
 CHARSET = '<meta charset="utf-8">'
 """Marks in index.html for what is put into it."""
 
 
-def write_report(folders: Sequence[Path], out: Path, told: Told = lambda done, total, name: None) -> int:
+def write_report(folders: Sequence[Path], out: Path, on_progress: OnProgress = lambda done, total, name: None) -> int:
     """Freeze the folders into the file `out`; returns its size in bytes."""
     if out.is_dir():
         raise RunError(f"{out} is a folder; name a file with -o, for instance {out / 'report.html'}")
     if not out.parent.is_dir():
         raise RunError(f"{out}: there is no folder {out.parent}; make it, or name another file with -o")
-    sources = Sources(folders, beside=out.parent)
-    sources.refresh(told)
+    sources = Sources(folders, page_folder=out.parent)
+    sources.refresh(on_progress)
     page = assemble(to_json(sources.document())).encode()
     write_atomic(out, page)
     return len(page)
@@ -66,14 +79,14 @@ def page_file(name: str) -> str:
 
 
 def page_style() -> str:
-    return _joined("css")
+    return _joined(STYLES)
 
 
 def page_script() -> str:
-    return _joined("js")
+    return _joined(SCRIPTS)
 
 
-def _joined(kind: str) -> str:
-    """The page's files of one kind, in their order. Line ends as a browser sees them: the policy has their digest."""
-    text = "\n".join(page_file(name) for name in PAGE_FILES[kind])
+def _joined(names: Sequence[str]) -> str:
+    """Line ends as a browser sees them: the policy has their digest."""
+    text = "\n".join(page_file(name) for name in names)
     return "\n" + text.replace("\r\n", "\n").replace("\r", "\n")

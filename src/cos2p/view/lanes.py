@@ -24,7 +24,7 @@ from cos2p.tracking.event_kinds import (
     Refused,
 )
 from cos2p.view import model
-from cos2p.view.roster import Roster
+from cos2p.view.devices import Roster
 
 PHASE = {name: number for number, name in enumerate(model.PHASES)}
 OUTCOME = {name: number for number, name in enumerate(model.OUTCOMES)}
@@ -79,7 +79,7 @@ class _Lane:
             self.task.append(task)
 
 
-class Lanes:
+class LanesBuilder:
     def __init__(self, roster: Roster, deadline: float | None = None) -> None:
         self._roster, self._deadline = roster, deadline
         self._lanes: list[_Lane] = []
@@ -141,15 +141,11 @@ class Lanes:
         if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "failed")
 
-    def _on_lost(self, lane: _Lane, event: Lost) -> None:
-        self._break_down(lane)
-
-    def _break_down(self, lane: _Lane) -> None:
+    def _on_lost(self, lane: _Lane, event: Lost | Died) -> None:
         self._close(lane, "lost")
         lane.between = PHASE["dead"]
 
-    def _on_died(self, lane: _Lane, event: Died) -> None:
-        self._break_down(lane)
+    _on_died = _on_lost
 
     def _on_left(self, lane: _Lane, event: Left) -> None:
         """Left of its own will, or silent; a device known to have died stays dead when that is noticed."""

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from cos2p.errors import Cos2pError, RunError
-from cos2p.view.document import Sources, Told, to_json
+from cos2p.view.document import OnProgress, Sources, to_json
 from cos2p.view.frozen import assemble, content_policy, page_script, page_style
 
 LOOK_SECONDS = 0.5
@@ -53,9 +53,9 @@ class Watch:
         self._next_look = 0.0
         self._behind = False
 
-    def first_look(self, told: Told) -> None:
+    def first_look(self, on_progress: OnProgress) -> None:
         """Says now what is wrong with the folders, not in a browser later."""
-        self._desk.refresh(told)
+        self._desk.refresh(on_progress)
         self._make()
 
     def document(self) -> Document:
@@ -75,7 +75,7 @@ class Watch:
                 self._behind = True  # until it is made: a failure must not swallow what was read
                 self._make()
         except (Cos2pError, OSError):
-            pass  # a file half there, or being replaced: the next look will tell
+            pass  # a file half there, or being replaced: the next look will see
 
     def _make(self) -> None:
         text = to_json(self._desk.document())
@@ -93,10 +93,10 @@ class LiveServer(ThreadingHTTPServer):
         folders: Sequence[Path],
         host: str = "127.0.0.1",
         port: int = 0,
-        told: Told = lambda done, total, name: None,
+        on_progress: OnProgress = lambda done, total, name: None,
     ) -> None:
         self.watch = Watch(folders)
-        self.watch.first_look(told)
+        self.watch.first_look(on_progress)
         self.host = host
         self.token = "" if is_loopback(host) else secrets.token_urlsafe(24)
         try:
@@ -124,7 +124,7 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def is_ours(self, host_header: str) -> bool:
-        """Whether a request was addressed to us by a name of ours. With a token, the token tells."""
+        """Whether a request was addressed to us by a name of ours. With a token, the token decides."""
         if self.token:
             return True
         try:

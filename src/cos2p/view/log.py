@@ -1,8 +1,13 @@
-"""Reading a log that is still being written: only what is new, and from the start again when it was cut or replaced."""
+"""The log of a run that may still be writing it: what is new in it, whether the run is at work, and since when.
+
+The log has no wall clock, so that runs are the same everywhere; its file has one.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from pathlib import Path
 
 from cos2p.errors import RunError
@@ -13,13 +18,13 @@ from cos2p.tracking.files import explained
 FINGERPRINT = 512
 """Bytes before the place read up to. A resumed run cuts its log back and may have grown past that place again by the
 time we look; if these bytes are others, it did."""
-
-
 PIECE = 4_000_000
 """Bytes read at a time, so that a long log can be read with progress and without holding it whole."""
 
 
 class LogReader:
+    """Reads only what is new, and from the start again when the file was cut or replaced."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._forget()
@@ -82,3 +87,31 @@ class LogReader:
         line = self._line
         self._forget()
         return RunError(f"{self.path}, line {line} {how}; the file was damaged")
+
+
+QUIET_SECONDS = 120.0
+"""Where files cannot be locked, a log that has been silent for this long is of a run that has stopped."""
+
+
+def at_work(log: Path) -> bool:
+    """Whether a process has the log open to write: it holds a lock that dies with it (`EventLog`)."""
+    try:
+        with log.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return time.time() - log.stat().st_mtime < QUIET_SECONDS
+    except OSError:
+        return False
+    return False
+
+
+def elapsed(folder: Path) -> float | None:
+    """Wall seconds from the last start of the run, when its recipe was written, to its last event."""
+    try:
+        began, last = ((folder / name).stat().st_mtime for name in ("recipe.toml", "events.jsonl"))
+    except OSError:
+        return None
+    return max(0.0, last - began)

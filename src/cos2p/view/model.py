@@ -21,7 +21,7 @@ PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "
 
 prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
 open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
-left, or benched after failures. A fleet does not tell prefix and masks from training.
+left, or benched after failures. A fleet counts prefix and masks as training.
 """
 
 OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
@@ -42,51 +42,38 @@ class BestExit(TypedDict):
     top1: float
     deepest: int
     deepest_top1: float
-    perplexity: float | None
-    """Of language models, which are judged by it; likewise the deepest exit's."""
+    perplexity: float | None  # of language models, which are compared by it; likewise the deepest exit's
     deepest_perplexity: float | None
-    part: str
-    """The samples that say so: validation, or test where there are no such."""
+    part: str  # the samples that say so: validation, or test where there are no such
 
 
 class Header(TypedDict):
-    name: str
-    """The run's folder: what tells runs of one recipe apart."""
+    name: str  # the run's folder: what tells runs of one recipe apart
     recipe: str
     method: str
-    title: str
-    """Of the method, for people."""
+    title: str  # of the method, for people
     seed: int | None
     kind: Literal["simulation", "fleet"]
     status: Status
     ending: str
     """Why it ended ("rounds", "max_updates", …) or stopped, in the words of who stopped it; empty while it runs."""
-    round: int
-    """Rounds closed: the version of the server's model."""
-    rounds: int | None
-    """Planned; null if updates or time decide."""
-    updates: int
-    """Merged."""
+    round: int  # rounds closed: the version of the server's model
+    rounds: int | None  # planned; null if updates or time decide
+    updates: int  # merged
     updates_planned: int | None
-    share: float
-    """Done, 0 to 1, by the limit that is nearer."""
-    t: float
-    """Seconds of the run at its last event."""
-    wall: float | None
-    """Seconds on this machine from its last start to its last event."""
+    share: float  # done, 0 to 1, by the limit that is nearer
+    t: float  # seconds of the run at its last event
+    wall: float | None  # seconds on this machine from its last start to its last event
     wall_left: float | None
     """Estimate from the last event to the end; null while there is too little to go by, and when it is over."""
-    ru: float | None
-    """Mean over rounds of (busy seconds of those present) / (as many × the busiest one's)."""
+    ru: float | None  # mean over rounds of (busy seconds of those present) / (as many × the busiest one's)
     bytes_up: int
     bytes_down: int
-    part: Literal["validation", "test", ""]
-    """The samples behind `last` and `best`; empty before the first evaluation."""
+    part: Literal["validation", "test", ""]  # the samples behind `last` and `best`; empty before the first evaluation
     last: float | None
     best: float | None
     best_round: int | None
-    test: float | None
-    """Top-1 on the test samples at the last evaluation; on all of them when the run is over."""
+    test: float | None  # top-1 on the test samples at the last evaluation; on all of them when the run is over
     chance: float | None
     """Top-1 without any training; of `majority` by always naming the most frequent class of the test samples, of
     `client_majority` by each device naming its own."""
@@ -94,63 +81,45 @@ class Header(TypedDict):
     client_majority: float | None
     best_exit: BestExit | None
     """Of a shallower exit that is better than the deepest at the last evaluation; null if there is none."""
-    clients: float | None
-    """Top-1 of the clients' own submodels on their own test part, averaged over their samples."""
-    privacy: str
-    """What a private run has cost so far, in words; empty for any other."""
+    clients: float | None  # top-1 of the clients' own submodels on their own test part, averaged over their samples
+    privacy: str  # what a private run has cost so far, in words; empty for any other
     n_star: int | None
     """The fewest updates that held any segment, over all rounds. 0: some segment stood still in some round."""
     refused: int
-    failed: int
-    """Tasks that failed or were lost."""
+    failed: int  # tasks that failed or were lost
 
 
 class Model(TypedDict):
     family: str
     task: str
     depth: int
-    heads: int
-    """Attention segments of a block that are kept or cut whole (groups, where heads share keys)."""
-    units: int
-    """MLP units of a block."""
+    heads: int  # attention segments of a block that are kept or cut whole (groups, where heads share keys)
+    units: int  # MLP units of a block
     dim: int
-    parameters: int | None
-    """Scalars of the full model with all exits."""
+    parameters: int | None  # scalars of the full model with all exits
 
 
 class Device(TypedDict):
     name: str
-    group: str
-    """Its kind: names that differ in their number alone."""
-    rate: float | None
-    """R_n: share of the model's parameters it may hold."""
-    memory: int | None
-    """Its budget."""
-    predicted: int | None
-    """Peak memory of its largest task so far, by the ledger."""
-    measured: int | None
-    """Largest peak measured on the device; only fleets have it."""
+    group: str  # its kind: names that differ in their number alone
+    rate: float | None  # R_n: share of the model's parameters it may hold
+    memory: int | None  # its budget
+    predicted: int | None  # peak memory of its largest task so far, by the ledger
+    measured: int | None  # largest peak measured on the device; only fleets have it
     samples: int | None
     batch: int | None
-    flops: float | None
-    """FLOP/s, as simulated or profiled."""
+    flops: float | None  # FLOP/s, as simulated or profiled
     bytes_up: int
     bytes_down: int
     tasks: int
-    updates: int
-    """Merged."""
+    updates: int  # merged
     refused: int
     failed: int
-    doubted: int
-    """Updates that did not count in full, because they pointed elsewhere than those of the others."""
-    staleness: float | None
-    """Mean τ of its merged updates."""
-    busy: float
-    """Share of the run in which it had a task."""
-    weight: float | None
-    """Mean γ̃ of its merged updates."""
-    top1: float | None
-    """Its own submodel's, last."""
+    doubted: int  # updates that did not count in full, because they pointed elsewhere than those of the others
+    staleness: float | None  # mean τ of its merged updates
+    busy: float  # share of the run in which it had a task
+    weight: float | None  # mean γ̃ of its merged updates
+    top1: float | None  # its own submodel's, last
 
 
 class Rounds(TypedDict):
@@ -158,20 +127,14 @@ class Rounds(TypedDict):
 
     version: list[int]
     t: list[float]
-    updates: list[int]
-    """Updates merged in it."""
-    clients: list[int]
-    """Different clients among them."""
-    n_star: list[int | None]
-    """The fewest of its updates that held any segment."""
-    loss: list[float | None]
-    """Mean training loss of its updates, as the devices reported it."""
+    updates: list[int]  # updates merged in it
+    clients: list[int]  # different clients among them
+    n_star: list[int | None]  # the fewest of its updates that held any segment
+    loss: list[float | None]  # mean training loss of its updates, as the devices reported it
     mask_loss: list[float | None]
-    client_top1: list[float | None]
-    """Average of the clients' own submodels as known then."""
+    client_top1: list[float | None]  # average of the clients' own submodels as known then
     ru: list[float | None]
-    bytes_up: list[int]
-    """In total until then; likewise down."""
+    bytes_up: list[int]  # in total until then; likewise down
     bytes_down: list[int]
 
 
@@ -182,27 +145,22 @@ class Evaluations(TypedDict):
     """
 
     version: list[int]
-    t: list[float]
-    """When that version was made."""
+    t: list[float]  # when that version was made
     validation: dict[str, list[float | None]]
     """"top1", "top5", "f1" at the deepest exit; of a language model also "loss" and "perplexity", and "answers"."""
     test: dict[str, list[float | None]]
-    exits: list[int]
-    """Depths, ascending."""
+    exits: list[int]  # depths, ascending
     exits_part: Literal["validation", "test", ""]
-    exits_top1: list[list[float | None]]
-    """[exit][evaluation]"""
+    exits_top1: list[list[float | None]]  # [exit][evaluation]
 
 
 class Updates(TypedDict):
     """One row for each merged update, in order of arrival: windows, weights, staleness."""
 
-    round: list[int]
-    """The round that merged it, from 0; equal to the number of rounds closed if that one is still open."""
+    round: list[int]  # the round that merged it, from 0; equal to the number of rounds closed if that one is still open
     client: list[int]
     t: list[float]
-    start: list[int]
-    """First block of its window; `top` is the first block above it."""
+    start: list[int]  # first block of its window; `top` is the first block above it
     top: list[int]
     tau: list[int]
     weight: list[float | None]
@@ -218,27 +176,20 @@ class Lane(TypedDict):
     """One device's time, from 0 to `Lanes.end` without gaps: segment i lasts `length[i]` ticks and follows the last."""
 
     length: list[int]
-    phase: list[int]
-    """Index into `Lanes.phases`."""
-    task: list[int]
-    """Index into the columns below; −1 where there is no task."""
-    version: list[int]
-    """The version each task was cut from (the round in which it was given)."""
+    phase: list[int]  # index into `Lanes.phases`
+    task: list[int]  # index into the columns below; −1 where there is no task
+    version: list[int]  # the version each task was cut from (the round in which it was given)
     tau: list[int | None]
     """Its staleness when it was merged; null if it was not. For an open task: the staleness it has by now."""
-    outcome: list[int]
-    """Index into `Lanes.outcomes`."""
+    outcome: list[int]  # index into `Lanes.outcomes`
 
 
 class Lanes(TypedDict):
-    tick: float
-    """Seconds of one tick."""
-    end: int
-    """Ticks of the whole run so far."""
+    tick: float  # seconds of one tick
+    end: int  # ticks of the whole run so far
     phases: list[str]
     outcomes: list[str]
-    lanes: list[Lane]
-    """In the order of `Run.devices`. Aggregations are at `Rounds.t`."""
+    lanes: list[Lane]  # in the order of `Run.devices`. Aggregations are at `Rounds.t`.
 
 
 class Coverage(TypedDict):
@@ -247,14 +198,12 @@ class Coverage(TypedDict):
     exact: bool
     """False for logs of older versions, which do not say which units an update held: `units` then has the mean of
     each block in all its places, and `*_clients` are null."""
-    heads: list[list[int]]
-    """Merged updates that trained it."""
+    heads: list[list[int]]  # merged updates that trained it
     units: list[list[float]]
     heads_clients: list[list[int]] | None
     """Different clients that trained it; the smallest number here is the N* of the whole run."""
     units_clients: list[list[int]] | None
-    heads_last: list[list[int]]
-    """Version that trained it last (staleness is `Header.round` minus this); 0: never."""
+    heads_last: list[list[int]]  # version that trained it last (staleness is `Header.round` minus this); 0: never
     units_last: list[list[int]] | None
 
 
@@ -264,15 +213,13 @@ class Mask(TypedDict):
     """Kept segments as a bit string in hex, the lowest bit of the first byte is segment 0. May end early: the rest
     are not kept."""
     units: str
-    version: int
-    """The version that the update with it helped to make."""
+    version: int  # the version that the update with it helped to make
 
 
 class Masks(TypedDict):
     """Of a large fleet only some devices, spread evenly over those that have any: pairs grow with their square."""
 
-    devices: list[int]
-    """Index of each device below, ascending."""
+    devices: list[int]  # index of each device below, ascending
     kept: list[list[Mask]]
     """[device here]: what it kept of each block it ever trained, at its last visit, blocks ascending."""
     agreement_heads: list[list[float | None]]
@@ -281,13 +228,10 @@ class Masks(TypedDict):
 
 
 class Troubles(TypedDict):
-    total: int
-    """There may be more than are listed: the list has the last ones."""
+    total: int  # there may be more than are listed: the list has the last ones
     t: list[float]
-    kind: list[str]
-    """refused, dropped, failed, lost, died, left, benched, doubted, lowered, unfit, unevaluated"""
-    client: list[int]
-    """−1: a client that is not in the table of devices, or none; `name` then has its name."""
+    kind: list[str]  # refused, dropped, failed, lost, died, left, benched, doubted, lowered, unfit, unevaluated
+    client: list[int]  # −1: a client that is not in the table of devices, or none; `name` then has its name
     name: list[str]
     task: list[str]
     reason: list[str]
@@ -295,8 +239,7 @@ class Troubles(TypedDict):
 
 class Run(TypedDict):
     header: Header
-    about: list[tuple[str, str]]
-    """What the run is of, (what, words): recipe, data, model, devices, baselines."""
+    about: list[tuple[str, str]]  # what the run is of, (what, words): recipe, data, model, devices, baselines
     model: Model | None
     devices: list[Device]
     rounds: Rounds
@@ -313,25 +256,21 @@ class Run(TypedDict):
 
 class Figure(TypedDict):
     mean: float | None
-    half: float | None
-    """Half the width of the mean's 95 % interval over seeds; null for fewer than two seeds."""
+    half: float | None  # half the width of the mean's 95 % interval over seeds; null for fewer than two seeds
     best: bool
     """To be set in bold: clear of all others of its column; in a table of differences, an interval that does not hold
     0."""
-    seeds: list[float | None]
-    """In the order of `Study.seeds`."""
+    seeds: list[float | None]  # in the order of `Study.seeds`
 
 
 class Column(TypedDict):
     key: str
     title: str
     unit: str
-    scale: float
-    """From the figure to the unit: shares × 100 are per cent."""
+    scale: float  # from the figure to the unit: shares × 100 are per cent
     digits: int
     better: Literal["more", "less", ""]
-    signed: bool
-    """A difference: written with its sign."""
+    signed: bool  # A difference: written with its sign
 
 
 RunState = Literal["done", "failed", "waiting"]
@@ -341,23 +280,17 @@ class RowRun(TypedDict):
     """One seed of a row."""
 
     state: RunState
-    link: str
-    """From a frozen page to the run's own page or folder; empty if there is none, or the page is live."""
-    failure: str
-    """Why it failed."""
+    link: str  # from a frozen page to the run's own page or folder; empty if there is none, or the page is live
+    failure: str  # why it failed
 
 
 class TableRow(TypedDict):
     key: str
     title: str
-    marks: str
-    """Behind the title: * does not keep the budget, † not all seeds."""
-    facts: list[str]
-    """Texts in the order of `Table.facts`."""
-    figures: list[Figure]
-    """In the order of `Table.columns`."""
-    runs: list[RowRun]
-    """In the order of `Study.seeds`."""
+    marks: str  # behind the title: * does not keep the budget, † not all seeds
+    facts: list[str]  # texts in the order of `Table.facts`
+    figures: list[Figure]  # in the order of `Table.columns`
+    runs: list[RowRun]  # in the order of `Study.seeds`
 
 
 class Table(TypedDict):
@@ -367,10 +300,8 @@ class Table(TypedDict):
     columns: list[Column]
     rows: list[TableRow]
     notes: list[str]
-    chance: float | None
-    """Top-1 without any training, as far as the runs know it."""
-    majority: float | None
-    """Top-1 of always naming the most frequent class."""
+    chance: float | None  # top-1 without any training, as far as the runs know it
+    majority: float | None  # top-1 of always naming the most frequent class
 
 
 class Band(TypedDict):
@@ -382,44 +313,35 @@ class Band(TypedDict):
 
 
 class StudyCurve(TypedDict):
-    key: str
-    """Of the row."""
+    key: str  # of the row
     title: str
-    seeds: int
-    """Runs behind it."""
-    top1: dict[str, Band]
-    """Server's test top-1 over "rounds", "updates" and "time" (virtual seconds)."""
+    seeds: int  # runs behind it
+    top1: dict[str, Band]  # server's test top-1 over "rounds", "updates" and "time" (virtual seconds)
     client_top1: dict[str, Band]
 
 
 class SweepLine(TypedDict):
-    name: str
-    """The second axis's value; empty if there is one axis."""
+    name: str  # the second axis's value; empty if there is one axis
     x: list[float | str]
     mean: list[float]
     half: list[float | None]
 
 
 class SweepPanel(TypedDict):
-    column: Column
-    """Means are figures, not yet in its unit."""
+    column: Column  # means are figures, not yet in its unit
     axis: str
-    log: bool
-    """The axis spans so much that it is best drawn to a logarithmic scale."""
+    log: bool  # the axis spans so much that it is best drawn to a logarithmic scale
     lines: list[SweepLine]
 
 
 class Study(TypedDict):
-    name: str
-    """Its folder."""
-    kind: str
-    """compare, ablate, sweep, frontier; empty while it only searches and has no study.json."""
+    name: str  # its folder
+    kind: str  # compare, ablate, sweep, frontier; empty while it only searches and has no study.json
     title: str
     recipe: str
     command: str
     seeds: list[int]
-    updates: list[int]
-    """Client updates of a run; several numbers if runs differ."""
+    updates: list[int]  # client updates of a run; several numbers if runs differ
     done: int
     cells: int
     notes: list[str]
@@ -427,15 +349,13 @@ class Study(TypedDict):
     tables: list[Table]
     curves: list[StudyCurve]
     sweep: list[SweepPanel]
-    failures: list[tuple[str, str]]
-    """(cell, reason)"""
+    failures: list[tuple[str, str]]  # (cell, reason)
 
 
 class View(TypedDict):
     schema: int
     live: bool
-    version: str
-    """Changes whenever the document does; the live page asks for what is newer: view.json?since=VERSION."""
+    version: str  # changes whenever the document does; the live page asks for what is newer: view.json?since=VERSION
     generated_by: str
     runs: list[Run]
     studies: list[Study]

@@ -8,17 +8,16 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from cos2p.errors import RunError
-from cos2p.studies.columns import CLIENT_TOP1, RU, TOP1
+from cos2p.studies.columns import CELLS, CLIENT_TOP1, RU, RUNS, STUDY, TOP1, TRIAL_PREFIX
 from cos2p.studies.columns import Column as StudyColumn
-from cos2p.studies.names import CELLS, RUNS, STUDY, TRIAL_PREFIX
 from cos2p.tracking.files import explained
 from cos2p.view import model
-from cos2p.view.bands import row_curves
 from cos2p.view.build import RunSource
+from cos2p.view.curves import row_curves
 
 LOG_SPAN = 50.0
 """An axis of positive numbers whose largest is this many times the smallest is drawn to a logarithmic scale."""
@@ -30,7 +29,7 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """study.json, or what the record of a published study tells; a study that only searches yet has neither."""
+    """study.json, or the same from the record of a published study; a study that only searches yet has neither."""
     path = folder / STUDY
     if not path.is_file():
         return _from_record(folder) if (folder / RUNS).is_file() else {"title": folder.resolve().name, **NOTHING_YET}
@@ -59,11 +58,11 @@ class StudySource:
         self._runs: dict[str, RunSource] = {}
         self._stamp: tuple[Any, ...] = ()
 
-    def refresh(self, told: Callable[[str], None] = lambda cell: None) -> bool:
-        """Read what is new, telling of each cell; returns whether anything is."""
+    def refresh(self, on_progress: Callable[[str], None] = lambda cell: None) -> bool:
+        """Read what is new, calling `on_progress` with each cell; returns whether anything is."""
         changed = []
         for name, run in self._cells().items():
-            told(name)
+            on_progress(name)
             changed.append(run.refresh())
         stamp = self._stamps()
         anew, self._stamp = stamp != self._stamp, stamp
@@ -81,24 +80,24 @@ class StudySource:
                 self._runs[path.name] = RunSource(path)
         return self._runs
 
-    def document(self, beside: Path | None = None) -> model.Study:
-        """`beside`: the folder that the page will stand in, for links to the runs; None: without links."""
+    def document(self, page_folder: Path | None = None) -> model.Study:
+        """`page_folder`: the folder that the page will stand in, for links to the runs; None: without links."""
         found = read_study(self.folder)
         if not found["tables"] and not self._may_be_empty:
             raise RunError(
                 f"{self.folder} has no study.json yet; wait until the first run has begun, or name the runs in cells/"
             )
         try:
-            return self._written(found, beside)
+            return self._written(found, page_folder)
         except (LookupError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.folder / STUDY} is not as cos2p writes it ({type(error).__name__}: {error}); "
                 "run the study again to write it anew"
             ) from None
 
-    def _written(self, found: Mapping[str, Any], beside: Path | None) -> model.Study:
+    def _written(self, found: Mapping[str, Any], page_folder: Path | None) -> model.Study:
         seeds = [int(seed) for seed in found["seeds"]]
-        links = {name: self._link(name, beside) for name in self._runs}
+        links = {name: self._link(name, page_folder) for name in self._runs}
         tables = [_table(table, seeds, links) for table in found["tables"]]
         cells = found["cells"]
         return {
@@ -119,13 +118,13 @@ class StudySource:
             "failures": [(cell["name"], str(cell["failure"])) for cell in cells if cell["state"] == "failed"],
         }
 
-    def _link(self, name: str, beside: Path | None) -> str:
+    def _link(self, name: str, page_folder: Path | None) -> str:
         """From the page to a run: to its own page if it has one, else to its folder."""
-        if beside is None:
+        if page_folder is None:
             return ""
         run = self.folder / CELLS / name
         target = run / "report.html" if (run / "report.html").is_file() else run
-        way = quote(os.path.relpath(target.resolve(), beside.resolve()))
+        way = quote(os.path.relpath(target.resolve(), page_folder.resolve()))
         return f"./{way}" if target != run else f"./{way}/"
 
     def _curve(self, row: Mapping[str, Any]) -> model.StudyCurve:
@@ -153,15 +152,7 @@ def _table(table: Mapping[str, Any], seeds: list[int], links: Mapping[str, str])
 
 
 def _column(column: Mapping[str, Any]) -> model.Column:
-    return {
-        "key": str(column["key"]),
-        "title": str(column["title"]),
-        "unit": str(column["unit"]),
-        "scale": float(column["scale"]),
-        "digits": int(column["digits"]),
-        "better": column["better"],
-        "signed": bool(column["signed"]),
-    }
+    return cast("model.Column", {name: column[name] for name in model.Column.__annotations__})
 
 
 def _row(

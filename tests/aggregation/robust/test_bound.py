@@ -6,10 +6,10 @@ from statistics import median_low
 import pytest
 import torch
 
-from cos2p.aggregation.admission import root_mean_square
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.robust.bound import DEVICES, RECENT, VOICES, NormBound
 from cos2p.models.spec import SubmodelSpec
+from cos2p.server.admission import root_mean_square
 from cos2p.submodel.slicing import compact_shapes
 from tests.tiny import VIT
 

@@ -9,14 +9,14 @@ import torch
 
 from cos2p.aggregation.robust.claims import credited, most_credited
 from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.messages import Order, Update
+from cos2p.messages import Order
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import RunContext
 from cos2p.models.layout import init_weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Server
+from cos2p.server.protocol import ClientJoined
+from cos2p.server.server import Server
 from tests.fuzz.arena import answer, arena, honest_answer
-from tests.tiny import VIT, context
+from tests.tiny import VIT, context, read_update
 
 LIAR = "pi-4"
 
@@ -71,7 +71,7 @@ def test_a_claim_of_billions_weighs_ten_devices_at_most() -> None:
 def test_sums_over_samples_count_as_if_they_were_over_those_credited() -> None:
     server = arena("closed-form exits").server
     (order,) = (order for order in server.orders.values() if order.client == "pi-0")
-    told = Update.from_bytes(honest_answer(server, order))
+    told = read_update(honest_answer(server, order))
     assert credited(told, 10.0) is told
     less = credited(told, 5.0)
     assert (less.samples, float(less.extras["counts"].sum())) == (5, 5.0)

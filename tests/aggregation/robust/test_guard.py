@@ -15,9 +15,9 @@ from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods import build_method, make_trainer
 from cos2p.models.layout import Weights
-from cos2p.runtime.decisions import ClientJoined
-from cos2p.runtime.server import Server
 from cos2p.seeding import torch_rng
+from cos2p.server.protocol import ClientJoined
+from cos2p.server.server import Server
 from tests.runtime.played import join_all, notes, restored, sent, snapshot, trained_spec
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, context, same
@@ -140,14 +140,14 @@ def test_an_update_that_the_method_stumbles_over_is_not_kept(monkeypatch: pytest
     order = next(iter(server.orders.values()))
     effects = server.receive(order.client, honest(order))
     assert notes(effects, "refused")[0]["reason"] == "it cannot be merged: LookupError: masks"
-    assert server.guard.state()[0]["held"] == []
+    assert server.aggregator.guard.state()[0]["held"] == []
 
 
 def test_under_privacy_the_guard_stands_back() -> None:
     private = PrivacySettings(noise="central", multiplier=1.0)
     house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, mu=1.0, redispatch="at-aggregation"), privacy=private)
     made = Server(house, build_method({"name": "fedavg"}, house), random_weights(VIT, 0))
-    assert made.guard.bound is None
+    assert made.aggregator.guard.bound is None
     judged = replace(house, robust=RobustSettings(suspicion="weigh"))
     with pytest.raises(ConfigError, match="with \\[privacy\\] leave both"):
         Server(judged, build_method({"name": "fedavg"}, judged), random_weights(VIT, 0))
@@ -178,7 +178,7 @@ def test_no_more_updates_are_kept_than_the_recipe_says() -> None:
     most = 0
     for order in sorted(server.orders.values(), key=lambda order: order.client):
         server.receive(order.client, honest(order))
-        most = max(most, len(server.guard.state()[0]["held"]))
+        most = max(most, len(server.aggregator.guard.state()[0]["held"]))
     assert most < 3
     assert server.coordinator.version == 1
 

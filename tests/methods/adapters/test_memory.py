@@ -15,7 +15,7 @@ from cos2p import ModelConfig
 from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.processes.children import CHILD_ENV
 from cos2p.training.prefix import encode
 from tests.methods.adapters.test_model import TARGETS, adapted, lora_order
 

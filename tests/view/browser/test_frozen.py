@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cos2p.tracking.stop_note import StopNote, write_stop_note
+from cos2p.tracking.files import StopNote, write_stop_note
 from tests.view.browser.watched import Watched, page_of, page_of_run, sample
 from tests.view.diary import two_rounds
 

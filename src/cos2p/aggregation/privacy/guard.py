@@ -10,8 +10,7 @@ from cos2p.aggregation.privacy.account import Account, multiplier_for
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.privacy.merge import PrivateMerge
 from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.rules import Redispatch
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import Redispatch, ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import RecipeError
 from cos2p.messages import Order
@@ -77,7 +76,7 @@ class Privacy:
         if own.rule != "uniform":
             raise RecipeError(
                 f"privacy.noise: updates are weighed by {own.rule!r}, which depends on a device's data, so that "
-                "nothing bounds its influence; set method.weighting.rule (or method.weights) to 'uniform'"
+                "nothing bounds its influence; set method.weighting (or method.weights) to 'uniform'"
             )
         noise = self.deviation if self.central else 0.0
         return PrivateMerge(config, own, self.denominator, self.draw, self.settings.clip, noise, clip_here=self.central)

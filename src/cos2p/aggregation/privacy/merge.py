@@ -35,9 +35,9 @@ class PrivateMerge(SegmentMerge):
         *,
         clip_here: bool,
     ) -> None:
-        """`like` is the method's own merge, for its momentum and what stale updates are worth. `deviation` is of the
-        noise on each scalar of a sum; 0: none, the devices added theirs and cannot be clipped any more."""
-        super().__init__(config, "uniform", like.exponent, like.momentum, like.step_exponent)
+        """`like` is the method's own merge, for what stale updates are worth. `deviation` is of the noise on each
+        scalar of a sum; 0: none, the devices added theirs and cannot be clipped any more."""
+        super().__init__(config, "uniform", like.step_exponent)
         self.denominator, self.draw, self.clip, self.deviation = denominator, draw, clip, deviation
         self.clip_here = clip_here
 
@@ -53,8 +53,7 @@ class PrivateMerge(SegmentMerge):
                 total = total + self.deviation * torch.randn(total.shape, generator=rng)
             key = segment_key(self.config, name)
             held = (self.holders[key] > 0).to(total.dtype) / self.denominator
-            step = total * expand({key: held}, name, self.config)
-            updated[name] = current[name] - (self._with_momentum(name, step) if self.momentum else step)
+            updated[name] = current[name] - total * expand({key: held}, name, self.config)
         self.rounds = {"closed": torch.tensor(float(closed + 1))}
         self.clear("sum", "weight")
         return updated

@@ -1,7 +1,7 @@
 """`cos2p run RECIPE --fleet kits/admin`: start a run on the fleet, follow it, and bring its folder home.
 
 The run itself goes on at the server whether somebody follows or not. Here its log is copied as it grows, every event is
-told to the listener, and at the end the figures and the weights are fetched: the same folder a simulation leaves.
+given to the listener, and at the end the figures and the weights are fetched: the same folder a simulation leaves.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
 from cos2p.models.config import ModelConfig
-from cos2p.processes.interrupts import on_interrupt
+from cos2p.processes.children import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.run import Interrupted
 from cos2p.runtime.run_folder import begin_folder, earlier_result
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import read_json, write_atomic, write_json
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -77,8 +77,8 @@ def _run_name(recipe: Recipe, folder: Path) -> str:
     path = folder / "fleet.json"
     if not path.exists():
         stem = re.sub(r"[^a-z0-9]+", "-", recipe.name.lower()).strip("-") or "run"
-        write_atomic(path, (json.dumps({"run": f"{stem}-{uuid.uuid4().hex[:8]}"}) + "\n").encode())
-    return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        write_json(path, {"run": f"{stem}-{uuid.uuid4().hex[:8]}"})
+    return str(read_json(path)["run"])
 
 
 class Follower:
@@ -118,11 +118,11 @@ class Follower:
         if known is not None and not known[1].startswith("FINISHED"):
             self._job = known[0]
             return
-        told = False
+        said = False
         while not (connected := self.server.clients()):
-            if not told:
+            if not said:
                 self._listener(Waiting(reason="no device is connected yet (cos2p fleet join)"))
-                told = True
+                said = True
             time.sleep(LOOK_SECONDS)
         self._job = self.server.submit(self.run, self.recipe, expected or connected)
 
@@ -172,7 +172,7 @@ class Follower:
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
         with suppress(CheckpointError):  # a model that has no form there; the weights are at hand
             save_model(self.folder / "model", self.recipe, self._config(), weights, result)
-        write_atomic(self.folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
+        write_json(self.folder / "result.json", result, indent=2, sort_keys=True)
         self.server.ask(self._job, "fetched")
         return dict(result)
 
@@ -204,7 +204,7 @@ class Follower:
         self._pause_asked = True
 
 
-def _error(told: Mapping[str, Any]) -> Cos2pError:
+def _error(sent: Mapping[str, Any]) -> Cos2pError:
     """The error that ended the run at the server, as what it was."""
-    kind = getattr(cos2p.errors, str(told.get("kind")), RunError)
-    return (kind if issubclass(kind, Cos2pError) else RunError)(str(told.get("message", "the run failed")))
+    kind = getattr(cos2p.errors, str(sent.get("kind")), RunError)
+    return (kind if issubclass(kind, Cos2pError) else RunError)(str(sent.get("message", "the run failed")))

@@ -15,7 +15,7 @@ from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.follow import run_on_fleet
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.machines import Machine, free_port, wait_for_port
-from cos2p.fleet.device.devicefile import DeviceFile
+from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.kit import Kit, server_address
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import fleet_devices

@@ -14,7 +14,7 @@ import psutil
 
 from cos2p.errors import RunError
 from cos2p.fleet.certificates import check_clock
-from cos2p.fleet.kit import Kit
+from cos2p.fleet.kit import MARK, Kit
 from cos2p.fleet.notices import NoticeReader
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
@@ -23,9 +23,6 @@ DAY_SECONDS = 86400.0
 
 REJECTED = "registration rejected: "
 """As NVFlare's client writes it down."""
-
-MARK = "COS2P_KIT"
-"""In the environment of all processes of a kit: its folder."""
 
 
 class Machine:
@@ -85,12 +82,6 @@ class Machine:
         with suppress(OSError):
             lines = self.kit.log.read_text(errors="replace").splitlines()[-200:]
             return next((line.partition(REJECTED)[2] for line in reversed(lines) if REJECTED in line), "")
-        return ""
-
-    def last_words(self, lines: int = 5) -> str:
-        """The end of the log, for a message."""
-        with suppress(OSError):
-            return "\n".join(self.kit.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
 
 

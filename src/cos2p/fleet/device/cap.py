@@ -9,7 +9,7 @@ What works for torch on a CPU, and what does not:
     cgroups      count pages that are really used, and kill. Need rights, or a system that delegates them.
 
 So: RLIMIT_DATA on Linux. It is set over the idle state (interpreter, torch, thread pool, the device's data), as the
-ledger counts. Beside it the parent watches the resident memory and kills a process that is over its cap all the same:
+ledger counts. Besides, the parent watches the resident memory and kills a process that is over its cap all the same:
 memory the limit does not count, or a system without it.
 """
 
@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from cos2p.processes.children import status_bytes
 
 CAPPED_ENV = {
     # MKL keeps buffers of some megabytes for every shape of product it has seen, and hardly touches them; RLIMIT_DATA
@@ -39,13 +41,13 @@ _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 def data_bytes(pid: int | str = "self") -> int:
     """Private writable memory of a process: what RLIMIT_DATA counts."""
-    return _status(pid, "VmData")
+    return status_bytes("VmData", pid)
 
 
 def own_bytes(pid: int) -> int:
     """Resident memory of a process that is its own: not the pages of files it only reads, such as a mapped task."""
     if Path("/proc/self/status").exists():
-        return _status(pid, "RssAnon")
+        return status_bytes("RssAnon", pid)
     with suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0
@@ -53,17 +55,12 @@ def own_bytes(pid: int) -> int:
 
 def mapped_bytes() -> int:
     """Resident pages of files this process has mapped."""
-    return _status("self", "RssFile")
+    return status_bytes("RssFile")
 
 
 def peak_bytes(pid: int | str = "self") -> int:
     """Highest resident memory since the process began, or since `forget_peak`."""
-    return _status(pid, "VmHWM")
-
-
-def forget_peak() -> None:
-    with suppress(OSError):  # not Linux, or not permitted: the peak is then that of the whole life
-        Path("/proc/self/clear_refs").write_text("5")
+    return status_bytes("VmHWM", pid)
 
 
 def set_cap(budget: int) -> int | None:
@@ -86,13 +83,3 @@ def bytes_asked(error: BaseException) -> int | None:
     """How much the allocation wanted that failed, if torch says so."""
     match = _ASKED.search(str(error))
     return int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
-
-
-def _status(pid: int | str, field: str) -> int:
-    """A line of /proc/PID/status in bytes; 0 where the system has no such file, or the process is gone."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    match = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match.group(1)) * 1024 if match else 0

@@ -1,14 +1,19 @@
-"""What the executor tells its training process. Without torch: the executor itself stays small."""
+"""What the executor sends its training process, and what a device says of its errors.
+
+Without torch: the executor itself stays small.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cos2p.errors import BudgetError, ConfigError, DataError, MissingExtra, OwnerRefused, TrainingError, UpdateRefused
+
 
 @dataclass(frozen=True)
 class Setup:
-    """What the training process is told first."""
+    """The first message to the training process."""
 
     name: str
     recipe: dict[str, Any]
@@ -44,3 +49,30 @@ class Job:
     task: str
     update: str
     remembered: str
+
+
+# ---------------------------------------------------------------- errors
+
+_CODES: tuple[tuple[type[BaseException], str, str], ...] = (
+    (OwnerRefused, "owner", "its owner has not allowed what the run asks"),
+    (DataError, "data", "its data cannot be used for this run"),
+    (TrainingError, "training", "the task could not be done with its data"),
+    (BudgetError, "budget", "the task does not fit it"),
+    (UpdateRefused, "transfer", "what was sent to it cannot be read"),
+    (MissingExtra, "software", "a package is missing on it"),
+    (ConfigError, "recipe", "its version cannot read the recipe"),
+    (OSError, "disk", "its disk cannot hold the task"),
+)
+
+
+def outward(error: BaseException) -> str:
+    """The one line that may leave the device: a code, and of the error's own words only those written for outside.
+
+    The full text, with paths and names, stays in the device's own log.
+
+    >>> outward(DataError("/home/ann/patients.csv has no column 'diagnosis'"))
+    'data: its data cannot be used for this run; its own log says more'
+    """
+    code, sentence = next(((c, s) for kind, c, s in _CODES if isinstance(error, kind)), ("error", "it went wrong"))
+    told = getattr(error, "told", "")
+    return f"{code}: {sentence}{f' ({told})' if told else ''}; its own log says more"

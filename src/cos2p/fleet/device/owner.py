@@ -1,12 +1,18 @@
-"""`owner.toml` in a device's kit: what its owner accepts of a run, what it may be asked to spend, what it tells.
+"""Files in a device's kit that its owner decides by.
 
-The file is the owner's alone: the server never sees it, only refusals that name the field. Without one everything is
-accepted that the kit itself allows.
+device.json   what the person who joins says of the device; written by `cos2p fleet join`
+owner.toml    what the owner accepts of a run, what it may spend, what the device reports. Without the file the owner
+              accepts all that the kit allows. The server never sees it, only refusals that name the field.
+spent.json    what the device has spent today, so that a restart forgets nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +21,10 @@ from pydantic import BeforeValidator, Field, ValidationError
 from cos2p.errors import ConfigError, OwnerRefused
 from cos2p.older_python import tomllib
 from cos2p.settings import Settings, problems
-from cos2p.units import parse_bytes
+from cos2p.tracking.files import write_json
+from cos2p.units import format_bytes, parse_bytes
 
-NAME = "owner.toml"
+OWNER_FILE = "owner.toml"
 
 TEMPLATE = """\
 # What this device accepts. The file belongs to the device's owner; what it does not allow is refused, by name.
@@ -83,7 +90,7 @@ class OwnerFile(Settings):
     @classmethod
     def read(cls, kit: Path) -> OwnerFile:
         """The kit's own; ConfigError if it is there and cannot be read: nothing is accepted on a guess."""
-        path = kit / NAME
+        path = kit / OWNER_FILE
         if not path.exists():
             return cls()
         try:
@@ -119,7 +126,7 @@ class OwnerFile(Settings):
 
 
 def _refused(what: str) -> OwnerRefused:
-    return OwnerRefused(f"{what} is not accepted by {NAME} of this device", told=f"{what} is not accepted")
+    return OwnerRefused(f"{what} is not accepted by {OWNER_FILE} of this device", told=f"{what} is not accepted")
 
 
 def _at(recipe: Mapping[str, Any], path: str) -> Any:
@@ -138,3 +145,111 @@ def _allows(rule: Bounds | tuple[Value, ...] | Value, value: Any) -> bool:
     if isinstance(rule, Bounds):
         return rule.allow(value)
     return value in (rule if isinstance(rule, tuple) else (rule,))
+
+
+# ---------------------------------------------------------------- device.json
+
+DEVICE_FILE = "device.json"
+_RUN = re.compile(r"[a-z0-9][a-z0-9_-]{0,120}")
+
+
+def remembered_file(kit: Path, run: str) -> Path:
+    """Where a device keeps what it remembers of a run. The name is the server's: it must not lead anywhere else."""
+    if not _RUN.fullmatch(run):
+        message = f"{run!r} is no name of a run"
+        raise OwnerRefused(message, told="the name of the run leads out of the kit")
+    return kit / "remembered" / f"{run}.safetensors"
+
+
+@dataclass(frozen=True)
+class DeviceFile:
+    data: str = ""
+    """Folder of the device's own data, the only one it reads; empty: the recipe deals it a shard of what lies in the
+    folder `data` of the kit."""
+    trust_paths: bool = False
+    """Without data of its own: follow the recipe's paths wherever they lead. For a recipe that the owner wrote."""
+    memory: int = 0
+    """Bytes for training; 0: no cap, and the recipe's figure for the ledger."""
+    flops: float = 0.0
+    """FLOP/s as `cos2p profile` measured it; 0: the recipe's figure."""
+    slowdown: float = 1.0
+    """To play a slower device on a fast machine."""
+    threads: int = 0
+    """Of torch; 0 leaves the choice to it."""
+    accelerator: str = "cpu"
+    """What training is computed with: cpu, cuda, cuda:1, mps, or auto."""
+
+    @classmethod
+    def read(cls, kit: Path) -> DeviceFile:
+        try:
+            return cls(**json.loads((kit / DEVICE_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{kit / DEVICE_FILE} cannot be read ({error}); join again with: cos2p fleet join"
+            ) from None
+
+    def write(self, kit: Path) -> None:
+        (kit / DEVICE_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+# ---------------------------------------------------------------- spent.json
+
+SPENT_FILE = "spent.json"
+
+
+def today() -> str:
+    """Days begin at midnight, UTC."""
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+class Spending:
+    """The day's account of a kit against its owner's limits."""
+
+    def __init__(self, kit: Path, limits: Spend, day: Callable[[], str] = today) -> None:
+        self._path, self.limits, self._day = kit / SPENT_FILE, limits, day
+
+    def seconds_left(self) -> float:
+        """Of training; infinity without a limit."""
+        limit = self.limits.seconds_per_day
+        return max(0.0, limit - self._spent()["seconds"]) if limit else float("inf")
+
+    def check_transfer(self, size: int) -> None:
+        """OwnerRefused if so many bytes more are beyond the day's."""
+        limit, spent = self.limits.bytes_per_day, int(self._spent()["bytes"])
+        if limit and spent + size > limit:
+            raise _limit_reached(
+                f"bytes_per_day: {format_bytes(spent)} + {format_bytes(size)} of {format_bytes(limit)}"
+            )
+
+    def check_disk(self, size: int) -> None:
+        limit = self.limits.disk
+        if limit and size > limit:
+            raise _limit_reached(f"disk: {format_bytes(size)} of {format_bytes(limit)}")
+
+    def check_seconds(self) -> None:
+        if self.seconds_left() <= 0:
+            raise _limit_reached(f"seconds_per_day: all {self.limits.seconds_per_day:g} are used")
+
+    def add(self, seconds: float = 0.0, size: int = 0) -> None:
+        spent = self._spent()
+        entry = {"day": self._day(), "seconds": spent["seconds"] + seconds, "bytes": int(spent["bytes"]) + size}
+        write_json(self._path, entry)
+
+    def _spent(self) -> dict[str, float]:
+        """Of today. An account that cannot be read counts as all spent: a limit is not lost with a file."""
+        nothing = {"seconds": 0.0, "bytes": 0}
+        try:
+            entry = json.loads(self._path.read_text(encoding="utf-8"))
+            known = {"seconds": float(entry["seconds"]), "bytes": int(entry["bytes"])}
+        except FileNotFoundError:
+            return nothing
+        except (OSError, ValueError, KeyError, TypeError):
+            raise OwnerRefused(
+                f"{self._path} cannot be read; delete it to begin the day's account anew",
+                told="its account of the day cannot be read",
+            ) from None
+        return known if entry.get("day") == self._day() else nothing
+
+
+def _limit_reached(what: str) -> OwnerRefused:
+    return OwnerRefused(f"the owner's limit is reached: {what}", told=what)

@@ -33,7 +33,7 @@ _TYPES = {
 def read_task(path: Path) -> Task:
     """The task in a safetensors file: trainable tensors in memory, those of the prefix mapped.
 
-    Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them beside that part
+    Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them next to that part
     would be more than the budget has. So are weights that came in fewer bits, from which others are made.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

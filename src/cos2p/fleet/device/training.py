@@ -1,4 +1,4 @@
-"""The executor's hold on the training process: start it, give it a task, and tell every way it can end.
+"""The executor's hold on the training process: start it, give it a task, and report every way it can end.
 
 A killed process is reported with numbers, a slow one is waited for, and whoever comes next gets a fresh one.
 """
@@ -21,9 +21,8 @@ from typing import Any
 import cos2p.errors
 from cos2p.errors import Cos2pError, DataError, OwnerRefused
 from cos2p.fleet.device.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
-from cos2p.processes.child_env import CHILD_ENV
+from cos2p.fleet.device.jobs import Job, Setup, outward
+from cos2p.processes.children import CHILD_ENV
 from cos2p.units import format_bytes
 
 WATCH_SECONDS = 0.05
@@ -114,7 +113,7 @@ class TrainingProcess:
         return TrainingOutcome(False, answer["failed"], lacking=answer.get("lacking") is True)
 
     def kill(self) -> None:
-        """End the child from another thread; whoever waits for it is told."""
+        """End the child from another thread; whoever waits for it sees that."""
         process = self._process
         if process is not None:
             process.kill()

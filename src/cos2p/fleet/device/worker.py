@@ -14,7 +14,6 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +32,13 @@ from cos2p.errors import Cos2pError
 from cos2p.fleet.device.cap import (
     bytes_asked,
     data_bytes,
-    forget_peak,
     is_out_of_memory,
     mapped_bytes,
     own_bytes,
     peak_bytes,
     set_cap,
 )
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
+from cos2p.fleet.device.jobs import Job, Setup, outward
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
@@ -52,7 +49,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.numerics.optimizers import leave_compiler_out
-from cos2p.processes.children import die_with_parent
+from cos2p.processes.children import die_with_parent, forget_peak
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import own_facts
 from cos2p.runtime.workers import pack_memory, unpack_memory
@@ -74,7 +71,7 @@ def main() -> None:
     answers = _claim_stdout()
     die_with_parent()
     leave_compiler_out()
-    requests = _requests()
+    requests = map(json.loads, sys.stdin)
     device = _Device(Setup(**next(requests)))
     with _confined(device.setup):
         answers.write(json.dumps(device.prepare()) + "\n")
@@ -114,7 +111,6 @@ class _Device:
             recipe = Recipe.parse(setup.recipe)
             self.privacy = private_settings(recipe)
             self.device = resolve(setup.accelerator)
-            recipe.training.savings.check_on(self.device)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
             else:
@@ -127,12 +123,12 @@ class _Device:
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
-            # Which tokens occur is no noise's to cover: in a private run it is not told.
+            # Which tokens occur is no noise's to cover: a private run does not report it.
             "rows": "" if self.privacy.on else token_rows(self.shard, recipe.embeddings, self.config.pad_token),
             "idle": own_bytes(os.getpid()),
             "limit": limit,
             "device": self.device.type,
-            # What tasks are cut to: a GPU needs some of it beside the tensors.
+            # What tasks are cut to: a GPU needs some of it besides the tensors.
             "memory": for_tensors(setup.memory, self.device) if setup.memory else 0,
         }
 
@@ -208,7 +204,7 @@ class _Device:
 
 
 def _shelf_of(remembered: Path, disk: int) -> Shelf:
-    """The run's shelf, beside what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
+    """The run's shelf, next to what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
     the owner gives it takes half at most: tasks and updates need the rest."""
     own = remembered.with_suffix(".shelf")
     for other in remembered.parent.glob("*.shelf"):
@@ -248,11 +244,6 @@ def _claim_stdout() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
-
-
-def _requests() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin:
-        yield json.loads(line)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     cos2p fleet join ──► client kit ──► executor ──► training process with a hard memory cap
 
 No decision is taken here. The coordinator says who trains what and when to aggregate; this package carries it out.
+Before every process stands `guard`, which takes from others what a run needs (`channels`) and nothing else.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from nvflare.apis.signal import Signal
 from cos2p import strict_json
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.fleet.notices import REVOKED, NoticeReader
+from cos2p.fleet.notices import FORBIDDEN, REVOKED, NoticeReader
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.inbox import Answered, measured_numbers
@@ -34,7 +34,6 @@ from cos2p.fleet.server.served_run import ServedRun, read_recipe
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.fleet.wire import HEAD_VALUES, Head
-from cos2p.processes.children import die_with_parent
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
@@ -58,7 +57,6 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
     # ------------------------------------------------------------ NVFlare calls
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        die_with_parent()  # a new server goes on with this run; two must not write into its folder
         # A task that is sent again is listed twice in NVFlare 2.9.0; removing it the second time must not end the
         # thread that watches over all tasks.
         self.communicator._client_task_map = _Tolerant()
@@ -92,11 +90,18 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         """Without this the job process never learns of clients that came back."""
         while not stopped():
             self._engine.sync_clients_from_main_process()
-            for client, reason in self._notices.read():  # kits that the server's own process did not let in
-                if reason == REVOKED:
-                    self._cut_off |= {token for token, own in self._registered().items() if own.name == client}
-                self._refuse(client, "", reason)
+            if self._driver is not None:
+                self._read_notices(self._driver)
             time.sleep(ROLL_CALL_SECONDS)
+
+    def _read_notices(self, driver: Driver) -> None:
+        """Kits and messages that the server's own process did not let in."""
+        for client, reason in self._notices.read():
+            if reason == REVOKED:
+                self._cut_off |= {token for token, own in self._registered().items() if own.name == client}
+            if reason.startswith(FORBIDDEN):
+                driver.exclude(client, reason)
+            driver.refused(client, "", reason)
 
     # ------------------------------------------------------------ the driver calls
 
@@ -161,8 +166,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         return dict(self._engine.client_manager.clients)
 
     def _known(self) -> dict[str, Client]:
-        """Those that are served: not the kits that were revoked while the job runs."""
-        return {token: client for token, client in self._registered().items() if token not in self._cut_off}
+        """Those that are served: not the kits that were revoked while the job runs, nor who was excluded from it."""
+        excluded = self._driver.excluded if self._driver is not None else {}
+        return {
+            token: client
+            for token, client in self._registered().items()
+            if token not in self._cut_off and client.name not in excluded
+        }
 
     def _hello(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None

@@ -22,18 +22,14 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from cos2p.errors import Cos2pError, OwnerRefused, UpdateRefused
-from cos2p.fleet.device.devicefile import DeviceFile, remembered_file
-from cos2p.fleet.device.jobs import Job, Setup
-from cos2p.fleet.device.outward import outward
-from cos2p.fleet.device.owner import OwnerFile
-from cos2p.fleet.device.spending import Spending, today
+from cos2p.fleet.device.jobs import Job, Setup, outward
+from cos2p.fleet.device.owner import DeviceFile, OwnerFile, Spending, remembered_file, today
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES
-from cos2p.processes.children import die_with_parent
 
 TRAINING_LOG = "training.log"
 """In the kit: what happened to the device's tasks, in full."""
@@ -60,7 +56,6 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
-            die_with_parent()
             self._folder = Path(fl_ctx.get_workspace().get_root_dir())
             self._link = Link(fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id(), self._ended.is_set)
             # Beside NVFlare's own start: loading the data may take minutes.

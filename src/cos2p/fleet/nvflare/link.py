@@ -1,8 +1,8 @@
 """Frames over NVFlare's cells: a client asks, the server's job process answers.
 
-Who asks is what the transport vouches for. NVFlare's server process lets a message pass only if its token is signed
-for the client's name and bound to the cell it comes from; the token is then looked up among the job's clients. What a
-frame says about its sender is never read.
+Who asks is what the transport vouches for. The server's process lets a message pass only under the name in its
+connection's certificate (`channels`), and only with a token that NVFlare signed for that name; the token is then looked
+up among the job's clients. What a frame says about its sender is never read.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import ALL_SITES, Job, JobMetaKey, RunStatus
 from nvflare.apis.job_scheduler_spec import DispatchInfo
 from nvflare.private.admin_defs import MsgHeader, ReturnCode
+from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 0.3
@@ -77,6 +78,22 @@ class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
                 self._wake.set()
 
         self._engine.notify_dead_job = tell
+        self._ignore_reports()
+
+    def _ignore_reports(self) -> None:
+        """A client that reports that its job failed has nothing to say about the jobs of the others."""
+        server = self._engine.server
+        heard = server.process_job_failure
+
+        def hear(request: Any) -> Any:
+            client = self._engine.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
+            if client is not None and isinstance(request.payload, dict):
+                job = str(request.payload.get(JobFailureMsgKey.JOB_ID))
+                self._engine.job_runner.resolve_client_outcome(job, client.name)
+            return heard(request)
+
+        topic = CellChannelTopic.REPORT_JOB_FAILURE
+        server.cell.register_request_cb(channel=CellChannel.SERVER_MAIN, topic=topic, cb=hear)
 
     # ------------------------------------------------------------ jobs that lost their server process
 

@@ -19,16 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from cos2p.accelerator import resolve
 from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Happening, Ready, measured_numbers
-from cos2p.fleet.server.members import member_of
-from cos2p.fleet.server.presence import Presence
-from cos2p.fleet.server.timers import Timers
+from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Ready, Timers, measured_numbers
+from cos2p.fleet.server.members import Presence, member_of
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
@@ -37,12 +34,11 @@ from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.decisions import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
-from cos2p.runtime.lowering import lower
 from cos2p.runtime.results import run_facts
-from cos2p.runtime.server import Server
 from cos2p.runtime.session import Session
 from cos2p.runtime.world import first_weights, run_context
+from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
+from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     Arrived,
@@ -78,7 +74,7 @@ class Port(Protocol):
         """Tell the client that a task is ready to be fetched."""
 
     def withdraw(self, client: str) -> None:
-        """The client's task is void; it need not be told."""
+        """The client's task is void; it need not know."""
 
 
 class Driver(Session):
@@ -103,6 +99,8 @@ class Driver(Session):
         self.started_at = time.time()
         """The wall's clock at virtual second 0; survives a checkpoint, so an outage counts."""
         self.presence = Presence(recipe.fleet.heartbeat_seconds, clock)
+        self.excluded: dict[str, str] = {}
+        """Clients that are not heard any more, and why."""
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._timers = Timers(clock)
 
@@ -111,8 +109,8 @@ class Driver(Session):
         recipe = self.recipe
         context = run_context(recipe, self.config, {member.name: member for member in members})
         method = build_method(recipe.method, context)
-        weights, device = first_weights(recipe, self.config), resolve(recipe.run.merge)
-        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True, device=device)
+        weights = first_weights(recipe, self.config)
+        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 
@@ -146,6 +144,12 @@ class Driver(Session):
     def refused(self, client: str, task: str, reason: str) -> None:
         """Something was sent that is not let in; nothing changes but the log."""
         self._happenings.put(Refused(client=client, task=task, reason=reason))
+
+    def exclude(self, client: str, reason: str) -> None:
+        """A client broke the rules of the network: it takes no further part, and nothing that it sends is heard."""
+        if client not in self.excluded:
+            self.excluded[client] = reason
+            self._happenings.put(Excluded(client, reason))
 
     def pause(self) -> None:
         self._happenings.put(Asked())
@@ -200,6 +204,9 @@ class Driver(Session):
                     waiting[happening.client] = known
                 else:
                     happening = known
+            if isinstance(happening, Excluded):
+                waiting.pop(happening.client, None)
+                happening = Unfit(client=happening.client, reason=happening.reason)
             if isinstance(happening, Unfit):
                 unfit[happening.client] = happening
             elif isinstance(happening, Refused):
@@ -214,6 +221,8 @@ class Driver(Session):
             self.log(event)
         for client in sorted(waiting):
             self._join(client)
+        for client, reason in self.excluded.items():
+            self.carry_out(self.server.exclude(client, reason))
 
     def _limit_time(self) -> None:
         if self.recipe.schedule.virtual_seconds is not None:
@@ -233,9 +242,12 @@ class Driver(Session):
 
     def _next(self) -> Happening | None:
         try:
-            return self._happenings.get(timeout=min(0.2, self._timers.seconds_to_next()))
+            happening = self._happenings.get(timeout=min(0.2, self._timers.seconds_to_next()))
         except queue.Empty:
             return None
+        if isinstance(happening, Ready | Answered | Unfit) and happening.client in self.excluded:
+            return None
+        return happening
 
     def _happen(self, happening: Happening) -> None:
         if isinstance(happening, Ready):
@@ -249,6 +261,9 @@ class Driver(Session):
                 self._join(happening.client)
         elif isinstance(happening, Answered):
             self._answer(happening)
+        elif isinstance(happening, Excluded):
+            self.void(happening.client)
+            self.carry_out(self.server.exclude(happening.client, happening.reason))
         elif isinstance(happening, Event):
             self.log(happening)
         elif happening.end:
@@ -331,16 +346,16 @@ class Driver(Session):
         numbers = measured_numbers(answer.numbers) or {}
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
-            self.log(lower(self.server, self.recipe, answer.client, answer.task))
+            self.log(self.server.lower(answer.client, answer.task))
         if answer.lacking:
-            self.server.shelves.forget(answer.client)
+            self.server.orders.caches.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
         limit = make_trainer(self.config, order).wire_upload() + ALLOWANCE
-        notice = self.transfers.put(order.client, order.task, partial(self.server.write_task, order), limit)
+        notice = self.transfers.put(order.client, order.task, partial(self.server.orders.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)
 

@@ -1,8 +1,10 @@
-"""What network threads tell the driver."""
+"""What wakes the driver: messages of the network's threads, and timers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,20 +35,28 @@ class Answered:
     """It does not have the frozen parts that the task counts on."""
 
 
+@dataclass(frozen=True)
+class Excluded:
+    """A client sent what no device may send."""
+
+    client: str
+    reason: str
+
+
 MOST_NUMBERS = 32
 
 
-def measured_numbers(told: object) -> dict[str, float] | None:
+def measured_numbers(sent: object) -> dict[str, float] | None:
     """What a device says it measured, as far as it is a few finite numbers under short names.
 
     >>> measured_numbers({"peak": 10**8, "loss": "low", "seconds": float("nan")})
     {'peak': 100000000}
     """
-    if not isinstance(told, dict):
+    if not isinstance(sent, dict):
         return None
     sane = {
         name: value
-        for name, value in told.items()
+        for name, value in sent.items()
         if isinstance(name, str) and len(name) <= 40 and type(value) in (int, float) and abs(value) < 1e18
     }
     return dict(list(sane.items())[:MOST_NUMBERS])
@@ -59,5 +69,29 @@ class Asked:
     end: str = ""
 
 
-Happening = Ready | Answered | Asked | Unfit | Refused
+Happening = Ready | Answered | Excluded | Asked | Unfit | Refused
 """The last two are events as they are: nothing is done about them but to write them down."""
+
+
+class Timers:
+    """Timers on a clock that only goes forward."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: list[tuple[float, int, str]] = []
+        self._count = 0
+
+    def start(self, name: str, seconds: float) -> None:
+        heapq.heappush(self._due, (self._clock() + max(0.0, seconds), self._count, name))
+        self._count += 1
+
+    def seconds_to_next(self) -> float:
+        """Infinity if there is none."""
+        return max(0.0, self._due[0][0] - self._clock()) if self._due else float("inf")
+
+    def due(self) -> list[str]:
+        """The names of those whose time has come, earliest first; each is given out once."""
+        names = []
+        while self._due and self._due[0][0] <= self._clock():
+            names.append(heapq.heappop(self._due)[2])
+        return names

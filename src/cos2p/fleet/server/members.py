@@ -1,20 +1,23 @@
-"""Who a client is to the server, and the rate that follows from what it says of itself."""
+"""Clients of the server: who each one is, its rate, which process speaks for it now, and when it was last heard."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
-from cos2p.devices.rates import LADDER
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.methods.base import Member
+from cos2p.memory.task_plan import largest_fitting, ledger_limit, sized_by_rate
+from cos2p.memory.tasks import Member
+from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.lowering import ledger_limit
-from cos2p.runtime.rates import asks_nothing, largest_fitting
 from cos2p.runtime.world import fleet_devices, run_context
+from cos2p.submodel.rates import LADDER
 from cos2p.units import format_bytes
 
 
@@ -60,13 +63,91 @@ def _group(recipe: Recipe, name: str) -> DeviceGroup:
 
 def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
     """The member's rate, or the largest of the ladder below it with which the ledger says that its tasks fit."""
-    limit, context = ledger_limit(config, member, recipe), run_context(recipe, config, {member.name: member})
+    context = run_context(recipe, config, {member.name: member})
+    limit, method = ledger_limit(context, member), build_method(recipe.method, context)
     rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
-    if rate is not None and not asks_nothing(recipe.method, context):
-        rate = largest_fitting(recipe.method, context, replace(member, rate=rate))
+    if rate is not None and not sized_by_rate(method):
+        rate = largest_fitting(method, replace(member, rate=rate))
     if rate is None:
         raise BudgetError(
             f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "
             f"trains with a batch of {member.batch}; give it more memory or a smaller batch"
         )
     return rate
+
+
+# ---------------------------------------------------------------- presence
+
+
+@dataclass
+class _Entry:
+    heard: float
+    session: str = ""
+    gone: bool = False
+    """Reported to the coordinator as having left."""
+    from_before: bool = False
+    """Known from a checkpoint: the server process that gave it its task is no more."""
+
+
+class Presence:
+    """Written by the network's threads, read by the run's."""
+
+    def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience, self._clock = patience, clock
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+
+    def restore(self, clients: Iterable[str]) -> None:
+        """Clients of a checkpoint. They have the usual time to be heard; then they have left."""
+        with self._lock:
+            for client in clients:
+                self._entries[client] = _Entry(self._clock(), from_before=True)
+
+    def hello(self, client: str, session: str) -> None:
+        with self._lock:
+            entry = self._entries.setdefault(client, _Entry(self._clock()))
+            entry.session, entry.heard = session, self._clock()
+
+    def is_current(self, client: str, session: str) -> bool:
+        """A process that was replaced by a newer one of the same client has nothing to say any more."""
+        with self._lock:
+            return client in self._entries and self._entries[client].session == session
+
+    def heard(self, client: str, session: str | None = None) -> None:
+        with self._lock:
+            entry = self._entries.get(client)
+            if entry is not None and session in (None, entry.session):
+                entry.heard = self._clock()
+
+    def session(self, client: str) -> str:
+        with self._lock:
+            return self._entries[client].session if client in self._entries else ""
+
+    def mark_joined(self, client: str) -> bool:
+        """It is here from now on. Returns whether it was known from a checkpoint, and not heard since."""
+        with self._lock:
+            entry = self._entries.setdefault(client, _Entry(self._clock()))
+            before, entry.from_before = entry.from_before, False
+            entry.gone, entry.heard = False, self._clock()
+            return before
+
+    def mark_silent(self) -> list[str]:
+        """Those who have left without a word are gone from now on; each is named once."""
+        return self._turn(lambda entry, age: not entry.gone and age > self._patience, gone=True)
+
+    def mark_returned(self) -> list[str]:
+        """Those who were gone and are heard again, the same process as before, are here again; each is named once."""
+        return self._turn(lambda entry, age: entry.gone and not entry.from_before and age <= self._patience, gone=False)
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each client was heard."""
+        with self._lock:
+            return {client: self._clock() - entry.heard for client, entry in self._entries.items()}
+
+    def _turn(self, which: Callable[[_Entry, float], bool], gone: bool) -> list[str]:
+        now = self._clock()
+        with self._lock:
+            turned = [client for client, entry in self._entries.items() if which(entry, now - entry.heard)]
+            for client in turned:
+                self._entries[client].gone = gone
+            return turned

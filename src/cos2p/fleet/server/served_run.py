@@ -99,8 +99,9 @@ class ServedRun:
         if not driver.begun:
             self.state = "gathering"
             driver.gather(self.expected, GATHER_SECONDS, stopped)
-        if driver.server.privacy is not None and self._merged:
-            driver.server.privacy.account.at_least(self._merged)
+        privacy = driver.server.aggregator.privacy
+        if privacy is not None and self._merged:
+            privacy.account.at_least(self._merged)
             folder.save(driver)
         self.state = "running"
         driver.play(lambda: self._between(driver, folder), stopped)

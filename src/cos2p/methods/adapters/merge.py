@@ -25,10 +25,6 @@ class AdapterMerge(SegmentMerge):
     def __init__(self, config: ModelConfig, rule: Literal["uniform", "samples"]) -> None:
         super().__init__(config, rule, step_exponent=STALE)
 
-    def stays(self, name: str) -> bool:
-        """Factors are small, and are factored in double precision."""
-        return is_adapter(name)
-
     def places(self, item: Contribution) -> Mapping[str, Place]:
         """Of an adapter a device has the first rows, as many as its rank."""
         rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
@@ -57,7 +53,6 @@ class FactorMerge(AdapterMerge):
     """
 
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "rows", "row_weights")
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     rows: Weights
     row_weights: Weights
 
@@ -86,7 +81,6 @@ class ProductMerge(AdapterMerge):
     """
 
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "left", "right", "product_weights")
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
     left: Weights
     right: Weights
     product_weights: Weights

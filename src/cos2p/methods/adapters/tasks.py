@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from cos2p.memory.fit import STORES, Store
 from cos2p.methods.adapters.device import AdapterSettings, LoraSettings
 from cos2p.methods.base import Member, RunContext
-from cos2p.methods.fitting import STORES, Store
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import shared
 

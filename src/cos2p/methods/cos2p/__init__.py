@@ -1,5 +1,5 @@
 """Co-S²P: `settings` (its table and forms), `method` (which submodel, which exits, what the server
-remembers), `keeps` (masks as sets), `price` (of frozen blocks), `variants` (when it aggregates)."""
+remembers), `keeps` (masks as sets), `variants` (when it aggregates)."""
 
 from cos2p.methods.cos2p.method import Cos2p
 from cos2p.methods.cos2p.settings import Cos2pSettings

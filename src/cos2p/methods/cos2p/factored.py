@@ -26,21 +26,21 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
+from cos2p.memory.fit import STORES, Store
 from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Member, RunContext
-from cos2p.methods.fitting import STORES, Store
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
+from cos2p.settings import Settings
 from cos2p.training.costs import TaskFlops
-from cos2p.training.shard import shuffled
 
-RANKS = (128, 64, 32, 16, 8, 4, 2)
+RANKS = (32, 16, 8, 4, 2)
 """What a device chooses from; below the smallest it trains its window."""
 
 
-class FactorSettings(AdapterSettings):
+class FactorSettings(Settings):
     """Devices of few bytes: low-rank factors of all blocks instead of a window of weights."""
 
     below: float = Field(
@@ -49,12 +49,6 @@ class FactorSettings(AdapterSettings):
         le=1,
         description="Devices of a smaller rate than this train factors, if some fit into the bytes of their window; "
         "0: nobody does.",
-    )
-    rank: int = Field(
-        default=32, ge=2, description="Largest rank; a device takes what fits of 128, 64, 32, 16, 8, 4, 2."
-    )
-    first: int = Field(
-        default=0, ge=0, description="The first block with factors; those below are run once a task. 0 to depth − 1."
     )
     lr_factor: float = Field(
         default=1.0, gt=0, description="η of factors is the recipe's, which is for weights, times this; 0.5 to 4."
@@ -68,17 +62,15 @@ Size = tuple[int, Store]
 """Of a task: its rank, and where the features of what is frozen below are kept."""
 
 
-def factor_sizes(largest: int) -> Iterator[Size]:
+def factor_sizes() -> Iterator[Size]:
     """The largest first, and of those with the same rank the quicker."""
-    return ((rank, store) for rank in RANKS if rank <= largest for store in STORES)
+    return ((rank, store) for rank in RANKS for store in STORES)
 
 
-def factored_task(
-    context: RunContext, member: Member, factors: FactorSettings, size: Size
-) -> tuple[SubmodelSpec, LoraSettings]:
-    """Factors of all blocks from `factors.first` on."""
-    (rank, store), blocks = size, tuple(range(factors.first, context.config.depth))
-    return adapter_task(context, member, rank, factors.first, blocks, store, factors)
+def factored_task(context: RunContext, member: Member, size: Size) -> tuple[SubmodelSpec, LoraSettings]:
+    """Factors of all blocks."""
+    (rank, store), blocks = size, tuple(range(context.config.depth))
+    return adapter_task(context, member, rank, 0, blocks, store, AdapterSettings())
 
 
 class FactoredTrainer(LoraTrainer):
@@ -115,7 +107,7 @@ class FactoredTrainer(LoraTrainer):
         with torch.no_grad():
             for down in downs.values():
                 down.copy_(torch.randn(down.shape, generator=self.rng))
-        batches = shuffled(len(self.shard.train), self.local.batch, LOOKS, self.rng, self.shard.train.widths)
+        batches = self.batches(LOOKS)
         for found, zeroed in ((ups, downs), (downs, ups)):
             self._pass_back(next(batches))
             with torch.no_grad():
@@ -141,8 +133,6 @@ def _orthonormal(rows: Tensor) -> Tensor:
 
 class FactoredMerge(SegmentMerge):
     """Windows as they come; factors multiplied out."""
-
-    accelerated: ClassVar[tuple[str, ...]] = SegmentMerge.accelerated
 
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         ups = [name for name in item.delta if is_adapter(name) and name.endswith(".up")]

@@ -6,44 +6,41 @@ is done here and why.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.aggregation.rules import Redispatch
+from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
+from cos2p.memory.fit import needed_bytes, room
 from cos2p.messages import Order, Update
 from cos2p.methods.adapters.device import LoraTrainer
-from cos2p.methods.adapters.factors import check_targets
-from cos2p.methods.adapters.tasks import HEAD_STEP, head_tasks
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
 from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, factor_sizes, factored_task
 from cos2p.methods.cos2p.growth import passing_on, with_one_exit
-from cos2p.methods.cos2p.keeps import agreement, largest_keep, widen, within
-from cos2p.methods.cos2p.price import frozen_block_seconds
+from cos2p.methods.cos2p.keeps import widen, within
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
-from cos2p.methods.fitting import first_that_fits, needed_bytes, room
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, spread
-from cos2p.submodel.window import exit_depths, growing_top, heights, tier_offsets, window_start
+from cos2p.submodel.window import exit_depths, growing_top, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
-from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining, Scores
+from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
+
+FIRST_ORDER_SHARE = 0.25
+"""Share of the samples that first-order scores are taken of."""
 
 
 class Cos2p(Method):
@@ -75,24 +72,14 @@ class Cos2p(Method):
         }
         depths = [shape.blocks for shape in self.cuts.values()]
         window = self.settings.window
-        for field, block in (("window", window.first), ("factors", self.settings.factors.first)):
-            if block >= context.config.depth:
-                raise ConfigError(
-                    f"method.{field}.first is {block}; the model has blocks 0 to {context.config.depth - 1}"
-                )
-        check_targets(context.config, self.settings.factors.targets if self.settings.factors.below else ())
-        offsets = tier_offsets(window.schedule, context.config.depth, depths, window.first)
+        if window.first >= context.config.depth:
+            raise ConfigError(
+                f"method.window.first is {window.first}; the model has blocks 0 to {context.config.depth - 1}"
+            )
+        offsets = tier_offsets(context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
-        prices = [
-            frozen_block_seconds(context.config, member, self.settings.prefix.precision)
-            for member in context.members.values()
-        ]
-        self.heights = dict(zip(context.members, heights(prices), strict=True))
-        """Where in the model a client belongs, under the schedule `priced`."""
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
         """Each client's last mask of each block, as its updates told."""
-        self.settled: dict[str, set[int]] = {name: set() for name in context.members}
-        """Blocks whose masks stand: two phases agreed on them."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
         self.told: set[str] = set()
@@ -107,7 +94,7 @@ class Cos2p(Method):
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
         self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
-        self.sized_by_rate = (window.rest, window.suffix) == ("removed", "removed")
+        self.sized_by_rate = window.rest == "removed"
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,9 +118,9 @@ class Cos2p(Method):
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
         kind = FactoredMerge if self.settings.factors.below else SegmentMerge
-        own = kind(config, **self.settings.weighting.model_dump())
+        own = kind(config, self.settings.weighting)
         if self.gathers_first or self.gathers_last:
-            return HeadMerge(own, exits.start_form, exits.finish_form, exits.ridge)
+            return HeadMerge(own, exits.start_form, exits.finish_form)
         return own
 
     # ------------------------------------------------------------ which submodel
@@ -145,8 +132,6 @@ class Cos2p(Method):
             return self._statistics(member, settings.exits.finish_form, final=True)
         if settings.exits.start_form is not None and member.name not in self.told:
             return self._statistics(member, settings.exits.start_form)
-        if call.version < settings.exits.probe:
-            return self._head_alone(member)
         factored = self._factored(call)
         if factored is not None:
             return factored
@@ -160,10 +145,8 @@ class Cos2p(Method):
         member, settings, start = call.member, self.settings, blocks.start
         quotas = tuple(self.quota(member, block) for block in blocks)
         window = tuple(self._kept(call, block, quota) for block, quota in zip(blocks, quotas, strict=True))
-        prefix = None
-        if settings.prefix.width == "cut":
-            prefix = tuple(self._kept(call, block, self.quota(member, block)) for block in range(start))
-        spec = self._with_suffix(call, SubmodelSpec(start, window, self._exits(start, len(blocks)), prefix))
+        kept = settings.window.rest == "kept"
+        spec = SubmodelSpec(start, window, self._exits(start, len(blocks)), rest=kept, suffix=kept)
         spec = self.context.tables(spec, member)
         local = self._local(member)
         if trains_masks:
@@ -171,28 +154,19 @@ class Cos2p(Method):
         return Assignment(
             spec,
             local,
-            quotas=_quotas(spec, quotas) if trains_masks else None,
+            quotas=quotas if trains_masks else None,
             prefix_precision=settings.prefix.precision,
-            drift=settings.prefix.drift if settings.prefix.shelf else None,
+            shelved=settings.prefix.shelf,
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
         """Of every exit that will be trained; at the end of the one that the server's model is read at."""
         depth, prefix = self.context.config.depth, self.settings.prefix
-        top_only = final or self.settings.window.suffix != "removed"
+        top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
-        drift = prefix.drift if prefix.shelf else None
         return statistics_assignment(
-            self.context, member, depths, form, prefix.precision, drift, final, **shared(prefix, FeatureCache)
+            self.context, member, depths, form, prefix.precision, prefix.shelf, final, **shared(prefix, FeatureCache)
         )
-
-    def _head_alone(self, member: Member) -> Assignment:
-        """A short probe: the top exit, on features of the model as it came."""
-        options = (
-            Assignment(*task, LoraTrainer, prefix_precision=self.settings.prefix.precision, lr_factor=HEAD_STEP)
-            for task in head_tasks(self.context, member)
-        )
-        return first_that_fits(self, member, options, "the head alone")
 
     def _factored(self, call: Call) -> Assignment | None:
         """Factors of all blocks, in the bytes of the window that they stand for; None where a window trains."""
@@ -201,7 +175,7 @@ class Cos2p(Method):
             return None
         if name not in self.sizes:
             most = self._window_bytes(call)
-            tasks = ((size, self._of_size(call, size)) for size in factor_sizes(self.settings.factors.rank))
+            tasks = ((size, self._of_size(call, size)) for size in factor_sizes())
             fitting = (size for size, task in tasks if needed_bytes(self, call.member, task) <= most)
             self.sizes[name] = next(fitting, None)
         size = self.sizes[name]
@@ -209,7 +183,7 @@ class Cos2p(Method):
 
     def _of_size(self, call: Call, size: Size) -> Assignment:
         factors, precision = self.settings.factors, self.settings.prefix.precision
-        task = factored_task(self.context, call.member, factors, size)
+        task = factored_task(self.context, call.member, size)
         return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=factors.lr_factor)
 
     def _window_bytes(self, call: Call) -> float:
@@ -223,35 +197,19 @@ class Cos2p(Method):
         blocks = self.cuts[member.name].blocks
         window, offset = self.settings.window, self.offsets[member.name]
         turn = self.round if window.schedule == "together" else self.top() if window.schedule == "growing" else cycle
-        start = window_start(
-            window.schedule, self.dispatched, blocks, turn, offset, window.first, self.heights[member.name]
-        )
+        start = window_start(window.schedule, self.dispatched, blocks, turn, offset, window.first)
         return range(start, start + blocks)
 
     def top(self) -> int:
         """The height at which the windows of a `growing` model end now."""
         progress = self.context.schedule.share_done(self.round, self.merged, self.telling)
-        return growing_top(self.context.config.depth, self.reach, progress, self.settings.window.stay)
+        return growing_top(self.context.config.depth, self.reach, progress)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
-        if self.settings.window.suffix != "removed":  # an exit below pretrained blocks would tear them off their inputs
+        if self.settings.window.rest == "kept":  # an exit below pretrained blocks would tear them off their inputs
             return (self.context.config.depth,)
         tiers = [c.blocks for c in self.cuts.values()] if self.settings.exits.kind == "tiers" else []
         return exit_depths(start, blocks, tiers)
-
-    def _with_suffix(self, call: Call, spec: SubmodelSpec) -> SubmodelSpec:
-        """What stands above the window, and what stays inside it."""
-        config, window = self.context.config, self.settings.window
-        rest = window.rest == "kept"
-        if window.suffix != "thin":
-            return replace(spec, rest=rest, suffix=window.suffix == "streamed")
-        thin = BlockSize(*(max(1, int(window.thin_share * size)) for size in (config.groups, config.mlp)))
-        above = tuple(self._thinned(call, block, thin) for block in range(spec.top, config.depth))
-        return replace(spec, rest=rest, window=spec.window + above)
-
-    def _thinned(self, call: Call, block: int, size: BlockSize) -> BlockKeep:
-        rng = torch_rng(self.context.seed, "thin block", call.member.name, block, call.attempt)
-        return random_keep(self.context.config, size, rng)
 
     def quota(self, member: Member, block: int) -> BlockSize:
         """Heads and units a client may keep of a block.
@@ -271,10 +229,7 @@ class Cos2p(Method):
 
     def _undecided(self, member: Member, block: int, version: int) -> bool:
         """Whether a client may still choose what it keeps of a block: in the first rounds, and at its first visit."""
-        masks = self.settings.masks
-        if version < masks.warmup or block in self.settled[member.name]:
-            return False
-        return version < masks.warmup + masks.rounds or block not in self.masks[member.name]
+        return version < self.settings.masks.rounds or block not in self.masks[member.name]
 
     def _with_candidates(
         self, call: Call, spec: SubmodelSpec, local: LocalSettings
@@ -290,41 +245,26 @@ class Cos2p(Method):
         for block, keep, heads, units in zip(
             range(spec.frozen, spec.top), spec.window, plan.heads, plan.units, strict=True
         ):
-            own = block < spec.frozen + self.cuts[member.name].blocks  # not of a thin suffix
-            if not own or not self._undecided(member, block, call.version):
+            if not self._undecided(member, block, call.version):
                 window.append(keep)
                 continue
             rng = torch_rng(self.context.seed, "candidates", member.name, block, call.attempt)
             window.append(
                 BlockKeep(
-                    self._widened(keep.heads, config.groups, heads, rng) if masks.heads in LEARNED else keep.heads,
-                    self._widened(keep.units, config.mlp, units, rng) if masks.units in LEARNED else keep.units,
+                    widen(keep.heads, config.groups, heads, rng) if masks.heads in LEARNED else keep.heads,
+                    widen(keep.units, config.mlp, units, rng) if masks.units in LEARNED else keep.units,
                 )
             )
-        blocks = range(spec.frozen, spec.frozen + self.cuts[member.name].blocks)
-        phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch, "scores": self._scores(member, blocks)})
+        phase = local.mask.model_copy(update={"micro_batch": plan.micro_batch})
         return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
 
     def _mask_memory(self, member: Member, spec: SubmodelSpec, work: Workload) -> int:
-        memory = member.device.memory
-        if self.context.enforce_memory and self.settings.masks.memory == "device":
-            return memory
-        own = peak(self.context.config, spec, work).total  # what the training itself takes
-        if self.settings.masks.memory == "device":
-            return max(memory, own)
-        return min(memory, own) if self.context.enforce_memory else own
-
-    def _widened(self, kept: tuple[int, ...], segments: int, fitting: int, rng: torch.Generator) -> tuple[int, ...]:
-        """As many of the other segments beside those kept as fit, and as the settings want."""
-        wanted = len(kept) + math.ceil(self.settings.masks.candidates * (segments - len(kept)))
-        return widen(kept, segments, min(fitting, wanted), rng)
-
-    def _scores(self, member: Member, blocks: range) -> Scores:
-        masks = self.settings.masks
-        if "first-order" in masks.learned:
-            return "all"
-        met = self.masks[member.name].keys()
-        return "new" if masks.start == "first-order" and not met >= set(blocks) else "none"
+        """What a mask phase may take: to train them all that the device has, for scores what the training takes."""
+        memory, enforced = member.device.memory, self.context.enforce_memory
+        own = peak(self.context.config, spec, work).total
+        if self.settings.masks.by_scores:
+            return min(memory, own) if enforced else own
+        return memory if enforced else max(memory, own)
 
     def _kept(self, call: Call, block: int, quota: BlockSize) -> BlockKeep:
         """The client's mask of a block: the trained one if there is one, else a draw."""
@@ -333,13 +273,13 @@ class Cos2p(Method):
         fresh = random_keep(config, quota, torch_rng(self.context.seed, "random mask", name, block, call.attempt))
         learned = self.masks[name].get(block, fixed)
         choice = {"trainable": learned, "first-order": learned, "fixed": fixed, "random": fresh}
-        if "magnitude" in (masks.heads, masks.units):  # without weights the size alone is asked for
-            choice["magnitude"] = largest_keep(config, call.weights, block, quota) if call.weights else fixed
         return BlockKeep(choice[masks.heads].heads, choice[masks.units].units)
 
     def _local(self, member: Member) -> LocalSettings:
         masks, exits = self.settings.masks, self.settings.exits
-        phase = shared(masks, MaskTraining) | ({"epochs": 0} if "first-order" in masks.learned else {})
+        phase = shared(masks, MaskTraining)
+        if masks.by_scores:
+            phase |= {"epochs": 0, "scores": True, "share": FIRST_ORDER_SHARE}
         changes = {
             **shared(exits, Distillation),
             **shared(self.settings.prefix, FeatureCache),
@@ -357,20 +297,8 @@ class Cos2p(Method):
             self.told.add(order.client)
         if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name):
             self.merged += 1
-        if order.trainer != SubmodelTrainer.name:
-            return
-        if order.version < self.settings.masks.warmup:
-            return  # not the client's choice yet
-        own = update.spec.window[: self.cuts[update.client].blocks]  # not what a thin suffix had
-        kept, client = dict(enumerate(own, update.spec.frozen)), update.client
-        if order.quotas is not None and self.settings.masks.settled:
-            before = self.masks[client]
-            agreed = {b for b, keep in kept.items() if b in before and self._agreed(before[b], keep)}
-            self.settled[client] |= agreed
-        self.masks[client] |= kept
-
-    def _agreed(self, before: BlockKeep, now: BlockKeep) -> bool:
-        return agreement(self.context.config, before, now) >= self.settings.masks.settled
+        if order.trainer == SubmodelTrainer.name:
+            self.masks[update.client] |= dict(enumerate(update.spec.window, update.spec.frozen))
 
     def state(self) -> tuple[dict[str, Any], Weights]:
         masks = {
@@ -378,9 +306,7 @@ class Cos2p(Method):
             for name, blocks in self.masks.items()
         }
         values = {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}
-        values |= {"merged": self.merged}
-        settled = {name: sorted(blocks) for name, blocks in self.settled.items() if blocks}
-        return values | ({"settled": settled} if settled else {}), {}
+        return values | {"merged": self.merged}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         for name, blocks in values["masks"].items():
@@ -388,13 +314,6 @@ class Cos2p(Method):
             if name in self.cuts:  # a mask from before the client's rate was lowered is too large for it now
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if within(keep, self.quota(member, b))}
-                self.settled[name] = set(values.get("settled", {}).get(name, ())) & self.masks[name].keys()
         self.dispatched = list(values["dispatched"])
         self.told, self.round = set(values["told"]), int(values["round"])
         self.merged = int(values.get("merged", 0))
-
-
-def _quotas(spec: SubmodelSpec, own: tuple[BlockSize, ...]) -> tuple[BlockSize, ...]:
-    """What may be kept of each block: of a thin suffix all that is sent."""
-    thin = spec.window[len(own) :]
-    return own + tuple(BlockSize(len(keep.heads), len(keep.units)) for keep in thin)

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from cos2p.accelerator import place
 from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.heterofl.cut import ScaledCut, places, scaled_slices
@@ -26,7 +24,6 @@ class ScaledMerge(Merge):
     """
 
     groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "count", "holders")
-    accelerated: ClassVar[tuple[str, ...]] = ("sum", "weight", "count")
     sum: Weights
     weight: Weights
     count: Weights
@@ -49,8 +46,7 @@ class ScaledMerge(Merge):
             if name not in self.sum:
                 for group in (self.sum, self.weight, self.count):
                     group[name] = torch.zeros_like(current[name])
-            device = self.sum[name].device
-            at = tuple(place(index, device) if isinstance(index, Tensor) else index for index in places(cuts))
+            at = places(cuts)
             self.sum[name][at] += weight * item.delta[name]
             self.weight[name][at] += weight
             self.count[name][at] += 1

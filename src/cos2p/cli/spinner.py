@@ -1,0 +1,66 @@
+"""Progress of work that is usually over in a moment: nothing is shown before two seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cos2p.cli.output import OutputMode, console
+from cos2p.terminal.formatting import print_line, printable
+
+SECONDS = 2.0
+AGAIN = 10.0
+"""Seconds between two words of work that cannot count."""
+
+
+@contextmanager
+def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
+    """A function to be told of (done, all, what is at hand); shows it when it takes long, if somebody looks."""
+    if mode.quiet or mode.json:
+        yield lambda done, total, name: None
+        return
+    screen = console(stderr=True)
+    due: float | None = None
+
+    def tell(done: int, total: int, name: str) -> None:
+        nonlocal due
+        due = time.monotonic() + SECONDS if due is None else due
+        if name and time.monotonic() >= due:
+            due = time.monotonic() + SECONDS
+            print_line(screen, f"{what} {printable(name)} ({done + 1} of {total})")
+
+    yield tell
+
+
+@contextmanager
+def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function to be told how many of `total` are done."""
+    with reading(mode, what) as tell:
+        tell(0, total, "")
+        yield lambda done: tell(done - 1, total, "sample")
+
+
+@contextmanager
+def busy(mode: OutputMode, what: str) -> Iterator[None]:
+    """Says what is being done, of work that cannot say how far it is: after two seconds, then every ten."""
+    if mode.quiet or mode.json:
+        yield
+        return
+    over = threading.Event()
+    began = time.monotonic()
+
+    def speak() -> None:
+        pause = SECONDS
+        while not over.wait(pause):
+            print_line(console(stderr=True), f"{what}, {time.monotonic() - began:.0f} s")
+            pause = AGAIN
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        speaker.join()

@@ -1,5 +1,0 @@
-"""AdaViT under federated averaging: `model` has the gates, `device` trains them, `method` deals out the submodels."""
-
-from cos2p.methods.adavit.method import FedAvgAdaViT, FedAvgAdaViTFull
-
-__all__ = ["FedAvgAdaViT", "FedAvgAdaViTFull"]

@@ -1,8 +1,0 @@
-"""FedMeZO: training by forward passes alone.
-
-`steps` is the arithmetic both sides share, `device` takes them, `method` deals the submodels and replays the steps.
-"""
-
-from cos2p.methods.fedmezo.method import FedMeZO, FedMeZOFull
-
-__all__ = ["FedMeZO", "FedMeZOFull"]

@@ -1,5 +1,0 @@
-"""PruneFL: `method` keeps one mask for the fleet, `reconfiguration` moves it, `device` reports the gradients."""
-
-from cos2p.methods.prunefl.method import PruneFl
-
-__all__ = ["PruneFl"]

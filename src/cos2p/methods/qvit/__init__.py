@@ -1,9 +1,0 @@
-"""Q-ViT under federated averaging.
-
-`quantizers` and `model` are the quantised network, `teacher` what it learns from, `wire` what travels; `device` trains,
-`merge` decodes, `method` chooses the bits.
-"""
-
-from cos2p.methods.qvit.method import FedAvgQViT, FedAvgQViTHard
-
-__all__ = ["FedAvgQViT", "FedAvgQViTHard"]

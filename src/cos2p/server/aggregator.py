@@ -1,0 +1,152 @@
+"""`Aggregator`: from accepted updates to the next version of the model, with robust filter and privacy in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from cos2p.aggregation.merge import Contribution, Merge
+from cos2p.aggregation.privacy.clipping import Draw
+from cos2p.aggregation.robust.claims import credited
+from cos2p.messages import Order, Update
+from cos2p.methods.base import Method, RunContext
+from cos2p.models.layout import Weights
+from cos2p.seeding import torch_rng
+from cos2p.server.admission import check_decoded, check_finite, refusal_reason
+from cos2p.server.protection import guard_of, privacy_of, spent
+from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
+
+
+class Aggregator:
+    def __init__(self, context: RunContext, method: Method, draw: Draw | None) -> None:
+        """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
+        self.context = context
+        self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
+        self.guard = guard_of(context)
+        self.merge = self._make_merge(method)
+
+    def take_members(self, context: RunContext, method: Method) -> None:
+        """The method is another one, made for other members: its merge goes on with the sums so far."""
+        self.context = context
+        merge = self._make_merge(method)
+        merge.take_over(self.merge)
+        self.merge = merge
+
+    def _make_merge(self, method: Method) -> Merge:
+        own = method.merge()
+        return own if self.privacy is None else self.privacy.merge(self.context.config, own)
+
+    @property
+    def largest_rms(self) -> float:
+        """The largest root mean square that an update may have."""
+        limit = self.context.schedule.max_update_rms
+        return limit if self.privacy is None else self.privacy.largest_rms(limit)
+
+    # ------------------------------------------------------------ an update
+
+    def add(
+        self, order: Order, update: Update, staleness: int, received: Weights, current: Weights
+    ) -> dict[str, float] | None:
+        """Decode the update, bound it, add it to the running sums or hold it until the round closes.
+
+        Returns how much it counts, by kind of segment. Raises UpdateRefused, or whatever a method raises over it.
+        """
+        update = credited(update, self.context.most_credited)
+        item = Contribution(
+            client=order.client,
+            spec=update.spec,
+            delta=update.delta,
+            samples=update.samples,
+            staleness=staleness,
+            received=received,
+            settings=order.settings,
+            extras=update.extras,
+            down=order.wire.down,
+        )
+        decoded = self.merge.decode(item, current)
+        if decoded is not item:
+            check_decoded(decoded.delta, self.largest_rms)
+        ready = self.guard.take(decoded, order.task, order.version)
+        return self.merge.weigh(decoded, current) if ready is None else self.merge.add(ready, current)
+
+    def release(self, current: Weights) -> list[Event]:
+        """Add what the robust filter held of this round."""
+        items, doubts = self.guard.release(self.merge, current)
+        events: list[Event] = []
+        for item in items:
+            try:
+                self.merge.add(item, current)
+            except Exception as error:
+                events.append(Refused(client=item.client, task="", reason=refusal_reason(error)))
+        return events + [
+            Doubted(
+                client=d.client, task=d.task, agreement=round(d.agreement, 4), trust=round(d.trust, 4), reason=str(d)
+            )
+            for d in doubts
+        ]
+
+    # ------------------------------------------------------------ a round
+
+    def apply(self, method: Method, before: Weights, clients: tuple[str, ...]) -> tuple[Weights, list[Event]]:
+        """The next version. If the sums do not give one, the model stays as it was and events name the clients."""
+        try:
+            after = self.merge.apply(before)
+            check_finite(before, after)
+        except Exception as error:  # admission should have refused the update; if it did not, the model is unchanged
+            reason = f"the round it took part in is undone: {refusal_reason(error)}"
+            self.merge = self._make_merge(method)
+            return before, [Refused(client=client, task="", reason=reason) for client in clients]
+        return after, []
+
+    def coverage(self) -> dict[str, Any]:
+        """How many of the round's updates held each head, and the units of each block at least, on average."""
+        config, holders = self.context.config, self.merge.holders
+        heads: list[list[int]] = []
+        units: list[list[float]] = []
+        least = math.inf
+        for block in range(config.depth):
+            h, u = holders.get(f"heads.{block}"), holders.get(f"units.{block}")
+            heads.append([0] * config.groups if h is None else [int(v) for v in h.tolist()])
+            units.append([0, 0] if u is None else [int(u.min()), round(float(u.mean()), 3)])
+            least = min(least, *heads[-1], units[-1][0])
+        return {"n_star": int(least), "heads": heads, "units": units}
+
+    def spent(self) -> list[Spent]:
+        """A round is closed: what the run has cost so far."""
+        if self.privacy is None:
+            return []
+        self.privacy.account.close_round()
+        return [spent(self.privacy)]
+
+    def affords(self, client: str) -> bool:
+        """Whether the client's privacy budget allows one more update."""
+        return self.privacy is None or self.privacy.account.allows(client)
+
+    # ------------------------------------------------------------ checkpoint
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Weights]]:
+        guard, kept = self.guard.state()
+        groups = {f"merge.{name}": group for name, group in self.merge.state().items()}
+        groups |= {f"guard.{name}": group for name, group in kept.items()}
+        private = {} if self.privacy is None else {"privacy": self.privacy.state()}
+        return {**private, "guard": guard}, groups
+
+    def load_state(
+        self,
+        method: Method,
+        values: Mapping[str, Any],
+        groups: Mapping[str, Weights],
+        version: Callable[[int], Weights],
+    ) -> None:
+        if self.privacy is not None:
+            self.privacy.load_state(values["privacy"])
+            self.merge = self._make_merge(method)
+        self.merge.load_state(_within(groups, "merge."))
+        if "guard" in values:
+            self.guard.load_state(values["guard"], _within(groups, "guard."), version)
+
+
+def _within(groups: Mapping[str, Weights], start: str) -> dict[str, Weights]:
+    return {name.removeprefix(start): group for name, group in groups.items() if name.startswith(start)}

@@ -1,0 +1,119 @@
+"""How a run goes: the coordinator's rules for a round, from what the schedule and the method say.
+
+The schedule's fields are validated with the recipe (`ScheduleSettings`) and not again here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cos2p.aggregation.settings import Choice, Redispatch, share_of
+from cos2p.aggregation.triggers import Trigger
+from cos2p.errors import ConfigError
+from cos2p.methods.base import Method, RunContext
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a run goes. At least one of `rounds` and `max_updates` says where it ends."""
+
+    trigger: Trigger
+
+    redispatch: Redispatch
+    """When a client that reported gets its next task. `at-aggregation`: with the next version, as in the paper;
+    the only sensible value for a synchronous run. `at-once`: no device idles, staleness grows."""
+
+    rounds: int | None = None
+    """Aggregations until the end; the first of this and `max_updates` ends the run."""
+
+    max_updates: int | None = None
+    """Merged updates until the end; gives methods with different triggers the same amount of training."""
+
+    finale: int = 0
+    """How many clients are to answer once more when training is over, in a last round that waits for all of them. So
+    many of `max_updates` are theirs: no more tasks are given out before it than it leaves. 0: there is none."""
+
+    task_timeout: float | None = None
+    """Seconds after which a client is not waited for any more. Several times the slowest device's task; its
+    update is still merged should it come later. None trusts every client to answer or be reported as gone."""
+
+    max_staleness: int | None = None
+    """Updates older than this many versions are dropped. None merges them all."""
+
+    max_failures: int = 5
+    """Tasks in a row that may fail or be refused before their client is benched; after as many that came to nothing
+    for any reason, restarts included, a client is no longer waited for."""
+
+    clients_per_round: float | None = None
+    """How many clients take part in a round: a whole number counts them, a number below 1 is a share of those here.
+    None lets everybody take part. With `at-once` it is how many are at work at any time."""
+
+    max_in_flight: int | None = None
+    """How many tasks may be out at once. None sets no limit."""
+
+    choose: Choice = "uniform"
+
+    seed: int = 0
+    """Of the draws among those who could take part."""
+
+    def __post_init__(self) -> None:
+        if self.rounds is None and self.max_updates is None:
+            raise ConfigError("a run needs an end: set rounds, max_updates or both")
+        if self.max_updates is not None and self.finale >= self.max_updates:
+            raise ConfigError(f"the last round alone takes {self.finale} of {self.max_updates} updates; allow for more")
+
+    @property
+    def before_finale(self) -> int | None:
+        """Merged updates until the last round begins; None if rounds alone count."""
+        return None if self.max_updates is None else self.max_updates - self.finale
+
+    @property
+    def limited(self) -> bool:
+        """Whether some clients may have to wait although they could work."""
+        return self.clients_per_round is not None or self.max_in_flight is not None
+
+    def taking_part(self, here: int) -> float:
+        """How many of the clients that are here may take part in a round."""
+        return math.inf if self.clients_per_round is None else share_of(self.clients_per_round, here)
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Rules:
+        return cls(**{**state, "trigger": Trigger(**state["trigger"])})
+
+
+def rules_of(context: RunContext, method: Method, version: int = 0, in_finale: bool = False) -> Rules:
+    """For the present members, in the round that starts from `version`."""
+    schedule, (trigger, redispatch) = context.schedule, method.rules()
+    if version == 0 and method.gathers_first:
+        redispatch = "at-aggregation"
+        if trigger == Trigger.asynchronous():  # what one device tells is no beginning
+            trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
+    settles = method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds
+    if settles or in_finale:
+        trigger, redispatch = Trigger.synchronous(), "at-aggregation"
+    return Rules(
+        trigger=trigger,
+        redispatch=redispatch,
+        rounds=schedule.rounds,
+        max_updates=schedule.updates,
+        finale=_telling_last(context, method),
+        task_timeout=schedule.task_timeout,
+        max_staleness=schedule.max_staleness,
+        max_failures=schedule.max_failures,
+        clients_per_round=schedule.clients_per_round,
+        max_in_flight=schedule.max_in_flight,
+        choose=schedule.choose,
+        seed=context.seed,
+    )
+
+
+def _telling_last(context: RunContext, method: Method) -> int:
+    """How many clients answer in the last round, if there is one of its own; of few updates they leave one."""
+    if not method.gathers_last:
+        return 0
+    schedule = context.schedule
+    telling = max(1, schedule.taking_part(len(context.members)))
+    return telling if schedule.updates is None else min(telling, schedule.updates - 1)

@@ -1,0 +1,133 @@
+"""What a recipe would run, in a few lines, before anything is loaded."""
+
+from __future__ import annotations
+
+from cos2p.data.config import DataConfig
+from cos2p.data.paths import find, find_all
+from cos2p.devices.device import PRESETS
+from cos2p.devices.settings import DeviceGroup
+from cos2p.errors import DataError
+from cos2p.methods import method_class
+from cos2p.models.layout import parameter_count
+from cos2p.models.sizes import SIZES
+from cos2p.recipe import Recipe
+from cos2p.runtime.rehearsal import Rehearsal
+from cos2p.terminal.formatting import count, duration
+from cos2p.units import format_bytes
+
+_SHOWN = 20
+"""Devices whose first task is shown."""
+
+
+def plan_words(recipe: Recipe) -> list[str]:
+    """Method, devices, model, data and end of the run."""
+    devices = sum(group.count for group in recipe.fleet.devices)
+    groups = ", ".join(_group(group) for group in recipe.fleet.devices)
+    name = recipe.method["name"]
+    return [
+        f"method   {method_class(name).title} ({name}){_form(recipe)}, seed {recipe.seed}",
+        f"devices  {devices}: {groups}",
+        *_speeds(recipe),
+        f"model    {_model(recipe)}",
+        f"data     {_data(recipe.data)}",
+        f"ends     after {_end(recipe)}",
+    ]
+
+
+def _speeds(recipe: Recipe) -> list[str]:
+    """Whose FLOP/s the simulation counts with, where a preset's are those of a GPU."""
+    groups = [group for group in recipe.fleet.devices if group.flops is None and not group.trace]
+    known = {group.preset for group in groups} & PRESETS.keys()
+    gpus = sorted(name for name in known if PRESETS[name].source.startswith("GPU:"))
+    if not gpus:
+        return []
+    return [
+        f"speed    {', '.join(gpus)}: FLOP/s of the GPU, as of a fleet that joins with --accelerator cuda; "
+        "for the processor set flops (cos2p profile --accelerator cpu measures them)"
+    ]
+
+
+def _form(recipe: Recipe) -> str:
+    """The paper's is not worth a word."""
+    form = recipe.method.get("form", "paper")
+    return "" if form == "paper" else f", form {form}"
+
+
+def rehearsal_words(found: Rehearsal) -> list[str]:
+    """What was found when the data were read and the first tasks cut."""
+    bundle, config = found.bundle, found.config
+    parts = [f"{len(getattr(bundle, name)):,} {name}" for name in ("train", "validation", "test")]
+    size = f"{config.image}×{config.image}×{config.channels} pixels"
+    if config.family != "vit":
+        size = f"{config.max_tokens} tokens at most, of {config.vocab:,} kinds"
+    names = bundle.class_names
+    shown = f" ({', '.join(names[:8])}{' ...' if len(names) > 8 else ''})" if names else ""
+    lines = [f"samples  {', '.join(parts)}; {_classes(len(names))}{shown}; {size}"]
+    lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
+    lines += [f"note     {note}" for note in bundle.notes]
+    for task in found.tasks[:_SHOWN]:
+        lines.append(
+            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, needs "
+            f"{format_bytes(task.needed)} of {format_bytes(task.memory)}, {duration(task.seconds)} of virtual time"
+        )
+    if found.devices > _SHOWN:
+        lines.append(f"         and {count(found.devices - _SHOWN, 'more device')}")
+    seconds = found.seconds_of_a_round
+    lines.append(
+        f"time     about {duration(seconds)} a round on this machine, {duration(seconds * found.rounds)} in all"
+    )
+    return lines
+
+
+def _classes(number: int) -> str:
+    return f"{number:,} classes" if number else "the next token is predicted"
+
+
+def _group(group: DeviceGroup) -> str:
+    rate = "R by memory" if group.rate is None else f"R {group.rate:g}"
+    return f"{group.count} × {group.name or group.preset} ({rate}, batch {group.batch})"
+
+
+def _model(recipe: Recipe) -> str:
+    if recipe.model.pretrained:
+        return f"{recipe.model.pretrained}, as its checkpoint says"
+    facts = {"channels": recipe.data.channels} if SIZES[recipe.model.size].family == "vit" else {}
+    # The data's classes and, where it decides, image size are not known before it is read; blocks weigh most.
+    image = recipe.model.image or recipe.data.image_size or recipe.model.patch or SIZES[recipe.model.size].image
+    config = recipe.model.config(**facts, image=image)
+    return (
+        f"{recipe.model.size}: {count(config.depth, 'block')} of width {config.dim}, "
+        f"about {_millions(parameter_count(config))} parameters"
+    )
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.0f} M" if number >= 1e7 else f"{number / 1e6:.2f} M"
+
+
+def _data(data: DataConfig) -> str:
+    what = " ".join(part for part in (data.source, data.path) if part)
+    size = f", {count(data.train_samples, 'training sample')}" if data.train_samples else ""
+    return f"{what}{size}{_there(data)}"
+
+
+def _there(data: DataConfig) -> str:
+    """Whether the files are there; that they are not is worth knowing, but no fault of the recipe."""
+    if data.source in ("digits", "hub"):
+        return ""
+    try:
+        if data.source == "folder":
+            find(data.path)
+        else:
+            find_all(data.path, data.train)
+    except DataError as error:
+        return f" (not found: {error})"
+    return " (found)"
+
+
+def _end(recipe: Recipe) -> str:
+    schedule = recipe.schedule
+    ends = [count(schedule.rounds, "round")] if schedule.rounds else []
+    ends += [count(schedule.updates, "client update")] if schedule.updates else []
+    ends += [f"{schedule.virtual_seconds:g} virtual seconds"] if schedule.virtual_seconds else []
+    return " or ".join(ends)

@@ -1,0 +1,7 @@
+"""The paper's heavy rivals, each with both its halves: AdaViT, FedMeZO, FedPM, PLATON, PruneFL and Q-ViT.
+
+They are methods as a user would write them: registered by entry points (`cos2p.methods` in pyproject.toml) and built on
+the public names of `cos2p` and `cos2p.methods` alone. Nothing in `cos2p` imports from here.
+
+`leading`, `segments`, `segment_reports`, `side_tensors` and `sizes` are what several have in common.
+"""

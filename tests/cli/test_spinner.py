@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cos2p.cli import spinner
+from cos2p.cli.output import OutputMode
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(spinner.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_nothing_before_two_seconds_then_a_line_every_two(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with spinner.reading(OutputMode()) as tell:
+        for _ in range(9):
+            tell(0, 2, "a\x1b run")
+            clock[0] += 0.5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == 2 * "reading a? run (1 of 2)\n"
+
+
+@pytest.mark.parametrize("mode", [OutputMode(quiet=True), OutputMode(json=True)])
+def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture[str], mode: OutputMode) -> None:
+    with spinner.reading(mode) as tell:
+        tell(0, 1, "a")
+        clock[0] += 60
+        tell(0, 1, "a")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_work_that_cannot_count_says_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spinner, "SECONDS", 0.0)
+    with spinner.busy(OutputMode(), "reading"):
+        deadline = time.monotonic() + 10
+        err = ""
+        while not err and time.monotonic() < deadline:
+            err = capsys.readouterr().err
+    assert err == "reading, 0 s\n"
+    with spinner.busy(OutputMode(quiet=True), "reading"):
+        time.sleep(0.01)
+    assert capsys.readouterr() == ("", "")
