@@ -20,10 +20,9 @@ from cos2p.aggregation.closed_form import closed_form
 from cos2p.data.examples import Examples, Normalize
 from cos2p.models.config import ModelConfig
 from cos2p.models.context import make_context
-from cos2p.models.layout import Weights
 from cos2p.models.transformer import Exit
 from cos2p.runtime.world import build_world, first_weights
-from cos2p.training.statistics import packed
+from cos2p.training.statistics import class_sums
 
 RIDGE = 0.3
 FORMS = ("class means", "ridge regression", "discriminant")
@@ -46,17 +45,6 @@ def features(model: ElasticTransformer, examples: Examples, normalize: Normalize
     return [torch.cat(parts) for parts in found], torch.cat(labels)
 
 
-def sums(x_ND: Tensor, labels: Tensor, classes: int) -> Weights:
-    """As a device tells them, of depth 1."""
-    unit = F.normalize(x_ND, dim=1)
-    return {
-        "counts": torch.bincount(labels, minlength=classes).float(),
-        "1.sums": torch.zeros(classes, x_ND.shape[1]).index_add_(0, labels, unit),
-        "1.length": torch.linalg.vector_norm(x_ND, dim=1).sum(),
-        "1.moments": packed(unit.T @ unit),
-    }
-
-
 def ridge_regression(x_ND: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """To the labels as one-hot vectors, of centred features of length one."""
     unit, targets = F.normalize(x_ND, dim=1), F.one_hot(labels, classes).float()
@@ -70,7 +58,7 @@ def ridge_regression(x_ND: Tensor, labels: Tensor, classes: int) -> tuple[Tensor
 
 def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], config: ModelConfig) -> list[float]:
     """Percent right of the three `FORMS`; a model without biases has heads without them, but for the regression."""
-    told = sums(*train, config.classes)
+    told = class_sums(*train, config.classes)
     heads = (
         closed_form(told, 1, "means", RIDGE, config.biased),
         ridge_regression(*train, config.classes),

@@ -187,7 +187,8 @@ def methods_page() -> str:
     parts = [
         "# Methods\n",
         "`cos2p run RECIPE --method NAME`, or `name` in the recipe's `[method]` table. Methods marked *over budget* "
-        "train more than a device's rate allows: a bound to compare with.\n",
+        "train more than a device's rate allows: a bound to compare with. Where a device has too little memory, "
+        "`cos2p run` refuses one, unless `fleet.enforce_memory` is false; studies mark it with `*`.\n",
         table(
             "name",
             "in tables",

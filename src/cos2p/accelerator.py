@@ -151,3 +151,15 @@ def free_bytes(device: torch.device) -> int | None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an accelerator has refused an allocation. (`torch.OutOfMemoryError` is new in torch 2.5.)"""
     return isinstance(error, torch.cuda.OutOfMemoryError) or "MPS backend out of memory" in str(error)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on the number of threads in their last bit; what a run decides must not. Merging is quick, and the
+    cores are the devices' where all run on one machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

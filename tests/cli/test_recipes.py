@@ -132,6 +132,12 @@ def test_validate_reads_the_data_and_cuts_the_first_tasks(tiny: Path) -> None:
     assert "a round on this machine" in out
 
 
+def test_validate_takes_another_method(tiny: Path) -> None:
+    code, out, _ = cli("validate", tiny, "--fields", "--method", "fedavg")
+    assert code == 0
+    assert "method   FedAvg (full) (fedavg), seed 0" in out.splitlines()
+
+
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import RunError
+from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.served_run import PAGE_BYTES, ServedRun
+from cos2p.recipe import Recipe
+from cos2p.runtime import settled
 from tests.fleet.lab import small_recipe
+from tests.runtime.texts import open_recipe
 
 
 @pytest.fixture
@@ -49,6 +53,38 @@ def test_a_line_longer_than_a_page_is_told_whole(host: ServedRun) -> None:
 def test_only_results_can_be_fetched(host: ServedRun) -> None:
     (host.folder / "result.json").write_text("{}")
     assert host.chunk("result.json", 0) == {"data": "e30="}
-    for name in ("recipe.toml", "../server/startup/server.key"):
+    for name in ("checkpoint.safetensors", "../server/startup/server.key"):
         with pytest.raises(RunError, match="cannot be fetched"):
             host.chunk(name, 0)
+
+
+class Transferred:
+    """A network that carries nothing."""
+
+    folder = Path()
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_the_recipe_leaves_open_is_settled_by_the_server_and_goes_to_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settled, "compare_poolings", lambda *given: {"cls": 0.1, "mean": 0.2})
+    recipe, drivers = open_recipe(tmp_path), list[Driver]()
+
+    def ready(driver: Driver) -> None:
+        drivers.append(driver)
+        raise RunError("enough")
+
+    for _ in range(2):  # and once more, as after a crash of the server
+        served = ServedRun(tmp_path / "run", recipe, set())
+        served.host(None, Transferred(), ready, lambda: True)  # type: ignore[arg-type]
+        assert served._open is not None
+        served._open.close()  # as its process ends
+        monkeypatch.setattr(settled, "compare_poolings", lambda *given: pytest.fail("it was settled before"))
+    assert str(served.error) == "enough"
+    assert [driver.recipe.model.pooling for driver in drivers] == ["mean", "mean"]
+    assert drivers[0].config.pooling == "mean"
+    assert "was chosen" in drivers[0].notes[0]
+    assert Recipe.load(tmp_path / "run" / "recipe.toml").model.pooling == "mean"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cos2p.report.recipe_plan import rehearsal_words
 
 from cos2p.errors import BudgetError
 from cos2p.runtime.rehearsal import Rehearsal, rehearse
+from cos2p.runtime.run import run
+from cos2p.units import format_bytes
 from tests.runtime.small import VALUES, small
 
 
@@ -26,3 +30,30 @@ def test_behind_a_first_task_that_only_tells_the_one_that_trains_is_looked_at() 
     assert fitting.needed == told.needed
     with pytest.raises(BudgetError, match="jetson-agx-orin-64gb-1"):
         rehearsed("means", memory=told.needed - 1)
+
+
+def full(memory: int, **fleet: Any) -> Any:
+    orin: dict[str, Any] = VALUES["fleet"]["devices"][1]
+    recipe = small(fleet={"devices": [orin | {"count": 2, "memory": memory}], **fleet}, schedule={"rounds": 1})
+    return recipe.model_copy(update={"method": {"name": "fedavg"}})
+
+
+def test_a_method_that_cannot_keep_the_memory_is_refused_unless_it_is_a_bound(tmp_path: Path) -> None:
+    needed = rehearse(full(10**9)).tasks[0].needed
+    recipe = full(needed - 1)
+    for attempt in (rehearse, lambda recipe: run(recipe, tmp_path / "refused")):
+        with pytest.raises(
+            BudgetError, match=r"needs .* the device has .*fleet\.enforce_memory = false.*cos2p compare"
+        ):
+            attempt(recipe)
+    found = run(recipe, tmp_path / "bound", as_bound=True)["over_budget"]
+    assert found == {"devices": 2, "needs": needed, "has": needed - 1}
+
+
+def test_a_task_over_the_memory_is_said_to_be_so() -> None:
+    needed = rehearse(full(10**9)).tasks[0].needed
+    over = rehearsal_words(rehearse(full(needed // 2, enforce_memory=False)))
+    words = [line for line in over if line.startswith("task")]
+    assert len(words) == 2
+    assert all(f"over the budget: needs {format_bytes(needed)} of " in line for line in words)
+    assert not any("budget" in line for line in rehearsal_words(rehearse(full(needed))))

@@ -6,7 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+from cos2p import ModelConfig
 from cos2p.recipe import Recipe
+from tests.models.checkpoints import bare
+
+BERT = ModelConfig("bert", dim=32, depth=2, heads=4, mlp=32, classes=3, vocab=259, max_tokens=16)
 
 LETTERS = {"soft": "lmnorsu", "hard": "bdgkptx"}
 """What the words of a class are made of."""
@@ -49,3 +53,12 @@ def text_recipe(folder: Path, method: str = "cos2p", task: str = "classification
     if method != "cos2p":
         values["method"] = {"name": method}
     return Recipe.parse(values)
+
+
+def open_recipe(folder: Path, **model: Any) -> Recipe:
+    """A recipe whose checkpoint does not say how it is pooled."""
+    values, checkpoint = texts(folder, count=160), folder / "checkpoint"
+    if not checkpoint.exists():
+        bare(checkpoint, BERT)
+    values |= {"model": {"pretrained": str(checkpoint), **model}, "run": {"workers": 1, "checkpoint_seconds": 0.0}}
+    return Recipe.parse({**values, "method": {"name": "fedavg", "start": "fresh", "finish": "trained"}})

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import ConfigError, RecipeError
+from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.studies.grid import Base, Row, cell_name, make_grid
+from tests.runtime.texts import open_recipe
 from tests.studies.fakes import TINY, tiny_base, tiny_grid
 
 
@@ -87,3 +89,14 @@ def test_names_of_folders_are_plain_and_unique(tmp_path: Path) -> None:
     assert len(cell_name("x" * 500, 0)) < 120
     grid = tiny_grid(tmp_path, rows=("a b", "a,b"), seeds=(0,))
     assert [cell.name for cell in grid.cells] == ["a_b-s0", "a_b-s0-2"]
+
+
+def test_a_pooling_that_nobody_named_is_chosen_once_for_all_rows_and_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "open.toml"
+    file.write_text(recipe_toml(open_recipe(tmp_path)), encoding="utf-8")
+    base = Base(str(file), updates=4).checked()
+    grid = make_grid(base, [Row("a", "A"), Row("b", "B", method="fedrolex")], (0, 1))
+    assert len({cell.recipe.model.pooling for cell in grid.cells}) == 1
+    assert grid.cells[0].recipe.model.pooling in ("cls", "mean")
+    own = Base(str(file), ("model.pooling=cls",), updates=4).checked()
+    assert own.changes == ("model.pooling=cls",)

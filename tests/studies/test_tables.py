@@ -74,6 +74,13 @@ def test_rows_over_the_budget_are_marked_and_never_bold(tmp_path: Path) -> None:
     assert any("budget" in note for note in made.notes)
 
 
+def test_a_row_whose_runs_took_more_than_a_device_has_is_marked_too(tmp_path: Path) -> None:
+    grid = tiny_grid(tmp_path, rows=("a", "b"), seeds=(0,))
+    over = figures(0.9, over_budget={"devices": 1, "needs": 2, "has": 1})
+    made = results_table("r", "R", grid, outcomes_of(grid, {("a", 0): over, ("b", 0): figures(0.1)}))
+    assert [line.marks for line in made.lines] == ["*", ""]
+
+
 def test_of_means_that_are_written_alike_none_is_bold(tmp_path: Path) -> None:
     assert bold(table(tmp_path, {"a": (0.5, 0.5), "b": (0.5001, 0.5001), "c": (0.4, 0.4)})) == []
 

@@ -32,6 +32,25 @@ def test_without_a_terminal_there_is_one_line_per_round() -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_what_was_decided_for_the_user_is_told_at_the_start_in_one_line() -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, width=20)) as listener:
+        listener(event("started", title="FedAvg", devices={}, notes=["model.pooling = 'mean' was chosen\x1b[31m"]))
+    assert stream.getvalue().splitlines()[0] == "model.pooling = 'mean' was chosen?[31m"
+
+
+def test_a_run_over_the_budget_says_so_once() -> None:
+    stream = io.StringIO()
+    with following(Console(file=stream, width=120)) as listener:
+        listener(event("started", title="FedAvg", devices={name: {"memory": 60_000_000} for name in ("a", "b")}))
+        for client in ("a", "b"):
+            listener(event("dispatched", client=client, task=f"{client}#0", peak_memory=357_000_000))
+        for version in (1, 2):
+            listener(event("aggregated", 10.0, version=version))
+    said = [line for line in stream.getvalue().splitlines() if "budget" in line]
+    assert said == ["over the budget: needs 357 MB of 60.0 MB, 2 devices have too little"]
+
+
 def test_long_runs_write_a_bounded_number_of_lines() -> None:
     assert 30 <= len(plain(rounds=2000)) <= 1 + PLAIN_LINES
 

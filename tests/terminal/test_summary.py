@@ -94,6 +94,13 @@ def test_an_unplanned_end_and_refused_updates_are_told(result: dict[str, Any], t
     assert "refused       2 updates" in text
 
 
+def test_a_run_over_the_budget_says_so(result: dict[str, Any], tmp_path: Path) -> None:
+    over = {"over_budget": {"devices": 1, "needs": 357_000_000, "has": 60_000_000}}
+    assert "memory        over the budget: needs 357 MB of 60.0 MB, 1 device has too little" in shown(
+        result | over, tmp_path
+    )
+
+
 def test_a_run_without_figures_can_be_shown(result: dict[str, Any], tmp_path: Path) -> None:
     empty = {"ru": None, "n_star": None, "top1": None, "client_top1": None, "staleness": {}, "virtual_seconds": 0.0}
     text = "\n".join(shown(result | empty, tmp_path))

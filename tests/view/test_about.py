@@ -33,6 +33,22 @@ def test_what_a_run_is_of(tmp_path: Path) -> None:
     assert facts["Model"].startswith("vit-nano · 2 blocks of width 16 · 4 heads and 8 units each")
 
 
+def test_what_was_decided_for_the_user_is_said(tmp_path: Path) -> None:
+    diary = two_rounds()
+    diary.events[0]["notes"] = ["model.pooling = 'mean' was chosen"]
+    assert document(diary.write(tmp_path / "run"))["Note"] == "model.pooling = 'mean' was chosen"
+
+
+def test_a_run_over_the_budget_says_so(tmp_path: Path) -> None:
+    """The diary's devices have 1,000 bytes, their tasks take 900."""
+    diary = two_rounds()
+    assert "Memory" not in document(diary.write(tmp_path / "within"))
+    for entry in diary.events:
+        if entry["kind"] == "dispatched":
+            entry["peak_memory"] = 2000
+    assert document(diary.write(tmp_path / "over"))["Memory"].startswith("over the budget: needs 2.00 kB of 1.00 kB")
+
+
 def test_a_form_that_is_not_the_papers_is_named_and_one_round_is_one(tmp_path: Path) -> None:
     folder = two_rounds().write(tmp_path / "run")
     recipe = Recipe.load("quickstart", ["schedule.rounds=1", "method.form=pretrained"])

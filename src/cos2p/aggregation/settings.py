@@ -68,7 +68,10 @@ class ScheduleSettings(Settings):
     max_update_rms: float = Field(default=10.0, gt=0, description="Refuse updates with a larger root mean square.")
     evaluate_every: int = Field(default=1, ge=1, description="Rounds between evaluations of the server's model.")
     evaluate_samples: int = Field(
-        default=0, ge=0, description="Test samples used during the run (the last evaluation uses all). 0: all."
+        default=0,
+        ge=0,
+        description="Validation and test samples, of each so many, used during the run: drawn by the seed, in "
+        "proportion to the classes. The last evaluation uses all. 0: all.",
     )
     patience: int = Field(
         default=0, ge=0, description="Training is over after this many evaluations without a better one; 0: never."

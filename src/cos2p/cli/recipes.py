@@ -26,6 +26,11 @@ Changes = Annotated[
     typer.Option("--set", metavar="PATH.TO.FIELD=VALUE", help="Change a field; as often as needed."),
 ]
 
+OtherMethod = Annotated[
+    str | None,
+    typer.Option("--method", help="Another method than the recipe's: cos2p-sync, fedavg ...", show_default=False),
+]
+
 
 @app.command("ls")
 def ls(ctx: typer.Context, json: Json = False) -> None:
@@ -72,6 +77,7 @@ def validate(
     ctx: typer.Context,
     file: Name,
     changes: Changes = None,
+    method: OtherMethod = None,
     fields: Annotated[
         bool, typer.Option("--fields", help="The fields alone: read neither data nor checkpoint.")
     ] = False,
@@ -83,7 +89,7 @@ def validate(
     from cos2p.recipe import Recipe, recipe_problems, recipe_values
     from cos2p.terminal.recipe_plan import plan_words
 
-    values = recipe_values(file, changes or ())
+    values = recipe_values(file, changes or (), method)
     wrong = recipe_problems(values)
     mode = OutputMode.of(ctx, quiet=quiet, json=json)
     words: list[str] = []

@@ -12,7 +12,7 @@ import typer
 
 from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
-from cos2p.cli.recipes import Changes, complete_recipe
+from cos2p.cli.recipes import Changes, OtherMethod, complete_recipe
 from cos2p.errors import ConfigError
 from cos2p.older_python import add_note
 
@@ -33,9 +33,7 @@ def run(
     ] = None,
     changes: Changes = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same run.", show_default=False)] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Another method than the recipe's: cos2p-sync, fedavg ...", show_default=False)
-    ] = None,
+    method: OtherMethod = None,
     workers: Annotated[
         int | None,
         typer.Option(help="Worker processes, 0 for one per core. Never changes a result.", show_default=False),

@@ -143,17 +143,18 @@ class DataConfig(BaseModel):
         "stretch: scale both edges, nothing is cut but proportions change.",
     )
     channels: Literal[1, 3] = Field(default=1, description="1: grey; 3: RGB. Images are converted.")
-    mean: tuple[float, ...] = Field(
-        default=(0.5,),
+    mean: tuple[float, ...] | None = Field(
+        default=None,
         min_length=1,
         max_length=3,
-        description="Mean to subtract from pixels in 0..1: one number, or one per channel.",
+        description="Mean to subtract from pixels in 0..1: one number, or one per channel. Empty: what the "
+        "checkpoint's `preprocessor_config.json` says, else 0.5.",
     )
-    std: tuple[Annotated[float, Field(gt=0.0)], ...] = Field(
-        default=(0.5,),
+    std: tuple[Annotated[float, Field(gt=0.0)], ...] | None = Field(
+        default=None,
         min_length=1,
         max_length=3,
-        description="Standard deviation to divide by, above 0: one number, or one per channel.",
+        description="Standard deviation to divide by, above 0: one number, or one per channel. Empty: likewise.",
     )
 
     skip_bad: bool = Field(
@@ -230,7 +231,7 @@ class DataConfig(BaseModel):
         if self.label_names.train and self.classes:
             raise ValueError("`label_names` and a class file in `classes` both name the classes; give one of them")
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) not in (1, self.channels):
+            if values is not None and len(values) not in (1, self.channels):
                 raise ValueError(
                     f"`{name}` has {len(values)} numbers for {self.channels} channel(s); "
                     "give one number, or one per channel"
@@ -255,4 +256,5 @@ class DataConfig(BaseModel):
     @property
     def normalize(self) -> Normalize:
         """What `Examples.batch` takes."""
-        return Normalize(mean=self.mean, std=self.std)
+        plain = Normalize()
+        return Normalize(self.mean or plain.mean, self.std or plain.std)

@@ -16,7 +16,7 @@ import torch
 from cos2p.data.augment import Augmenter
 from cos2p.data.ragged import IGNORE as IGNORE
 from cos2p.data.ragged import Ragged
-from cos2p.data.select import Groups
+from cos2p.data.select import Groups, stratified
 from cos2p.errors import DataError
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ class Examples:
         groups = None if self.groups is None else self.groups.subset(chosen.numpy())
         inputs = self.inputs[chosen] if isinstance(self.inputs, torch.Tensor) else self.inputs.subset(chosen)
         return replace(self, inputs=inputs, labels=self.labels[chosen], groups=groups)
+
+    def sample(self, count: int, rng: np.random.Generator) -> Examples:
+        """`count` of the samples, classes (else groups) in proportion; all of them if there are no more."""
+        return self if count >= len(self) else self.subset(stratified(self.strata(), count, rng))
 
     def batch(
         self, indices: torch.Tensor | np.ndarray, normalize: Normalize | None = None

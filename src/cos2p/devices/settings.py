@@ -109,4 +109,7 @@ class FleetSettings(Settings):
     begins_at: str = Field(
         default="00:00", pattern=rf"^{_TIME}$", description="Time of day at virtual second 0, for `online`."
     )
-    enforce_memory: bool = Field(default=True, description="Refuse a submodel that does not fit a device's memory.")
+    enforce_memory: bool = Field(
+        default=True,
+        description="Refuse a task that does not fit a device's memory. false: train over it; figures say so.",
+    )

@@ -19,6 +19,7 @@ from cos2p.methods import Method, method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.hub_config import class_names
+from cos2p.models.hub_export import stored_normalization
 from cos2p.models.hub_files import read_json
 from cos2p.models.hub_pooling import POOLING_FIELD
 from cos2p.models.layout import Weights
@@ -195,13 +196,8 @@ def _image_preparation(folder: Path, data: DataConfig) -> DataConfig:
     file = folder / "preprocessor_config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} has no preprocessor_config.json, which says how images are to be prepared")
-    values = read_json(file)
-    changes: dict[str, Any] = {"crop": "center" if values.get("do_center_crop") else "stretch"}
-    for ours, theirs, plain in (("mean", "image_mean", (0.0,)), ("std", "image_std", (1.0,))):
-        numbers = values.get(theirs) if values.get("do_normalize", True) else None
-        same = isinstance(numbers, list) and len(set(numbers)) == 1
-        changes[ours] = plain if not numbers else tuple(numbers[:1] if same else numbers)
-    return data.model_copy(update=changes)
+    crop = "center" if read_json(file).get("do_center_crop") else "stretch"
+    return data.model_copy(update={"crop": crop, **stored_normalization(folder)})
 
 
 def prepared(data: DataConfig, config: ModelConfig, tokenizer: str) -> DataConfig:

@@ -12,10 +12,16 @@ from cos2p.messages import Order
 from cos2p.units import format_bytes
 
 
+def keeps_memory(method: Planned) -> bool:
+    """Whether tasks that do not fit a device's memory are refused."""
+    context = method.context
+    return context.enforce_memory and not (context.as_bound and method.over_budget)
+
+
 def check_fit(method: Planned, order: Order, needed: int) -> None:
     """A task that does not fit its device is not given out."""
     member = method.context.members[order.client]
-    if needed > member.device.memory:
+    if keeps_memory(method) and needed > member.device.memory:
         raise BudgetError(
             f"{order.client}: its task needs {format_bytes(needed)}, the device has "
             f"{format_bytes(member.device.memory)}; {advice(method, member)}"
@@ -27,8 +33,8 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
 
     `otherwise`: what to set where it does not.
     """
-    context, member = method.context, call.member
-    if call.attempt > 0 or not method.gathers_last or method.over_budget or not context.enforce_memory:
+    member = call.member
+    if call.attempt > 0 or not method.gathers_last or method.over_budget or not keeps_memory(method):
         return
     needed = needed_bytes(method, member, method.assign(replace(call, final=True)))
     if needed > member.device.memory:
@@ -46,6 +52,11 @@ def advice(method: Planned, member: Member) -> str:
         less += ', or parts of one: training.savings.micro_batch = "needed"'
     if savings.recompute == "no":
         less += '; training.savings.recompute = "needed" takes fewer bytes and more time'
+    if method.over_budget:
+        return (
+            f"{method.title} cannot train less of the model: {less}; or, as a bound to compare with, let it train over "
+            "the memory (fleet.enforce_memory = false), or run it in a study (cos2p compare)"
+        )
     rate = fitting_rate(method, member)
     if not rate:
         return f"no submodel of this model fits it: {less}"

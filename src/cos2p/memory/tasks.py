@@ -59,6 +59,8 @@ class RunContext:
     """Refuse tasks that do not fit a device's memory."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     robust: RobustSettings = field(default_factory=RobustSettings)
+    as_bound: bool = False
+    """A method that is `over_budget` may train over a device's memory: it is there to compare with."""
 
     def tables(self, spec: SubmodelSpec, member: Member) -> SubmodelSpec:
         """The spec with as much of the token tables as `training.embeddings` gives this member.
@@ -143,7 +145,7 @@ class Planned(Protocol):
     context: RunContext
 
     @property
-    def name(self) -> str: ...
+    def title(self) -> str: ...
     @property
     def settings(self) -> Settings: ...
     @property

@@ -47,7 +47,8 @@ class Method:
     """As it stands in tables."""
     settings_type: ClassVar[type[Settings]] = Settings
     over_budget: ClassVar[bool] = False
-    """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables."""
+    """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables. Alone
+    it is not run where a device has too little memory."""
     embeddings: ClassVar[tuple[Embeddings, ...]] = get_args(Embeddings)
     """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)

@@ -22,8 +22,8 @@ RopeScaling = Literal["none", "linear", "llama3"]
 _LEAST = dict.fromkeys(
     ("dim", "depth", "heads", "mlp", "classes", "image", "patch", "channels", "max_tokens", "rope_original"), 1
 ) | {"token_types": 0, "kv_heads": 0, "head_dim": 0, "vocab": 0}
-# What a classification exit of each family may read; the family's habit first.
-_POOLINGS: dict[str, tuple[Pooling, ...]] = {"vit": ("cls", "mean"), "bert": ("cls", "mean"), "llama": ("last", "mean")}
+POOLINGS: dict[str, tuple[Pooling, ...]] = {"vit": ("cls", "mean"), "bert": ("cls", "mean"), "llama": ("last", "mean")}
+"""What a classification exit of each family may read; the family's habit first."""
 _EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "task": get_args(TaskKind),
@@ -136,7 +136,7 @@ class ModelConfig:
             derived["head_dim"] = self.dim // self.heads
         if self.norm_eps == 0.0:
             derived["norm_eps"] = _EPS[self.family]
-        pooling = self.pooling or _POOLINGS[self.family][0]
+        pooling = self.pooling or POOLINGS[self.family][0]
         derived["activation"] = self.activation or ("silu" if self.family == "llama" else "gelu")
         derived["attention_bias"] = self.attention_bias or ("none" if self.family == "llama" else "all")
         return derived | {
@@ -159,8 +159,8 @@ class ModelConfig:
             raise ConfigError(f"rotary positions need an even head_dim, got {self.head_dim}")
         if self.task == "language-modeling" and self.family != "llama":
             raise ConfigError(f"language-modeling is for llama; {self.family} has task 'classification'")
-        if self.pooling not in _POOLINGS[self.family]:
-            known = " or ".join(map(repr, _POOLINGS[self.family]))
+        if self.pooling not in POOLINGS[self.family]:
+            known = " or ".join(map(repr, POOLINGS[self.family]))
             raise ConfigError(f"pooling is {self.pooling!r}; a {self.family} model has {known}")
         if (self.activation == "silu") != self.gated:
             raise ConfigError(f"activation is {self.activation!r}; a llama model has 'silu', the others a gelu")

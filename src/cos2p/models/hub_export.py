@@ -18,6 +18,7 @@ from torch import Tensor
 from cos2p.data.tokenizers import around
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
+from cos2p.models.hub_files import read_json
 
 Crop = Literal["center", "stretch"]
 """How an image that is not square becomes so: its middle is cut out, or both edges are scaled."""
@@ -84,6 +85,26 @@ def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalizati
     for name, numbers in (("image_mean", normalize.mean), ("image_std", normalize.std)):
         values[name] = list(numbers) * channels if len(numbers) == 1 else list(numbers)
     _write_json(folder / "preprocessor_config.json", values)
+
+
+def stored_normalization(folder: Path) -> dict[str, tuple[float, ...]]:
+    """`mean` and `std` as a checkpoint's `preprocessor_config.json` says: one number, or one per channel. Empty without
+    the file."""
+    file = folder / "preprocessor_config.json"
+    if not file.is_file():
+        return {}
+    values = read_json(file)
+    if not values.get("do_normalize", True):
+        return {"mean": (0.0,), "std": (1.0,)}
+    return {"mean": _numbers(values, "image_mean", file, 0.0), "std": _numbers(values, "image_std", file, 1.0)}
+
+
+def _numbers(values: dict[str, Any], field: str, file: Path, default: float) -> tuple[float, ...]:
+    given = values.get(field) or [default]
+    numbers = given if isinstance(given, list) else [given]
+    if len(numbers) not in (1, 3) or not all(type(number) in (int, float) for number in numbers):
+        raise CheckpointError(f"{file}: {field} is {given!r}; it must be one number, or three")
+    return tuple(map(float, numbers[:1] if len(set(numbers)) == 1 else numbers))
 
 
 def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) -> dict[str, int | None]:

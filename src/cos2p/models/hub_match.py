@@ -32,6 +32,8 @@ class Checkpoint:
     """Rows of its position table before that of the first token (RoBERTa)."""
     window: int | None = None
     """So many tokens back each one sees (Mistral); None for all."""
+    says_pooling: bool = False
+    """It names its pooling, or has a classifier, which was trained behind its family's."""
     is_grey: bool = False
     """It takes colour images and sees their luma: a model of grey images that was saved for pipelines."""
 
@@ -57,6 +59,7 @@ class Checkpoint:
             path / HEAD_FILE if apart else None,
             position_offset(values),
             attention_window(values),
+            bool(said) or (promised and config.task == "classification"),
             grey,
         )
 

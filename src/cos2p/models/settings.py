@@ -31,7 +31,8 @@ class ModelSettings(Settings):
     pooling: Pooling | None = Field(
         default=None,
         description="What a classifier reads: the `cls` token, the `last` one, or the `mean` of all real tokens. "
-        "Empty: what the checkpoint says, or the habit of its family.",
+        "Empty: what the checkpoint says. One that does not say is read in the way whose head in closed form is better "
+        "on held-out samples; a fresh model has the habit of its family.",
     )
 
     @property

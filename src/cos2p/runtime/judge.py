@@ -17,7 +17,7 @@ LAST_ATTEMPTS = 3
 
 class Evaluator(Protocol):
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
-        """Scores on the validation and test samples; of the latter a part, unless `everything`."""
+        """Scores on the validation and test samples; on a part of each, unless `everything`."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class Rehearsal:
     """Of the first `MOST` devices that get one at once."""
     splits: tuple[str, ...]
     """Which folder or file became which split."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of data and model."""
 
     @property
     def seconds_of_a_round(self) -> float:
@@ -72,10 +74,11 @@ class Rehearsal:
 def rehearse(recipe: Recipe) -> Rehearsal:
     """Everything that can go wrong before the first step does so here, with the same error."""
     world = build_world(recipe)
+    recipe = world.recipe
     server = Server(world.context, world.method(), first_weights(recipe, world.config))
     tasks = tuple(_first_tasks(world, server))
     splits = tuple(_splits(recipe.data))
-    return Rehearsal(recipe, world.config, world.bundle, len(world.context.members), tasks, splits)
+    return Rehearsal(recipe, world.config, world.bundle, len(world.context.members), tasks, splits, world.notes)
 
 
 def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from cos2p.methods.base import RunContext
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.model_folder import save_model
+from cos2p.runtime.settled import settled_as
 from cos2p.server.server import Server
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import write_atomic
@@ -27,7 +28,9 @@ WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
 
 
-def run_facts(recipe: Recipe, context: RunContext, classes: Classes) -> dict[str, Any]:
+def run_facts(
+    recipe: Recipe, context: RunContext, classes: Classes, notes: Sequence[str] | None = None
+) -> dict[str, Any]:
     """The fields of `Started`: what a reader of the log needs to know beforehand."""
     return {
         "recipe": recipe.name,
@@ -39,6 +42,7 @@ def run_facts(recipe: Recipe, context: RunContext, classes: Classes) -> dict[str
         "model": context.config.to_dict(),
         "data": classes.facts(),
         "full_memory": context.full_memory(),
+        "notes": list(notes) if notes else None,
         "devices": {
             name: {
                 "rate": member.rate,
@@ -79,6 +83,7 @@ def write_results(
 def is_longer(recipe: Recipe, folder: Path) -> bool:
     """Whether the recipe is that of the folder with more rounds or updates, and nothing else."""
     stored = Recipe.load(folder / "recipe.toml")
+    recipe = settled_as(recipe, stored)
     ends = {name: getattr(stored.schedule, name) for name in ("rounds", "updates")}
     changes = [(old, getattr(recipe.schedule, name)) for name, old in ends.items()]
     same = _compared(recipe.model_copy(update={"schedule": recipe.schedule.model_copy(update=ends)}))
@@ -95,7 +100,7 @@ def _compared(recipe: Recipe) -> dict[str, Any]:
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
     """Resuming with another recipe would mix two runs."""
     stored = Recipe.load(folder / "recipe.toml")
-    ours, theirs = _compared(recipe), _compared(stored)
+    ours, theirs = _compared(settled_as(recipe, stored)), _compared(stored)
     different = list(_differences(theirs, ours))
     if different:
         raise RunError(

@@ -14,12 +14,19 @@ from cos2p.errors import RunError
 from cos2p.processes.children import keep_freed_pages, leave_if_unguarded, on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed
-from cos2p.runtime.run_folder import INTERRUPTED, RunFolder, begin_folder, earlier_result, noting_why_it_stops
+from cos2p.runtime.run_folder import (
+    INTERRUPTED,
+    RunFolder,
+    begin_folder,
+    earlier_result,
+    keep_recipe,
+    noting_why_it_stops,
+)
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
 from cos2p.runtime.world import build_world
-from cos2p.tracking.event_kinds import Event
+from cos2p.tracking.event_kinds import Event, Started
 from cos2p.tracking.events import Listener, read_events
 from cos2p.tracking.files import held, write_atomic
 
@@ -30,6 +37,12 @@ class Interrupted(RunError):
     exit_code = INTERRUPTED
 
 
+def log_notes(event: Event) -> None:
+    """For callers who do not listen: what they should know of data and model."""
+    for note in (event.notes or ()) if isinstance(event, Started) else ():
+        logging.getLogger(__name__).warning(note)
+
+
 def run(
     recipe: Recipe | str | Path,
     out: str | Path,
@@ -38,6 +51,7 @@ def run(
     overwrite: bool = False,
     listener: Listener | None = None,
     data: Bundle | Callable[[DataConfig, int], Bundle] | None = None,
+    as_bound: bool = False,
 ) -> dict[str, Any]:
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
@@ -45,7 +59,8 @@ def run(
     goes on to more `schedule.rounds` or `updates` if the recipe has more. `listener` is told of
     every event as it is logged. `data` takes the place of the recipe's data: a bundle, or a function of the `[data]`
     table and the seed that gives one. It is written into the folder, where every worker, and a run that is resumed by
-    its recipe, finds it.
+    its recipe, finds it. `as_bound`: a method that cannot keep the devices' memory (FedAvg) may train over it, to be
+    compared with; the figures say so.
     """
     leave_if_unguarded()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
@@ -57,19 +72,19 @@ def run(
         recipe = recipe.model_copy(update={"data": handed_over(recipe.data, own[0])})
     if resume and (known := earlier_result(recipe, path, longer=True)) is not None:
         return known
-    begin_folder(recipe, path, resume=resume, overwrite=overwrite, longer=True)
+    recipe = begin_folder(recipe, path, resume=resume, overwrite=overwrite, longer=True)
     if own is not None:
         write_atomic(*own)
     with held(path), noting_why_it_stops(path):
-        return _simulate(recipe, path, listener or (lambda event: None))
+        return _simulate(recipe, path, listener or log_notes, as_bound)
 
 
-def _simulate(recipe: Recipe, path: Path, listener: Listener) -> dict[str, Any]:
+def _simulate(recipe: Recipe, path: Path, listener: Listener, as_bound: bool) -> dict[str, Any]:
     began = time.monotonic()
     keep_freed_pages()
-    world = build_world(recipe)
-    for note in world.bundle.notes:
-        logging.getLogger(__name__).warning(note)
+    world = build_world(recipe, as_bound)
+    recipe = world.recipe
+    keep_recipe(recipe, path)
     own_models = path / OWN_MODELS if recipe.run.device_models else None
     folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf", own_models)
 

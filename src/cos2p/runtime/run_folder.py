@@ -25,6 +25,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, write_results
 from cos2p.runtime.session import Session
+from cos2p.runtime.settled import settled_as
 from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
 from cos2p.tracking.events import EventLog
@@ -47,8 +48,12 @@ def earlier_result(recipe: Recipe, folder: Path, *, longer: bool = False) -> dic
     return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
-def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool = False, longer: bool = False) -> None:
+def begin_folder(
+    recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool = False, longer: bool = False
+) -> Recipe:
     """A folder with the recipe in it; a RunError if it holds another run, or one that is not to be touched.
+
+    Returns the recipe with what it leaves open as the run in the folder has it.
 
     `longer`: the same run with more rounds or updates is not another one; what it came to before is no result any more.
     """
@@ -58,7 +63,13 @@ def begin_folder(recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool 
             (folder / "result.json").unlink(missing_ok=True)
         else:
             check_same_recipe(recipe, folder)
+        recipe = settled_as(recipe, Recipe.load(folder / "recipe.toml"))
     remove_stop_note(folder)
+    keep_recipe(recipe, folder)
+    return recipe
+
+
+def keep_recipe(recipe: Recipe, folder: Path) -> None:
     write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
 
 

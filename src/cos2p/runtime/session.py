@@ -12,12 +12,10 @@ is evaluated, when to stop early, how a run ends. A driver says only what happen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import ClassVar
 
-import torch
-
+from cos2p.accelerator import one_thread
 from cos2p.errors import TrainingError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
@@ -48,6 +46,8 @@ class Session(ABC):
         self.figures = RunFigures()
         self.classes = Classes()
         """Of its data, as far as the driver knows them."""
+        self.notes: tuple[str, ...] = ()
+        """What a user should know of data and model."""
         self.finished: str | None = None
         """Why the run is over."""
         self.stop_requested = False
@@ -90,7 +90,7 @@ class Session(ABC):
 
     def play(self, between: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
         """Until the server is done, or somebody wants it to stop; `between` is called between two events."""
-        with _one_thread():
+        with one_thread():
             while self.finished is None and not self.stop_requested and not stopped():
                 self.step()
                 if not self.punctual:
@@ -162,15 +162,3 @@ class Session(ABC):
         version, scores = self.judge.last()
         for event in (*self.last_events(), Finished(reason=self.finished, version=version, **scores)):
             self.log(event, end)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums over segments depend on the number of threads in their last bit; a run must not. Merging is quick, and the
-    cores are the devices' where all run on one machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -65,6 +65,7 @@ class Simulation(Session):
         self.world, self.workers = world, workers
         self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
+        self.notes = world.notes
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
         self._now = 0.0
         self._agenda: list[Due] = []
@@ -82,7 +83,7 @@ class Simulation(Session):
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes)))
+        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes, self.notes)))
         for member in self.world.context.members.values():
             self._plan_session(member.device, member.device.joins_at)
             if member.device.leaves_at is not None:

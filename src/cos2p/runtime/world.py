@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from cos2p.models.hub import pretrained_config, pretrained_weights
 from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.settled import settle
 from cos2p.training.embeddings import held_tables, token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
@@ -49,6 +50,8 @@ class World:
     context: RunContext
     shards: dict[str, Shard]
     places: dict[str, Place]
+    notes: tuple[str, ...] = ()
+    """What a user should know of data and model."""
 
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
@@ -59,10 +62,12 @@ class World:
         return self.recipe.attack.liars(self.context.names)
 
 
-def build_world(recipe: Recipe) -> World:
-    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere."""
+def build_world(recipe: Recipe, as_bound: bool = False) -> World:
+    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
+    world has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
-    config = model_config(recipe, bundle)
+    settled = settle(recipe, bundle, model_config(recipe, bundle))
+    recipe, config = settled.recipe, settled.config
     devices = fleet_devices(recipe)
     shards = deal_shards(recipe, bundle, devices)
     places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
@@ -70,11 +75,11 @@ def build_world(recipe: Recipe) -> World:
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
-    context = run_context(recipe, config, members)
+    context = replace(run_context(recipe, config, members), as_bound=as_bound)
     chosen = [device.name for device, group in devices if group.rate is None]
     if chosen:
         context = with_fitting_rates(build_method(recipe.method, context), chosen)
-    world = World(recipe, bundle, config, context, shards, places)
+    world = World(recipe, bundle, config, context, shards, places, settled.notes)
     _ = world.liars  # names that the fleet does not have are told before anything runs
     return world
 

@@ -95,8 +95,7 @@ class Orders(Mapping[str, Order]):
             order = replace(order, shelved=self.caches.plan(order, weights))
         if self.context.privacy.on:
             check_covered(order, self.context.config, self.context.training.embeddings)
-        if self.context.enforce_memory and not self.method.over_budget:
-            check_fit(self.method, order, self.needed_memory(order))
+        check_fit(self.method, order, self.needed_memory(order))
         self.close(order.client)
         self._orders[order.task], self._task_of[order.client] = order, order.task
         return order

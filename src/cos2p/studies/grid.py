@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe, recipe_values
+from cos2p.runtime.settled import pooling_is_open
+from cos2p.runtime.world import build_world
 
 NAME_LENGTH = 100
 """Longest name of a cell's folder; file systems allow 255 bytes."""
@@ -80,7 +83,17 @@ class Base:
                 f"{self.recipe} ends after a number of rounds, which are different numbers of client updates for "
                 "different methods; give the number of updates that every run shall have by --updates"
             )
-        return Base(self.recipe, self.changes, updates)
+        return Base(self.recipe, (*self._settled(), *self.changes), updates)
+
+    def _settled(self) -> tuple[str, ...]:
+        """A pooling that nobody named is chosen once, for all rows and seeds."""
+        recipe = self.load(Row("", ""))
+        if not pooling_is_open(recipe):
+            return ()
+        world = build_world(recipe)
+        for note in world.notes:
+            logging.getLogger(__name__).warning(note)
+        return (f"model.pooling={world.recipe.model.pooling or ''}",)
 
     def load(self, row: Row, *more: str) -> Recipe:
         """The recipe of a row. Order of changes: the study's, the measure, the row's, `more`; the last one wins."""

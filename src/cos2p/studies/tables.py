@@ -189,6 +189,7 @@ def _line(row: Row, grid: Grid, outcomes: CellOutcomes, columns: Sequence[Column
     for column in columns:
         values = {seed: column.read(result) for seed, result in results.items()}
         figures[column.key] = Figure.of({seed: value for seed, value in values.items() if value is not None})
+    over_budget = over_budget or any("over_budget" in result for result in results.values())
     return Line(row.key, row.title, figures, runs, failures, tuple(waiting), over_budget, row.facts)
 
 

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, print_line, printable
+from cos2p.terminal.formatting import duration, over_budget_words, print_line, printable
 from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
@@ -90,6 +90,10 @@ class _View:
     def show(self, event: Event) -> None:
         if isinstance(event, Started) and (budget := budget_words(event)):
             self.say(budget)
+        for about in (event.notes or ()) if isinstance(event, Started) else ():
+            self.say(printable(about))
+        if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):
+            self.say(over_budget_words(over))
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_words(event)):

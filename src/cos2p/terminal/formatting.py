@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+from cos2p.units import format_bytes
+
 
 def epsilon_words(spent: Mapping[str, Any] | None) -> str:
     """What a private run has cost; nothing for another.
@@ -20,6 +22,21 @@ def epsilon_words(spent: Mapping[str, Any] | None) -> str:
     cost = "∞" if spent["epsilon"] is None else f"{spent['epsilon']:.3g}"
     budget = "" if spent["budget"] is None else f" of {spent['budget']:g}"
     return f"ε {cost}{budget} (δ {spent['delta']:g})"
+
+
+def over_budget_words(found: Mapping[str, int] | None) -> str:
+    """Of a run that takes more memory than its devices have; nothing for another.
+
+    >>> over_budget_words({"devices": 8, "needs": 357_000_000, "has": 60_000_000})
+    'over the budget: needs 357 MB of 60.0 MB, 8 devices have too little'
+    """
+    if found is None:
+        return ""
+    have = "has" if found["devices"] == 1 else "have"
+    return (
+        f"over the budget: needs {format_bytes(found['needs'])} of {format_bytes(found['has'])}, "
+        f"{count(found['devices'], 'device')} {have} too little"
+    )
 
 
 def percent(share: float | None, digits: int = 1) -> str:

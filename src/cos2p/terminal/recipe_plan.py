@@ -64,10 +64,11 @@ def rehearsal_words(found: Rehearsal) -> list[str]:
     shown = f" ({', '.join(names[:8])}{' ...' if len(names) > 8 else ''})" if names else ""
     lines = [f"samples  {', '.join(parts)}; {_classes(len(names))}{shown}; {size}"]
     lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
-    lines += [f"note     {note}" for note in bundle.notes]
+    lines += [f"note     {note}" for note in found.notes]
     for task in found.tasks[:_SHOWN]:
+        over = "over the budget: " if task.needed > task.memory else ""
         lines.append(
-            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, needs "
+            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, {over}needs "
             f"{format_bytes(task.needed)} of {format_bytes(task.memory)}, {duration(task.seconds)} of virtual time"
         )
     if found.devices > _SHOWN:

@@ -11,7 +11,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import count, duration, epsilon_words, percent, printable, without_training
+from cos2p.terminal.formatting import (
+    count,
+    duration,
+    epsilon_words,
+    over_budget_words,
+    percent,
+    printable,
+    without_training,
+)
 from cos2p.tracking.figure_parts import tiers
 from cos2p.units import format_bytes
 
@@ -51,6 +59,7 @@ def _figures(result: Mapping[str, Any]) -> Table:
         ("clients' own", _scores(result, "client_", without_training(None, result.get("client_majority")))),
         ("fleet", f"RU {percent(result['ru'])} · busy {percent(result['busy'])} of the time"),
         ("virtual time", duration(result["virtual_seconds"])),
+        ("memory", over_budget_words(result.get("over_budget"))),
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
         ("coverage", coverage_words(result["n_star"])),
         ("staleness τ", staleness_words(result["staleness"])),

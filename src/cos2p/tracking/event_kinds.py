@@ -103,6 +103,9 @@ class Started(Event):
         "`majority` (the most frequent class of the test samples), `client_majority` (of each device's own)",
     ] = None
     full_memory: Annotated[int | None, "bytes to train the whole model with the fleet's smallest batch"] = None
+    notes: Annotated[
+        list[str] | None, "what a user should know of data and model, such as a pooling that was chosen"
+    ] = None
     devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
 
 

@@ -286,6 +286,16 @@ class RunFigures:
         return sum(own[name] * own["samples"] for own in scored) / samples if samples else None
 
     @property
+    def over_budget(self) -> dict[str, int] | None:
+        """Of the devices whose largest task does not fit their memory: how many, and the worst one's bytes."""
+        tasks = [(d.predicted, d.memory) for d in self.devices.values() if d.predicted and d.memory]
+        over = [(needs, has) for needs, has in tasks if needs > has]
+        if not over:
+            return None
+        needs, has = max(over, key=lambda pair: pair[0] / pair[1])
+        return {"devices": len(over), "needs": needs, "has": has}
+
+    @property
     def best_exit(self) -> int | None:
         """The depth of the exit to use: the best on validation samples, or on test samples if there are none."""
         return None if self.evaluated is None else best_exit(self.evaluated.validation or self.evaluated.test)
@@ -313,6 +323,7 @@ class RunFigures:
             "n_star": self.n_star,
             "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
             **self._privacy(),
+            **({} if self.over_budget is None else {"over_budget": self.over_budget}),
             "seed": self.started.seed if self.started is not None else None,
             "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
         }

@@ -188,7 +188,7 @@ class StatisticsTrainer(Trainer):
 
         def watch(depth: int, rows: slice, x_BTD: Tensor, context: Context) -> None:
             if depth in self._exits:
-                self._add(depth, self._exits[depth].features(x_BTD, context), labels[rows])
+                add_sums(self.sums, depth, self._exits[depth].features(x_BTD, context), labels[rows])
 
         prefix_features(
             self.config,
@@ -212,12 +212,23 @@ class StatisticsTrainer(Trainer):
         file = PrefixFile(self.task.weights, device=self.device)
         return loaded(module, file.part(exit_key(self.config, depth) + "."))
 
-    def _add(self, depth: int, x_BD: Tensor, labels: Tensor) -> None:
-        self.sums[f"{depth}.length"] += torch.linalg.vector_norm(x_BD, dim=1).sum()
-        unit_BD = F.normalize(x_BD, dim=1)
-        self.sums[f"{depth}.sums"].index_add_(0, labels, unit_BD)
-        if self.settings.moments:
-            self.sums[f"{depth}.moments"] += packed(unit_BD.T @ unit_BD)
+
+def add_sums(sums: Weights, depth: int, x_BD: Tensor, labels: Tensor) -> None:
+    """A batch more of features behind `depth` blocks; moments, if `sums` has them."""
+    sums[f"{depth}.length"] += torch.linalg.vector_norm(x_BD, dim=1).sum()
+    unit_BD = F.normalize(x_BD, dim=1)
+    sums[f"{depth}.sums"].index_add_(0, labels, unit_BD)
+    if f"{depth}.moments" in sums:
+        sums[f"{depth}.moments"] += packed(unit_BD.T @ unit_BD)
+
+
+def class_sums(x_ND: Tensor, labels: Tensor, classes: int, depth: int = 1) -> Weights:
+    """What a device with these features at one depth would report, moments included."""
+    dim = x_ND.shape[1]
+    sums = {"counts": torch.bincount(labels, minlength=classes).float(), f"{depth}.length": torch.zeros(())}
+    sums |= {f"{depth}.sums": torch.zeros(classes, dim), f"{depth}.moments": torch.zeros(dim * (dim + 1) // 2)}
+    add_sums(sums, depth, x_ND, labels)
+    return sums
 
 
 def packed(square: Tensor) -> Tensor:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cos2p.terminal.formatting import count, percent
+from cos2p.terminal.formatting import count, over_budget_words, percent
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.figure_parts import BASELINES
+from cos2p.tracking.figures import RunFigures
 from cos2p.view import model
 
 GROUPS = 6
 """Kinds of devices that are named one by one."""
 
 
-def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model | None) -> list[tuple[str, str]]:
+def about(recipe: Mapping[str, Any], figures: RunFigures, shape: model.Model | None) -> list[tuple[str, str]]:
     """(what, words), without what is not known. `recipe` is the run's recipe.toml, or empty."""
+    started = figures.started
     facts = {
         "Recipe": _joined(": ", recipe.get("name") or (started.recipe if started else ""), recipe.get("description")),
         "Method": _joined(", ", _method(recipe.get("method", {}), started), _form(recipe.get("method", {}))),
@@ -23,8 +25,10 @@ def about(recipe: Mapping[str, Any], started: Started | None, shape: model.Model
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
         "Devices": _devices(recipe.get("fleet", {}), started),
+        "Memory": over_budget_words(figures.over_budget),
         "Ends": _end(recipe.get("schedule", {})),
         "To compare accuracies with": _worth(started),
+        "Note": "; ".join((started.notes if started else None) or ()),
     }
     return [(name, words) for name, words in facts.items() if words]
 

@@ -160,7 +160,7 @@ class RunSource:
 
     def _about(self, shape: model.Model | None) -> list[tuple[str, str]]:
         try:
-            return about(self._recipe(), self._run.figures.started, shape)
+            return about(self._recipe(), self._run.figures, shape)
         except (ValueError, TypeError, AttributeError, LookupError):  # a recipe that cos2p did not write
             return []
 

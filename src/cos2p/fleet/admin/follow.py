@@ -27,8 +27,9 @@ from cos2p.models.config import ModelConfig
 from cos2p.processes.children import on_interrupt
 from cos2p.recipe import Recipe
 from cos2p.runtime.model_folder import save_model
-from cos2p.runtime.run import Interrupted
-from cos2p.runtime.run_folder import begin_folder, earlier_result
+from cos2p.runtime.run import Interrupted, log_notes
+from cos2p.runtime.run_folder import begin_folder, earlier_result, keep_recipe
+from cos2p.runtime.settled import settled_as
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
 from cos2p.tracking.files import read_json, write_atomic, write_json
@@ -63,10 +64,10 @@ def run_on_fleet(
     folder, admin = Path(out), Kit.open(kit, "admin")
     if resume and (known := earlier_result(recipe, folder)) is not None:
         return known
-    begin_folder(recipe, folder, resume=resume, overwrite=overwrite)
+    recipe = begin_folder(recipe, folder, resume=resume, overwrite=overwrite)
     server = AdminSession(admin)
     try:
-        follower = Follower(server, recipe, folder, _run_name(recipe, folder), listener or (lambda event: None))
+        follower = Follower(server, recipe, folder, _run_name(recipe, folder), listener or log_notes)
         return follower.follow(sorted(expected))
     finally:
         server.close()
@@ -168,6 +169,8 @@ class Follower:
         for name, size in report["files"].items():
             if name != "result.json":
                 write_atomic(self.folder / name, self._fetch(name, size))
+        self.recipe = settled_as(self.recipe, Recipe.load(self.folder / "recipe.toml"))  # the server settled it
+        keep_recipe(self.recipe, self.folder)
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
         with suppress(CheckpointError):  # a model that has no form there; the weights are at hand

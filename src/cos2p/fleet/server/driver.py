@@ -215,7 +215,7 @@ class Driver(Session):
                 self.stop_requested = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
-        self.log(Started(**run_facts(self.recipe, self.server.context, self.classes)), 0.0)
+        self.log(Started(**run_facts(self.recipe, self.server.context, self.classes, self.notes)), 0.0)
         self._limit_time()
         for event in (*unfit.values(), *refused):
             self.log(event)

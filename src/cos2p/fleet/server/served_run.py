@@ -28,13 +28,14 @@ from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.run_folder import RunFolder, begin_folder
+from cos2p.runtime.run_folder import RunFolder, begin_folder, keep_recipe
+from cos2p.runtime.settled import settle
 from cos2p.runtime.world import model_config
 from cos2p.tracking.event_kinds import Event, Merged, Stopped
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import DeviceFigures
 
-FETCHABLE = ("result.json", "weights.safetensors")
+FETCHABLE = ("result.json", "weights.safetensors", "recipe.toml")
 PAGE_BYTES = 128 * 2**10
 """Of the event log in one answer; of a file three times as much."""
 
@@ -72,16 +73,19 @@ class ServedRun:
             if (self.folder / "result.json").exists():
                 self.state = "finished"
                 return
-            begin_folder(self.recipe, self.folder, resume=True)
+            self.recipe = begin_folder(self.recipe, self.folder, resume=True)
             self._merged = _merged_so_far(self.folder / "events.jsonl")  # before the log is cut back
             self._open = folder = RunFolder(self.folder, self.recipe, Driver.kind, as_often_as_cheap=True)
             self.base = folder.base
             bundle = load(self.recipe.data, self.recipe.seed, self.recipe.model.pretrained)
-            config, self.classes = model_config(self.recipe, bundle), Classes.of(bundle)
+            settled = settle(self.recipe, bundle, model_config(self.recipe, bundle))
+            self.recipe = folder.recipe = settled.recipe
+            keep_recipe(self.recipe, self.folder)
+            self.classes = Classes.of(bundle)
             del bundle
-            evaluator = Evaluator(self.recipe, config, self.folder)
-            self.driver = Driver(self.recipe, config, port, transfers, evaluator, self._tell)
-            self.driver.classes = self.classes
+            evaluator = Evaluator(self.recipe, settled.config, self.folder)
+            self.driver = Driver(self.recipe, settled.config, port, transfers, evaluator, self._tell)
+            self.driver.classes, self.driver.notes = self.classes, settled.notes
             if folder.checkpoint is not None:
                 self.driver.restore(folder.checkpoint.values["session"], folder.checkpoint)
                 self.driver.figures.replay(read_events(folder.log.path))
