@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cos2p.inference.predicting import gather
 
-from cos2p.inference.predicting import predict
+from cos2p.inference.predicting import gather, predict
 from cos2p.inference.sources import Trained
 
 GIVEN = {True: 'texts = ["a text", "another text"]', False: 'pictures = ["picture.png"]'}

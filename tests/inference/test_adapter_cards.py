@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from cos2p.errors import CheckpointError
 from cos2p.inference.exporting import export
-from cos2p.inference.sources import Trained
+from cos2p.inference.sources import Trained, open_trained
 from cos2p.models import hub_files
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained, save_pretrained
@@ -142,3 +143,5 @@ def test_names_of_classes_and_the_tokenizer_are_there(tmp_path: Path) -> None:
         assert {"tokenizer.json", "tokenizer_config.json", "README.md"} <= {file.name for file in folder.iterdir()}
         assert {file.stat().st_mode & 0o777 for file in folder.rglob("*") if file.is_file()} == {0o644}
         assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
+        with pytest.raises(CheckpointError, match=r"holds adapter_config\.json, which is not read here; its README"):
+            open_trained(folder)

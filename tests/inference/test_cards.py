@@ -164,6 +164,14 @@ def test_a_language_model_goes_on_by_its_card(name: str, exit: int, tmp_path: Pa
     assert "pipeline_tag: text-generation\n" in front_matter(folder)
 
 
+def test_a_card_without_a_tokenizer_promises_nothing(tmp_path: Path) -> None:
+    """A fleet's admin may not have the file that the recipe names."""
+    folder = export(trained(OTHERS["bert, mean"], tokenizer="nowhere/tokenizer.json"), tmp_path / "m", "hf")
+    assert code_blocks(folder) == []
+    assert "The tokenizer was not at hand" in (folder / "README.md").read_text()
+    assert not (folder / "modules.json").exists()
+
+
 # Runs
 
 

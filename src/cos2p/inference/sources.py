@@ -89,6 +89,12 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
         return _own(Personal.read(path), str(path))
     if not path.is_dir():
         raise RunError(f"there is nothing at {path}; name a run folder, a Hugging Face folder or a device's file")
+    for file in ("adapter_config.json", "model.onnx"):
+        if (path / file).is_file():
+            raise CheckpointError(
+                f"{path} holds {file}, which is not read here; its README.md has code that uses it, and cos2p export "
+                "--format hf writes what is read"
+            )
     if (path / "config.json").is_file():
         if device or exit is not None:
             raise ConfigError(f"{path} is an exported model with one exit; --device and --exit need its run folder")

@@ -61,6 +61,8 @@ def usage(
         blocks = [_pipeline(config, form, base, crop)]
     else:
         blocks = [_no_such_head(config), _by_hand(config, form, base, crop)]
+    if form == "peft" and config.family == "vit":
+        blocks.insert(0, "With transformers 5 or later: the adapters name a ViT's modules as it does.")
     if sentence:
         blocks += ["With sentence-transformers:", _sentence()]
     if form == "hf":
