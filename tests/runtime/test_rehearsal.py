@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cos2p.report.recipe_plan import rehearsal_words
 
 from cos2p.errors import BudgetError
 from cos2p.runtime.rehearsal import Rehearsal, rehearse
 from cos2p.runtime.run import run
+from cos2p.terminal.recipe_plan import rehearsal_words
 from cos2p.units import format_bytes
 from tests.runtime.small import VALUES, small
 
