@@ -74,7 +74,7 @@ def test_another_method_keeps_the_settings_only_if_they_are_its_own(fake: FakeRu
     synchronous, average = (recipe.method for recipe, _, _ in fake.calls)
     assert synchronous["name"] == "cos2p-sync"
     assert synchronous["masks"]["rounds"] == 1
-    assert average == {"name": "fedavg", "start": "fresh", "finish": "trained", "ridge": 0.3, "weights": "samples"}
+    assert average == {"name": "fedavg", "start": "fresh", "finish": "trained", "weights": "samples"}
 
 
 def test_the_default_folder_names_recipe_method_and_seed() -> None:

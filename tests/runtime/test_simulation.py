@@ -165,12 +165,20 @@ def test_a_task_over_the_memory_of_its_device_is_refused_with_both_numbers() -> 
         play(fleet=_fleet(memory="1MB"))
 
 
-def test_a_method_that_cannot_keep_a_budget_runs_and_shows_it() -> None:
-    values = {**VALUES, "method": {"name": "fedavg"}, "fleet": _fleet(memory="1MB"), "schedule": {"rounds": 1}}
-    world = build_world(Recipe.parse(values))
-    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+def _play_to_the_end(simulation: Simulation) -> None:
     simulation.begin()
     simulation.play(lambda: None)
+
+
+def test_a_method_that_cannot_keep_a_budget_is_refused_alone_and_runs_as_a_bound() -> None:
+    values = {**VALUES, "method": {"name": "fedavg"}, "fleet": _fleet(memory="1MB"), "schedule": {"rounds": 1}}
+    alone = build_world(Recipe.parse(values))
+    refused = Simulation(alone, InlineWorkers(alone), lambda event: None)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match="cannot train less of the model"):
+        _play_to_the_end(refused)
+    world = build_world(Recipe.parse(values), as_bound=True)
+    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+    _play_to_the_end(simulation)
     weak = simulation.figures.result()["devices"]["jetson-xavier-nx-8gb-1"]
     assert weak["peak_memory"] > weak["memory"]
 

@@ -256,7 +256,9 @@ def test_a_task_that_does_not_fit_its_device_is_not_given_out() -> None:
     cramped = replace(given, members={**given.members, "pi-0": small})
     with pytest.raises(BudgetError, match="pi-0: "):
         join_all(server(cramped))
-    assert join_all(server(cramped, method="fedavg"))  # an upper bound that keeps no budget
+    with pytest.raises(BudgetError, match="pi-0: "):
+        join_all(server(cramped, method="fedavg"))
+    assert join_all(server(replace(cramped, as_bound=True), method="fedavg"))  # a bound to compare with
 
 
 def test_a_newcomer_is_welcome_and_what_is_known_of_the_others_stays() -> None:

@@ -88,7 +88,7 @@ def by_curve(cell: Cell) -> dict[str, Any]:
 
 def asked(folder: Path, *targets: str) -> Comparison:
     found = tuple(map(parse_target, targets))
-    return Comparison(tiny_base(folder), ("fedavg", "cos2p"), (0, 1), "cos2p compare", targets=found)
+    return Comparison(tiny_base(folder), (0, 1), "cos2p compare", ("fedavg", "cos2p"), targets=found)
 
 
 def test_a_table_for_each_target(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class Simulation(Session):
     def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
         super().__init__(world.recipe, workers, listener)
         self.world, self.workers = world, workers
-        self.server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
+        weights = first_weights(world.recipe, world.config)  # a broken checkpoint is named before anything else
+        self.server = Server(world.context, world.method(), weights)
         self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
         self.notes = world.notes
         self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}

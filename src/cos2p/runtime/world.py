@@ -77,7 +77,7 @@ def build_world(recipe: Recipe, as_bound: bool = False) -> World:
     }
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
     chosen = [device.name for device, group in devices if group.rate is None]
-    if chosen:
+    if chosen and context.enforce_memory:
         context = with_fitting_rates(build_method(recipe.method, context), chosen)
     world = World(recipe, bundle, config, context, shards, places, settled.notes)
     _ = world.liars  # names that the fleet does not have are told before anything runs

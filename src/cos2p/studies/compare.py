@@ -100,7 +100,9 @@ def _tables(plan: Comparison, read_curve: ReadCurve, grid: RunnableGrid, outcome
     if plan.reference in plan.methods and len(plan.methods) > 1:
         title = f"Differences to {method_class(plan.reference).title}"
         tables.append(differences_table("differences", title, results, plan.reference))
-    return tables + target_tables(plan.targets, results, grid, outcomes, read_curve)
+    if plan.targets:  # curves are read from the runs' logs, which may be gone
+        tables += target_tables(plan.targets, results, grid, outcomes, read_curve)
+    return tables
 
 
 def _over_budget(name: str) -> bool:
