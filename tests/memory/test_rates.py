@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cos2p.memory.rates import choose_rate, task_seconds
 
 from cos2p import model
 from cos2p.costs.budget import largest_rate
@@ -13,7 +14,6 @@ from cos2p.costs.workload import Workload
 from cos2p.devices.device import device
 from cos2p.errors import BudgetError
 from cos2p.memory import rates
-from cos2p.memory.rates import choose_rate, task_seconds
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import build_world, first_weights
 from cos2p.server.protocol import ClientJoined, Send

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from cos2p.memory.task_plan import largest_fitting
 
 from cos2p import ModelConfig, model
 from cos2p.data import Bundle
 from cos2p.errors import CheckpointError, ConfigError, RecipeError
-from cos2p.memory.task_plan import largest_fitting
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
 from cos2p.recipe import Recipe

@@ -17,8 +17,7 @@ from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
-from cos2p.memory.rates import choose_rate
-from cos2p.memory.task_plan import with_fitting_rates
+from cos2p.memory.planning import with_parts
 from cos2p.memory.tasks import Member, RunContext
 from cos2p.methods import build_method
 from cos2p.methods.base import Method
@@ -28,7 +27,7 @@ from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.settled import settle
-from cos2p.training.embeddings import held_tables, token_rows
+from cos2p.training.embeddings import token_rows
 from cos2p.training.label_skew import check_correctable
 from cos2p.training.shard import Shard
 
@@ -76,9 +75,7 @@ def build_world(recipe: Recipe, as_bound: bool = False) -> World:
         for device, group in devices
     }
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
-    chosen = [device.name for device, group in devices if group.rate is None]
-    if chosen and context.enforce_memory:
-        context = with_fitting_rates(build_method(recipe.method, context), chosen)
+    context = with_parts(build_method(recipe.method, context))
     world = World(recipe, bundle, config, context, shards, places, settled.notes)
     _ = world.liars  # names that the fleet does not have are told before anything runs
     return world
@@ -95,6 +92,7 @@ def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Membe
         recipe.fleet.enforce_memory,
         private_settings(recipe),
         recipe.robust,
+        recipe.fleet.target_seconds,
     )
 
 
@@ -104,12 +102,10 @@ def _with_room(device: Device, place: Place) -> Device:
 
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:
-    training, samples, rate = recipe.training, len(shard.train), group.rate
+    samples, auto = len(shard.train), group.rate == "auto"
+    rate = 1.0 if group.rate == "auto" else group.rate
     rows = token_rows(shard, recipe.embeddings, config.pad_token)
-    if rate is None:
-        tables = held_tables(config, recipe.embeddings, rows)
-        rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
-    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
+    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows, auto=auto)
 
 
 def private_settings(recipe: Recipe) -> PrivacySettings:

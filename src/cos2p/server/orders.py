@@ -13,8 +13,8 @@ from typing import Any
 from cos2p.aggregation.privacy.guard import check_covered
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_fit, check_last_fit
-from cos2p.memory.fit import saving_as_needed
-from cos2p.memory.tasks import Call, RunContext, make_order
+from cos2p.memory.tasks import Call, RunContext
+from cos2p.memory.ways import fitted_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
 from cos2p.methods import Trainer, make_trainer
 from cos2p.methods.base import Method
@@ -80,7 +80,7 @@ class Orders(Mapping[str, Order]):
             assignment = self.method.assign(call)
         except BudgetError as error:
             raise BudgetError(f"{member.name}: {error}; {advice(self.method, member)}") from None
-        order = make_order(
+        order = fitted_order(
             self.method,
             member,
             assignment,
@@ -90,7 +90,6 @@ class Orders(Mapping[str, Order]):
             attempt=dispatch.attempt,
             progress=progress,
         )
-        order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
         if assignment.shelved:
             order = replace(order, shelved=self.caches.plan(order, weights))
         if self.context.privacy.on:

@@ -92,13 +92,13 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         samples=samples,
         epochs=settings.epochs,
         optimizer=settings.stepper,
-        features=settings.features,
+        features="memory" if settings.features == "auto" else settings.features,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
-        step_in_backward=settings.savings.step_in_backward,
-        recompute=settings.savings.recompute != "no",
+        step_in_backward=settings.savings.step_in_backward is True,
+        recompute=settings.savings.recompute == "yes",
         micro_batch=settings.savings.at_once(batch),
         activation_bytes=2 if settings.savings.bf16 else 4,
     )

@@ -63,7 +63,7 @@ from cos2p.training.prefix import (
     prefix_features,
     prefix_pieces,
 )
-from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
+from cos2p.training.settings import PLAIN, ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
@@ -137,14 +137,14 @@ class Trainer:
     def __init__(self, config: ModelConfig, order: Order) -> None:
         self.config, self.order = config, order
         given = self.settings_type.model_validate(order.settings)
-        self.settings = without_savings(given, *self._impossible_savings())
+        self.settings = settled(given, *self.cannot_save())
 
     @property
     def local(self) -> LocalSettings:
         """Epochs, batch and the like."""
         return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
 
-    def _impossible_savings(self) -> Iterator[str]:
+    def cannot_save(self) -> Iterator[str]:
         """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
 
         One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
@@ -152,6 +152,7 @@ class Trainer:
         the mean of what it makes of its parts.
         """
         own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
+        yield "stream"  # what is frozen is streamed in any case
         if own & {"before_step", "after_step", "fit", "optimizers"}:
             yield "step_in_backward"
         if own & {"fit", "loss", "objective"}:
@@ -323,7 +324,7 @@ class Trainer:
         if any(getattr(type(self), part) is not getattr(Trainer, part) for part in _PLAIN):
             return False
         whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
-        return whole and not self.local.rescale and self.local.savings == Savings()
+        return whole and not self.local.rescale and self.local.savings == PLAIN
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
@@ -489,7 +490,7 @@ class Trainer:
         lighten(
             model.blocks.values(),
             model.exits.values(),
-            recompute=savings.recompute != "no",
+            recompute=savings.recompute == "yes",
             bf16=savings.bf16,
         )
         return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -48,6 +48,10 @@ class LoraTrainer(Trainer):
     settings: LoraSettings
     model: AdaptedTransformer
 
+    def cannot_save(self) -> Iterator[str]:
+        """Its blocks run as `savings` says."""
+        yield from (name for name in super().cannot_save() if name not in ("stream", "recompute"))
+
     # ------------------------------------------------------------ what travels
 
     def adapters(self) -> dict[str, tuple[int, int]]:
@@ -90,6 +94,7 @@ class LoraTrainer(Trainer):
         return AdapterLoad(
             self.config,
             workload(settings, samples),
+            stream=settings.savings.stream is True,
             frozen=self.order.spec.frozen,
             streamed=len(settings.blocks),
             rank=settings.rank,
@@ -127,6 +132,6 @@ class LoraTrainer(Trainer):
             table = file.part("embed." if tied else "lm_head.")["tokens" if tied else "weight"]
             held["embed.tokens" if tied else "lm_head.weight"] = table
         model = AdaptedTransformer(
-            self.config, spec, file, settings.blocks, settings.rank, settings.targets, settings.scale
+            self.config, spec, file, settings.blocks, settings.rank, settings.targets, settings.scale, settings.savings
         )
         return model.load(held, trained=self.start)
