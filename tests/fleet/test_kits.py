@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from cos2p.memory.task_plan import largest_fitting, lowered
 
 import cos2p
 from cos2p.costs.budget import largest_rate
@@ -28,6 +27,7 @@ from cos2p.fleet.kit import MARK, Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import member_of
+from cos2p.memory.planning import lowered
 from cos2p.methods import build_method
 from cos2p.methods.base import Member
 from cos2p.models.settings import ModelSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cos2p.memory.task_plan import lowered
 
+from cos2p.memory.planning import lowered
 from cos2p.methods import build_method, make_trainer, methods, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.runtime.world import World, build_world, first_weights

@@ -6,11 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from cos2p.memory.fit import needed_bytes
-from cos2p.memory.task_plan import largest_fitting
 
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_last_fit
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Call, Method
 from cos2p.methods.head_settings import trained_instead

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cos2p.memory.fit import needed_bytes
-
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Method, RunContext
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from cos2p.memory.fit import needed_bytes
 
 from cos2p.errors import ConfigError
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.chain import Chain
 from tests.methods.budgets import asked, with_memory

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cos2p.memory.fit import needed_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import RecipeError
+from cos2p.memory.ways import needed_bytes
 from cos2p.messages import Order, Task, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer

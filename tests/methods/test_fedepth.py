@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cos2p.memory.fit import needed_bytes
 
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Assignment, Method
 from cos2p.methods.fedepth import FeDepth

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from cos2p.memory.fit import needed_bytes
 
 from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.fleet.device.payload import read_task
+from cos2p.memory.ways import needed_bytes
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from cos2p.memory.task_plan import largest_fitting
 
 from cos2p import ModelConfig, model
 from cos2p.data import Bundle

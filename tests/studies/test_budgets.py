@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cos2p.memory.fit import needed_bytes
-from cos2p.memory.task_plan import tasks_at
 
 from cos2p.errors import BudgetError
+from cos2p.memory.planning import tasks_at
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.methods.heterofl.cut import scaled_rate

@@ -10,7 +10,7 @@ from cos2p.errors import BudgetError
 from cos2p.memory.parts import HEAD, RANK, WIDE, Part
 from cos2p.memory.planning import choose, every_task
 from cos2p.memory.tasks import Assignment, Member, Planned
-from cos2p.memory.ways import fitted_order, order_bytes
+from cos2p.memory.ways import fitted_order, needed_bytes
 from cos2p.messages import Order, tensor_bytes
 from cos2p.models.layout import Weights
 from cos2p.training.prefix import encode
@@ -54,14 +54,14 @@ class Plan:
 
 def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
     """`weights`: the first ones of the method. BudgetError if it has no task for the member."""
-    tasks = [(alone, task, fitted_order(alone, member, task)) for alone, task in every_task(method, member, weights)]
-    needed = {id(task): order_bytes(alone, member, order, task.trainer) for alone, task, order in tasks}
-    trained = [entry for entry in tasks if entry[1].trainer.trains] or tasks
-    _, task, order = max(trained, key=lambda entry: needed[id(entry[1])])
+    tasks = [(needed_bytes(alone, member, task), alone, task) for alone, task in every_task(method, member, weights)]
+    trained = [entry for entry in tasks if entry[2].trainer.trains] or tasks
+    _, alone, task = max(trained, key=lambda entry: entry[0])
+    order = fitted_order(alone, member, task)
     trainer = task.trainer(method.context.config, order)
     size = tensor_bytes(trainer.sent(weights), encode(trainer.sent_frozen(weights), order.prefix_precision))
     work = trainer.flops(member.samples, member.test_samples)
-    peak = max(needed.values())
+    peak = max(needed for needed, _, _ in tasks)
     return Plan(
         trains=takes(task, member),
         held=_held(trainer, order),

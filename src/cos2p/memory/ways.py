@@ -72,8 +72,10 @@ def least_bytes(method: Planned, member: Member, assignment: Assignment, exact: 
     return _least(_case(method, member, assignment, 0.0), exact)
 
 
-def order_bytes(method: Planned, member: Member, order: Order, trainer: type[Trainer]) -> int:
-    return trainer(method.context.config, order).memory(member.samples).total
+def needed_bytes(method: Planned, member: Member, assignment: Assignment) -> int:
+    """Bytes of the worst moment of a task as it is given out, by the ledger; nothing is allocated."""
+    order = fitted_order(method, member, assignment)
+    return assignment.trainer(method.context.config, order).memory(member.samples).total
 
 
 # ---------------------------------------------------------------- of equal tasks one is looked at

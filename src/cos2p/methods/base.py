@@ -112,7 +112,7 @@ class Method:
         """
         return windows() if member.auto else [Part("window", member.rate)]
 
-    def part(self, member: Member) -> Part:
+    def part_of(self, member: Member) -> Part:
         """What the member trains."""
         if member.part is not None:
             return member.part

@@ -86,7 +86,7 @@ class Chain(FrozenBaseMethod):
 
     def _size(self, member: Member) -> int:
         try:
-            part = self.part(member)
+            part = self.part_of(member)
         except BudgetError:  # its task is refused, with what is missing
             return 0
         return 0 if part == HEAD else int(part.size)

@@ -87,7 +87,7 @@ class FeDepth(LateWorkMethod):
     def groups(self, member: Member) -> list[Assignment]:
         """A member's tasks from the lowest group to the top; none if it cannot hold one."""
         if member.name not in self._groups:
-            part, depth = self.part(member), self.context.config.depth
+            part, depth = self.part_of(member), self.context.config.depth
             count = int(part.size)
             # The last group ends at the top, and may overlap the one below it.
             starts = [] if part == HEAD else [min(start, depth - count) for start in range(0, depth, count)]

@@ -69,7 +69,7 @@ class FedLora(LateWorkMethod):
         return [*factors(self.settings.rank), HEAD]
 
     def assign(self, call: Call) -> Assignment:
-        part, blocks = self.part(call.member), tuple(range(self.first, self.context.config.depth))
+        part, blocks = self.part_of(call.member), tuple(range(self.first, self.context.config.depth))
         if part == HEAD:
             return self.head_alone(call.member)
         trained: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"

@@ -60,7 +60,7 @@ class FedRA(LateWorkMethod):
 
     def assign(self, call: Call) -> Assignment:
         """Adapters of the recipe's rank in the blocks that are drawn, which alone are sent."""
-        member, part = call.member, self.part(call.member)
+        member, part = call.member, self.part_of(call.member)
         if part == HEAD:
             return self.head_alone(member)
         drawn = self.drawn(member, call.attempt, int(part.size))

@@ -12,7 +12,7 @@ from cos2p.errors import BudgetError
 from cos2p.memory.plan import takes
 from cos2p.memory.planning import every_task, with_parts
 from cos2p.memory.tasks import Member
-from cos2p.memory.ways import fitted_order, order_bytes
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
@@ -64,8 +64,7 @@ class Worlds:
                 method, weights = _planned(recipe, *self.of(recipe), memory)
                 for member in _extremes(method.context.members.values()):
                     for alone, task in every_task(method, member, weights):
-                        order = fitted_order(alone, member, task)
-                        needed = max(needed, order_bytes(alone, member, order, task.trainer))
+                        needed = max(needed, needed_bytes(alone, member, task))
                     words.add(takes(task, member))
             except BudgetError as error:
                 return Absent(str(error))

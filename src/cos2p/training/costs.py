@@ -92,7 +92,7 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         samples=samples,
         epochs=settings.epochs,
         optimizer=settings.stepper,
-        features="memory" if settings.features == "auto" else settings.features,
+        features=settings.store,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from

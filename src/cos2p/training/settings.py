@@ -119,6 +119,10 @@ class FeatureCache(Settings):
     features: Auto | Store = Field(default="memory", description="Where a device keeps its features: memory or disk.")
     feature_precision: FeaturePrecision = Field(default="float32", description="float16 halves the cache.")
 
+    @property
+    def store(self) -> Store:
+        return "memory" if self.features == "auto" else self.features
+
 
 class MaskTraining(Settings):
     """Training of the width masks, before the weights."""

@@ -197,7 +197,7 @@ class StatisticsTrainer(Trainer):
             lambda rows: self.shard.inputs(part, rows),
             len(part),
             self.local.savings.at_once(min(self.settings.batch, len(part))),
-            self.settings.features,
+            self.settings.store,
             self.settings.feature_precision,
             part.widths,
             watch=watch,

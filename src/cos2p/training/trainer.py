@@ -419,7 +419,7 @@ class Trainer:
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
             self.prefix_batch(len(part)),
-            self.local.features,
+            self.local.store,
             self.local.feature_precision,
             passed.widths,
             lambda values: self._known_features(part, values),

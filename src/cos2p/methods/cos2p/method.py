@@ -177,7 +177,7 @@ class Cos2p(Method):
     def _part_of_rate(self, member: Member) -> Part:
         """Of a member that was not planned: its window, unless its method may have another part for it."""
         plain = Part("window", member.rate)
-        return plain if self.parts(member)[0] == plain else self.part(member)
+        return plain if self.parts(member)[0] == plain else self.part_of(member)
 
     def _on_frozen_base(self, member: Member, part: Part) -> Assignment:
         precision = self.settings.prefix.precision
