@@ -82,7 +82,7 @@ def test_a_change_that_fits_no_field() -> None:
 
 
 def test_devices_get_one_memory() -> None:
-    with pytest.raises(cos2p.Cos2pError, match="has 1.00 kB"):
+    with pytest.raises(cos2p.Cos2pError, match=r"has 1\.00 kB"):
         cos2p.run("quickstart", progress=False, memory="1kB")
 
 
