@@ -53,7 +53,7 @@ def test_after_a_task_ran_out_of_memory_the_next_is_smaller(world: World, method
     made = server(world, method, member)
     (task,) = sent(made.handle(ClientJoined(member.name)))
     before = size(made, task, world, member)
-    made.welcome(lowered(world.context, member, before))
+    made.welcome(lowered(made.method, member, before))
     (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
     after = size(made, task, world, member)
     if type(made.method).over_budget or method in ONE_SIZE:

@@ -105,9 +105,6 @@ class LinearProbe(LateWorkMethod):
     settings_type: ClassVar[type[Settings]] = ProbeSettings
     settings: ProbeSettings
 
-    def parts(self, member: Member) -> Sequence[Part]:
-        return [HEAD]
-
     def assign(self, call: Call) -> Assignment:
         return self.head_alone(call.member)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
+from cos2p.memory.parts import HEAD, Part
 from cos2p.messages import Precision
 from cos2p.methods.adapters.device import LoraTrainer
 from cos2p.methods.adapters.tasks import head_task
@@ -44,6 +46,9 @@ class FrozenBaseMethod(Method):
 
     def merge(self) -> Merge:
         return SegmentMerge(self.context.config, rule=self.settings.weights)
+
+    def parts(self, member: Member) -> Sequence[Part]:
+        return [HEAD]
 
     def head_alone(self, member: Member) -> Assignment:
         """What the smallest device can do."""
