@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from cos2p.errors import ConfigError
+from cos2p.memory.parts import Part
 from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.chain import Chain
-from tests.methods.budgets import asked, with_memory
+from tests.methods.budgets import asked, training, with_memory
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.tiny import VIT, context, same
 
@@ -21,13 +22,8 @@ DEEP = VIT.with_(depth=6)
 def chain(*counts: int, rounds: int = 6, **settings: object) -> Chain:
     """The method on devices that can train so many blocks each, wherever a stage begins."""
     house = context(DEEP, rounds=rounds)
-    free = build_method({"name": "chain", **settings}, house)
-    assert isinstance(free, Chain)
-    memories = []
-    for member, count in zip(house.members.values(), counts, strict=True):
-        tasks = free._tasks(member, count, "disk")
-        memories.append(max(needed_bytes(free, member, task) for task in tasks))
-    method = build_method({"name": "chain", **settings}, with_memory(house, *memories))
+    given = training(house, *(Part("blocks", count) for count in counts))
+    method = build_method({"name": "chain", **settings}, given)
     assert isinstance(method, Chain)
     return method
 

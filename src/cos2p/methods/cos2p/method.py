@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
-from cos2p.aggregation.merge import Merge
+from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
-from cos2p.memory.parts import HEAD, WIDE, Part, factors, windows
+from cos2p.memory.parts import HEAD, RANK, WIDE, Part, factors, windows
 from cos2p.messages import Order, Update
-from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
+from cos2p.methods.adapters.factors import adapter_shapes
 from cos2p.methods.adapters.tasks import HEAD_STEP, head_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
@@ -114,7 +115,8 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        own = FactoredMerge(config, self.settings.weighting)
+        kind = FactoredMerge if self.settings.factors.below != 0 else SegmentMerge
+        own = kind(config, self.settings.weighting)
         if self.gathers_first or self.gathers_last:
             return HeadMerge(own, exits.start_form, exits.finish_form)
         return own
@@ -172,7 +174,18 @@ class Cos2p(Method):
             below = 0.0 if not usable else WIDE if self.context.config.task == "classification" else 2.0
         own = windows() if member.auto else [Part("window", member.rate)]
         wide, narrow = ([part for part in own if (part.size >= below) == yes] for yes in (True, False))
-        return [*wide, *(factors() if below and narrow else []), *narrow, *([HEAD] if kept and member.auto else [])]
+        return [
+            *wide,
+            *(factors(self._most_rank) if below and narrow else []),
+            *narrow,
+            *([HEAD] if kept and member.auto else []),
+        ]
+
+    @property
+    def _most_rank(self) -> int:
+        """No more than a matrix has directions."""
+        shapes = adapter_shapes(self.context.config, [0], AdapterSettings().targets, 1).values()
+        return min(RANK, *(width for _, width in shapes))
 
     def _part_of_rate(self, member: Member) -> Part:
         """Of a member that was not planned: its window, unless its method may have another part for it."""
