@@ -16,7 +16,6 @@ from cos2p.models.layout import Weights
 from cos2p.training.prefix import encode
 from cos2p.training.settings import LocalSettings, Savings
 from cos2p.training.statistics import StatisticsTrainer
-from cos2p.training.trainer import Trainer
 
 FULL = 0.9
 """A plan takes so much of the memory, or says why more would bring nothing."""
@@ -55,26 +54,26 @@ class Plan:
 def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
     """`weights`: the first ones of the method. BudgetError if it has no task for the member."""
     tasks = [(needed_bytes(alone, member, task), alone, task) for alone, task in every_task(method, member, weights)]
-    trained = [entry for entry in tasks if entry[2].trainer.trains] or tasks
+    trained = [entry for entry in tasks if entry[2].trainer.contract_type.trains] or tasks
     _, alone, task = max(trained, key=lambda entry: entry[0])
     order = fitted_order(alone, member, task)
-    trainer = task.trainer(method.context.config, order)
-    size = tensor_bytes(trainer.sent(weights), encode(trainer.sent_frozen(weights), order.prefix_precision))
-    work = trainer.flops(member.samples, member.test_samples)
+    contract = task.trainer.contract_of(method.context.config, order)
+    size = tensor_bytes(contract.sent(weights), encode(contract.sent_frozen(weights), order.prefix_precision))
+    work = contract.flops(member.samples, member.test_samples)
     peak = max(needed for needed, _, _ in tasks)
     return Plan(
         trains=takes(task, member),
-        held=_held(trainer, order),
-        savings=trainer.local.savings,
-        features=trainer.local.features,
+        held=_held(contract.local, order),
+        savings=contract.local.savings,
+        features=contract.local.features,
         peak=peak,
         memory=member.device.memory,
-        seconds=task_phases(trainer, member.device, member.samples, member.test_samples, size).total,
+        seconds=task_phases(contract, member.device, member.samples, member.test_samples, size).total,
         flops=work.prefix + work.masks + work.training,
         down=size,
-        up=trainer.wire_upload(),
+        up=contract.wire_upload(),
         everything=method.context.full_memory([member]) or 0,
-        why=_why(method, member, task, trainer.local, peak),
+        why=_why(method, member, task, contract.local, peak),
     )
 
 
@@ -90,8 +89,8 @@ def takes(task: Assignment, member: Member) -> str:
     return Part("window", member.rate).words()
 
 
-def _held(trainer: Trainer, order: Order) -> str:
-    local, words = trainer.local, []
+def _held(local: LocalSettings, order: Order) -> str:
+    words = []
     bits = {"float32": 32, "float16": 16, "int8": 8}[order.prefix_precision]
     if hasattr(local, "rank"):
         words.append(f"base streamed in {bits} bits" if local.savings.stream else "base in memory in 32 bits")
@@ -118,7 +117,7 @@ def _saved(local: LocalSettings) -> Iterable[str]:
 def _why(method: Planned, member: Member, task: Assignment, local: LocalSettings, peak: int) -> str:
     """One line: why this part and no other, and why no more of the memory is used."""
     rank = getattr(local, "rank", None)
-    if not task.trainer.trains:
+    if not task.trainer.contract_type.trains:
         reason = "the method trains nothing"
     elif rank == 0:
         reason = "no more than the head fits" if member.part == HEAD else "the method trains the head"

@@ -112,7 +112,7 @@ def _test(method: Planned, member: Member, exact: bool) -> Callable[[Part], bool
 
 def _seconds(method: Planned, member: Member, task: Assignment) -> float:
     """Time of a task on the member, computing alone."""
-    work = task.trainer(method.context.config, make_order(method, member, task)).flops(member.samples, 0)
+    work = task.trainer.contract_of(method.context.config, make_order(method, member, task)).flops(member.samples, 0)
     return member.device.compute_seconds(work.prefix + work.masks + work.training)
 
 

@@ -75,7 +75,7 @@ def least_bytes(method: Planned, member: Member, assignment: Assignment, exact: 
 def needed_bytes(method: Planned, member: Member, assignment: Assignment) -> int:
     """Bytes of the worst moment of a task as it is given out, by the ledger; nothing is allocated."""
     order = fitted_order(method, member, assignment)
-    return assignment.trainer(method.context.config, order).memory(member.samples).total
+    return assignment.trainer.contract_of(method.context.config, order).memory(member.samples).total
 
 
 # ---------------------------------------------------------------- of equal tasks one is looked at
@@ -97,8 +97,8 @@ class _Case:
     assigned: Assignment = field(compare=False)
 
     def needed(self, way: Way) -> int:
-        trainer = self.trainer(self.config, _with(self.order, self.assigned, way))
-        return trainer.memory(self.samples).total
+        order = _with(self.order, self.assigned, way)
+        return self.trainer.contract_of(self.config, order).memory(self.samples).total
 
     @property
     def local(self) -> LocalSettings:
@@ -127,9 +127,9 @@ def _with(order: Order, assignment: Assignment, way: Way) -> Order:
 
 def _open(case: _Case) -> list[str]:
     """Fields that are `auto` and that the task's trainer can follow."""
-    cannot = set(case.trainer(case.config, case.order).cannot_save())
     fields = {"features": case.local.features, **dict(case.local.savings)}
-    return [name for name, value in fields.items() if value == "auto" and name not in cannot]
+    can = {"features", *case.trainer.supports}
+    return [name for name, value in fields.items() if value == "auto" and name in can]
 
 
 def _combinations(case: _Case) -> Iterator[tuple[float, Way, list[int]]]:
@@ -182,7 +182,7 @@ def _least(case: _Case, exact: bool) -> int:
     for _, way, parts in _combinations(case):
         if exact and way.get("eight_bit"):
             continue
-        window = exact and not hasattr(case.local, "rank") and case.trainer.trains
+        window = exact and not hasattr(case.local, "rank") and case.trainer.contract_type.trains
         allowed = [part for part in parts if not window or QUARTER * part >= parts[-1]]
         found.append(case.needed(_cut(way, allowed[0], parts[-1])))
     return min(found)

@@ -18,7 +18,6 @@ from cos2p.errors import BudgetError, DataError
 from cos2p.memory.plan import Plan, plan_of
 from cos2p.memory.tasks import Member
 from cos2p.messages import Order, Update
-from cos2p.methods import trainer_class
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world, first_weights
@@ -113,7 +112,7 @@ def _kinds(members: Iterable[Member]) -> Iterable[list[Member]]:
 
 def _that_trains(server: Server, order: Order) -> Order:
     """The order itself, or the next one if it only asks for sums of features: that one takes the memory."""
-    if trainer_class(order.trainer).trains:
+    if server.orders.contract(order).trains:
         return order
     server.method.accepted(order, Update(order.client, order.task, order.version, order.spec, {}, 1, {}, {}))
     return server.order(Dispatch(order.client, f"{order.client}#1", order.version, order.cycle + 1, 1))

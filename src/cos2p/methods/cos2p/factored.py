@@ -17,7 +17,6 @@ Caltech-101 (docs/results/pretrained.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar
 
@@ -26,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Member, RunContext
@@ -59,14 +58,8 @@ def factored_task(context: RunContext, member: Member, rank: int) -> tuple[Submo
     return adapter_task(context, member, rank, 0, tuple(range(context.config.depth)), AdapterSettings())
 
 
-class FactoredTrainer(LoraTrainer):
+class FactoredContract(LoraContract):
     """LoRA for one task: nothing of the factors comes, both go back."""
-
-    name: ClassVar[str] = "factored"
-
-    def cannot_save(self) -> Iterator[str]:
-        yield from super().cannot_save()
-        yield "step_in_backward"  # the passes that find the directions look at all gradients
 
     def sent(self, weights: Weights) -> Weights:
         return {name: weights[name].clone() for name in self.exits()}
@@ -75,9 +68,15 @@ class FactoredTrainer(LoraTrainer):
         base, seen = super().flops(samples, test_samples), LOOKS * min(samples, self.local.batch)
         return replace(base, training=base.training + seen * self.costs(samples).step_flops())
 
+
+class FactoredTrainer(LoraTrainer):
+    name: ClassVar[str] = "factored"
+    contract_type = FactoredContract
+    supports = LoraTrainer.supports - {"step_in_backward"}  # the passes that find the directions look at all gradients
+
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """Both factors from zero, so that what comes back is what they have become."""
-        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.adapters().items()}
+        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.contract.adapters().items()}
         return self.order.spec, {**self.given(), **zeros}
 
     def begin(self) -> None:
