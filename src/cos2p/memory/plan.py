@@ -13,7 +13,6 @@ from cos2p.memory.tasks import Assignment, Member, Planned
 from cos2p.memory.ways import fitted_order, needed_bytes
 from cos2p.messages import Order, tensor_bytes
 from cos2p.models.layout import Weights
-from cos2p.training.prefix import encode
 from cos2p.training.settings import LocalSettings, Savings
 from cos2p.training.statistics import StatisticsTrainer
 
@@ -58,7 +57,8 @@ def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
     _, alone, task = max(trained, key=lambda entry: entry[0])
     order = fitted_order(alone, member, task)
     contract = task.trainer.contract_of(method.context.config, order)
-    size = tensor_bytes(contract.sent(weights), encode(contract.sent_frozen(weights), order.prefix_precision))
+    frozen = {name: piece.like for name, piece in contract.frozen_pieces(weights).items()}
+    size = tensor_bytes(contract.sent(weights), frozen)
     work = contract.flops(member.samples, member.test_samples)
     peak = max(needed for needed, _, _ in tasks)
     return Plan(
