@@ -128,7 +128,7 @@ def test_decoded_factors_are_the_change_of_the_matrices(family: str, seed: int, 
 def test_directions_are_those_in_which_the_loss_falls_most() -> None:
     """Against the matrices' own gradients by plain backpropagation: nearly the best there are, unlike random ones."""
     torch.manual_seed(0)
-    house = training(with_rates(digits_house(rounds=1), 0.75), *[Part("factors", 2)] * 3)
+    house = training(with_rates(digits_house(rounds=1), 0.75), Part("factors", 2))
     fleet = Fleet(house, {**ALL, "name": "cos2p-sync"})
     order, task = first(fleet)
     config, shard = fleet.context.config, digits().shards[order.client]

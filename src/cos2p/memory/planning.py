@@ -72,12 +72,19 @@ def choose(method: Planned, member: Member) -> Part:
     Exact ways to save come first: only where no part fits with them, small windows get small parts of a batch and
     states in 8 bits.
     """
-    offered = method.parts(member)
+    offered, limit = method.parts(member), room(method, member)
+    by_rate = method.sized_by_rate and not method.by_memory
     for exact in (True, False):
+        fits = _test(method, member, limit, exact)
         for run in runs(offered):
-            fits, upwards = _test(method, member, exact), run[::-1]
-            if fits(upwards[0]):
-                return upwards[last_holding(0, len(run) - 1, lambda i: fits(upwards[i]))]  # noqa: B023
+            upwards = run[::-1]
+            if by_rate and run[0].kind == "window":  # quick, and cautious about the exits of other devices
+                highest = rate_limit(method.context, member, limit, exact)
+                upwards = [part for part in upwards if part.size <= highest]
+            if upwards and fits(upwards[-1]):
+                return upwards[-1]
+            if upwards and fits(upwards[0]):
+                return upwards[last_holding(0, len(upwards) - 1, lambda i: fits(upwards[i]))]  # noqa: B023
     smallest = offered[-1]
     if member.largest:  # it ran out of memory before: the smallest is tried all the same
         return smallest
@@ -87,21 +94,15 @@ def choose(method: Planned, member: Member) -> Part:
     )
 
 
-def _test(method: Planned, member: Member, exact: bool) -> Callable[[Part], bool]:
+def _test(method: Planned, member: Member, limit: float, exact: bool) -> Callable[[Part], bool]:
     """Whether all tasks fit when the member trains a part."""
-    limit, wanted = room(method, member), method.context.target_seconds
-    by_rate = method.sized_by_rate and not method.by_memory
-    highest = rate_limit(method.context, member, limit, exact) if by_rate else 1.0
+    wanted = method.context.target_seconds
 
     def fits(part: Part) -> bool:
-        known = by_rate and part.kind == "window"
-        if known and (part.size > highest or not wanted):
-            return part.size <= highest
         own = member.training(part)
         try:
             return all(
-                (known or least_bytes(alone, own, task, exact) <= limit)
-                and (not wanted or _seconds(alone, own, task) <= wanted)
+                least_bytes(alone, own, task, exact) <= limit and (not wanted or _seconds(alone, own, task) <= wanted)
                 for alone, task in every_task(method, own)
             )
         except BudgetError:

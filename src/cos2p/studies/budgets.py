@@ -46,7 +46,7 @@ class Worlds:
         self._worlds: dict[str, tuple[World, Weights]] = {}
 
     def of(self, recipe: Recipe) -> tuple[World, Weights]:
-        groups = [group.model_copy(update={"rate": 1.0}) for group in recipe.fleet.devices]  # planned below
+        groups = tuple(group.model_copy(update={"rate": 1.0}) for group in recipe.fleet.devices)  # planned below
         fleet = recipe.fleet.model_copy(update={"devices": groups, "enforce_memory": False})
         plain = recipe.model_copy(update={"method": {"name": "fedavg"}, "fleet": fleet})
         key = recipe_digest(plain)

@@ -310,6 +310,7 @@ class Trainer:
         if len(test) == 0:
             return {"local_samples": 0}
         self.model.fold_rescale()
+        self.features = None  # those of the training samples make room for the test's
         at_once = self.local.savings.at_once(self.local.batch)
         scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), at_once)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}

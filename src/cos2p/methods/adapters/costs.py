@@ -93,7 +93,7 @@ class AdapterLoad:
         kept = 0 if work.step_in_backward else FLOAT * count
         moments = (
             replace(base, activations=worst.activations + (chunk if not kept else 0), gradients=worst.gradients),
-            replace(base, moment="step", activations=batch * (1 if self.rank else 2) + chunk, gradients=kept),
+            replace(base, moment="step", activations=batch + chunk, gradients=kept),
         )
         return with_slack(max(moments, key=lambda entry: entry.total))
 
