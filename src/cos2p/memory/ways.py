@@ -51,8 +51,11 @@ QUARTER = 4
 
 def room(method: Planned, member: Member) -> float:
     """Bytes that a task of the member may take: those it has, or fewer since a task ran out of them."""
+    context = method.context
+    if context.as_bound and method.over_budget:
+        return math.inf
     limits = [member.largest] if member.largest else []
-    if method.context.enforce_memory or member.auto:
+    if context.enforce_memory or member.auto:
         limits.append(member.device.memory)
     return min(limits, default=math.inf)
 
