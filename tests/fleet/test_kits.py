@@ -30,7 +30,7 @@ from cos2p.methods import build_method
 from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, run_context
+from cos2p.runtime.run_setup import build_run_setup, run_context
 from tests.fleet.lab import small_recipe
 from tests.runtime.texts import text_recipe
 
@@ -190,7 +190,7 @@ def test_facts_from_outside_are_checked() -> None:
 
 def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> None:
     recipe = small_recipe(2)
-    config = build_world(recipe).config
+    config = build_run_setup(recipe).config
     member = member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10**9, flops=3e9))
     assert (member.rate, member.batch, member.samples) == (0.25, 16, 50)
     assert (member.device.memory, member.device.flops) == (10**9, 3e9)
@@ -198,7 +198,7 @@ def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> No
 
 def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
     recipe = text_recipe(tmp_path).model_copy(update={"model": ModelSettings(size="bert-nano", dim=256, heads=8)})
-    config, device = build_world(recipe).config, "jetson-agx-orin-64gb-1"
+    config, device = build_run_setup(recipe).config, "jetson-agx-orin-64gb-1"
     member = member_of(recipe, config, device, JoinRequest(50, 10, rows="0302"))
     assert from_bits(member.rows) == (0, 1, 9)
     few, unknown = (member_of(recipe, config, device, JoinRequest(50, 10, 58 * 10**6, rows=r)) for r in ("0302", ""))
@@ -210,7 +210,7 @@ def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
 
 def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:
     recipe = small_recipe(1, model__dim=128, fleet__devices=[{"preset": "laptop", "name": "dev", "rate": 1.0}])
-    config = build_world(recipe).config
+    config = build_run_setup(recipe).config
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10)).rate == 1.0
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=12_000_000)).rate < 1.0
     with pytest.raises(BudgetError, match=r"dev-1 has 10\.0 kB"):
@@ -228,7 +228,7 @@ def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
         "exits": {"kind": "none"},
     }
     around = Recipe.parse({**recipe.model_dump(mode="json", exclude_none=True), "method": kept})
-    config, facts = build_world(recipe).config, JoinRequest(50, 10, memory=5_000_000)
+    config, facts = build_run_setup(recipe).config, JoinRequest(50, 10, memory=5_000_000)
     plain, member = (member_of(given, config, "dev-1", facts) for given in (recipe, around))
     assert member.part != plain.part
     context = run_context(around, config, {member.name: member})

@@ -12,7 +12,7 @@ from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Call, Method
 from cos2p.methods.head_settings import trained_instead
-from cos2p.training.settings import Savings, TrainingSettings
+from cos2p.training.settings import MemoryOptimizations, TrainingSettings
 from tests.methods.budgets import with_memory as with_bytes
 from tests.methods.fleet import digits_house
 from tests.tiny import VIT, context
@@ -48,7 +48,7 @@ def test_advice_names_what_fits_or_the_saving_that_was_ruled_out() -> None:
     house = with_bytes(context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,)), 3_000_000)
     (member,) = house.members.values()
     assert advice(build_method({"name": "fedrolex"}, house), member).endswith("leave its rate out (now 0.9)")
-    savings = TrainingSettings(savings=Savings(recompute="no", micro_batch=0))
-    shut = replace(with_bytes(house, 1000), training=savings)
+    memory_optimizations = TrainingSettings(memory_optimizations=MemoryOptimizations(recompute="no", micro_batch=0))
+    shut = replace(with_bytes(house, 1000), training=memory_optimizations)
     said = advice(build_method({"name": "fedrolex"}, shut), next(iter(shut.members.values())))
-    assert 'leave training.savings.recompute, training.savings.micro_batch "auto"' in said
+    assert 'leave training.memory_optimizations.recompute, training.memory_optimizations.micro_batch "auto"' in said

@@ -21,10 +21,10 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Member, Method
 from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
-from cos2p.training.settings import Savings
+from cos2p.training.settings import MemoryOptimizations
 from tests.tiny import VIT, context
 
 WIDER = VIT.with_(dim=64, mlp=256, heads=4, depth=6)
@@ -92,11 +92,15 @@ def test_cos2p_never_needs_more_bytes_than_fedlora() -> None:
 def test_spare_memory_buys_speed() -> None:
     """The same part, with fewer savings the more memory there is; in the end none."""
     first = least(LORA, Part("factors", 32))
-    seen: list[Savings] = []
+    seen: list[MemoryOptimizations] = []
     for memory in range(first, first * 8, first // 8):
         method, member = on(memory, LORA)
         task = method.assign(Call(member, 0, 0, 0, {}))
-        seen.append(Savings.model_validate(fitted_order(method, member, task).settings.get("savings", PLAIN_JSON)))
+        seen.append(
+            MemoryOptimizations.model_validate(
+                fitted_order(method, member, task).settings.get("memory_optimizations", PLAIN_JSON)
+            )
+        )
     assert seen[0].stream is True
     assert seen[-1].stream is False
     assert seen[-1].recompute == "no"
@@ -112,15 +116,15 @@ def test_states_in_eight_bits_are_taken_only_where_nothing_else_fits() -> None:
     exact = least({"name": "fedepth"}, Part("blocks", 1))
     method, member = on(exact, {"name": "fedepth"})
     order = fitted_order(method, member, method.assign(Call(member, 0, 0, 0, {})))
-    assert not order.settings.get("savings", PLAIN_JSON)["eight_bit"]
+    assert not order.settings.get("memory_optimizations", PLAIN_JSON)["eight_bit"]
 
 
 def test_a_saving_that_is_ruled_out_is_not_made() -> None:
     shut = {"stream": False, "recompute": "no", "micro_batch": 0, "step_in_backward": False, "eight_bit": False}
-    method, member = on(10**9, LORA, savings=shut)
+    method, member = on(10**9, LORA, memory_optimizations=shut)
     with_all = least_of(method, member.training(Part("factors", 32)))
     assert with_all > least(LORA, Part("factors", 32))
-    tight, member = on(with_all - 1, LORA, savings=shut)
+    tight, member = on(with_all - 1, LORA, memory_optimizations=shut)
     assert choose(tight, member) != Part("factors", 32)
 
 
@@ -208,9 +212,9 @@ def test_what_was_chosen_is_not_refused_when_the_run_begins(memory: str) -> None
     strong = {"preset": "laptop", "count": 2, "rate": 0.5625, "batch": 32}
     values = {"name": "office", "model": {"size": "vit-nano"}, "data": {"train_samples": 300}}
     recipe = Recipe.parse({**values, "fleet": {"devices": [weak, strong]}, "schedule": {"rounds": 1}})
-    world = build_world(recipe)
-    server = Server(world.context, world.method(), first_weights(recipe, world.config))
-    effects = [effect for name in world.context.members for effect in server.handle(ClientJoined(name))]
+    run_setup = build_run_setup(recipe)
+    server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
+    effects = [effect for name in run_setup.context.members for effect in server.handle(ClientJoined(name))]
     assert sum(isinstance(effect, Send) for effect in effects) == 5
 
 

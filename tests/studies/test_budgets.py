@@ -9,7 +9,7 @@ import pytest
 from cos2p.memory.planning import tasks_at
 from cos2p.methods import build_method
 from cos2p.recipe import Recipe
-from cos2p.studies.budgets import Absent, Fit, Worlds
+from cos2p.studies.budgets import Absent, Fit, RunSetups
 from tests.studies.fakes import tiny_base
 
 SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
@@ -20,7 +20,7 @@ def recipe(folder: Path, method: str, *changes: str) -> Recipe:
 
 
 def fit(folder: Path, method: str, memory: int, *changes: str) -> Fit | Absent:
-    return Worlds().fit([recipe(folder, method, *changes)], memory)
+    return RunSetups().fit([recipe(folder, method, *changes)], memory)
 
 
 @pytest.mark.parametrize("method", ["cos2p", "fedrolex"])
@@ -57,8 +57,8 @@ def test_tasks_that_tell_of_the_data_count_too_and_so_do_those_after_them(tmp_pa
 
 def test_what_is_told_at_the_end_counts_too(tmp_path: Path) -> None:
     given = recipe(tmp_path, "cos2p", "method.exits.finish=discriminant")
-    world, weights = Worlds().of(given)
-    method, member = build_method(given.method, world.context), next(iter(world.context.members.values()))
+    run_setup, weights = RunSetups().of(given)
+    method, member = build_method(given.method, run_setup.context), next(iter(run_setup.context.members.values()))
     tasks = [
         (task.trainer.name, getattr(task.settings, "final", False)) for task in tasks_at(method, member, 0, weights)
     ]
@@ -75,7 +75,7 @@ def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:
 
 
 def test_data_are_read_once_for_all_methods(tmp_path: Path) -> None:
-    worlds = Worlds()
-    first, second = (worlds.of(recipe(tmp_path, method))[0] for method in ("fedlora", "fedavg"))
+    run_setups = RunSetups()
+    first, second = (run_setups.of(recipe(tmp_path, method))[0] for method in ("fedlora", "fedavg"))
     assert first is second
-    assert worlds.of(recipe(tmp_path, "fedavg", "seed=1"))[0] is not first
+    assert run_setups.of(recipe(tmp_path, "fedavg", "seed=1"))[0] is not first

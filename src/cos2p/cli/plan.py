@@ -64,4 +64,4 @@ def plan(
 def _plain(found: object) -> dict[str, object]:
     """A `Plan` as JSON."""
     values = asdict(found)  # type: ignore[call-overload]
-    return {**values, "savings": values["savings"].model_dump()}
+    return {**values, "memory_optimizations": values["memory_optimizations"].model_dump()}

@@ -34,7 +34,7 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
     `otherwise`: what to set where it does not.
     """
     member = call.member
-    if call.attempt > 0 or not method.gathers_last or method.over_budget or not keeps_memory(method):
+    if call.attempt > 0 or not method.statistics_last or method.over_budget or not keeps_memory(method):
         return
     needed = least_bytes(method, member, method.assign(replace(call, final=True)))
     if needed > member.device.memory:
@@ -46,10 +46,10 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
 
 def advice(method: Planned, member: Member) -> str:
     """The cheapest change with which a task fits."""
-    savings = method.context.training.savings
-    shut = [name for name, value in savings if value in (False, "no", 0) and name != "bf16"]
+    memory_optimizations = method.context.training.memory_optimizations
+    shut = [name for name, value in memory_optimizations if value in (False, "no", 0) and name != "bf16"]
     if shut:
-        opened = ", ".join(f"training.savings.{name}" for name in shut)
+        opened = ", ".join(f"training.memory_optimizations.{name}" for name in shut)
         less = f'leave {opened} "auto"'
     else:
         less = "give it more memory"

@@ -13,7 +13,7 @@ from cos2p.memory.tasks import Assignment, Member, Planned
 from cos2p.memory.ways import fitted_order, needed_bytes
 from cos2p.messages import Order, tensor_bytes
 from cos2p.models.layout import Weights
-from cos2p.training.settings import LocalSettings, Savings
+from cos2p.training.settings import LocalSettings, MemoryOptimizations
 from cos2p.training.statistics import StatisticsTrainer
 
 FULL = 0.9
@@ -28,7 +28,7 @@ class Plan:
     """What trains, in words."""
     held: str
     """How the rest is held, what runs again, parts of a batch, bits of the optimiser's states."""
-    savings: Savings
+    memory_optimizations: MemoryOptimizations
     features: str
     """Where features of what is frozen are kept: memory or disk."""
     peak: int
@@ -64,7 +64,7 @@ def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
     return Plan(
         trains=takes(task, member),
         held=_held(contract.local, order),
-        savings=contract.local.savings,
+        memory_optimizations=contract.local.memory_optimizations,
         features=contract.local.features,
         peak=peak,
         memory=member.device.memory,
@@ -93,7 +93,9 @@ def _held(local: LocalSettings, order: Order) -> str:
     words = []
     bits = {"float32": 32, "float16": 16, "int8": 8}[order.prefix_precision]
     if hasattr(local, "rank"):
-        words.append(f"base streamed in {bits} bits" if local.savings.stream else "base in memory in 32 bits")
+        words.append(
+            f"base streamed in {bits} bits" if local.memory_optimizations.stream else "base in memory in 32 bits"
+        )
     elif order.spec.has_prefix or order.spec.suffix:
         words.append(f"rest streamed in {bits} bits")
     if local.features == "disk" and order.spec.has_prefix:
@@ -103,14 +105,14 @@ def _held(local: LocalSettings, order: Order) -> str:
 
 
 def _saved(local: LocalSettings) -> Iterable[str]:
-    savings = local.savings
-    if savings.recompute == "yes" or savings.stream is True:
+    memory_optimizations = local.memory_optimizations
+    if memory_optimizations.recompute == "yes" or memory_optimizations.stream is True:
         yield "blocks run again"
-    if savings.at_once(local.batch) < local.batch:
-        yield f"{savings.at_once(local.batch)} of {local.batch} samples at a time"
-    if savings.step_in_backward is True:
+    if memory_optimizations.at_once(local.batch) < local.batch:
+        yield f"{memory_optimizations.at_once(local.batch)} of {local.batch} samples at a time"
+    if memory_optimizations.step_in_backward is True:
         yield "gradients one by one"
-    if savings.eight_bit is True:
+    if memory_optimizations.eight_bit is True:
         yield "states in 8 bits"
 
 
@@ -133,7 +135,7 @@ def _why(method: Planned, member: Member, task: Assignment, local: LocalSettings
     else:
         reason = "set by the recipe" + _otherwise(method, member)
     if peak < FULL * member.device.memory:
-        plain = local.savings.settled == local.savings and not list(_saved(local))
+        plain = local.memory_optimizations.settled == local.memory_optimizations and not list(_saved(local))
         reason += "; more memory would bring nothing" if plain else ""
     return reason
 

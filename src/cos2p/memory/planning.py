@@ -39,7 +39,7 @@ def tasks_at(method: Planned, member: Member, turn: int, weights: Weights) -> It
     Without `weights` the tasks are of the right size, and what they name may be anything.
     """
     call = Call(member, turn, turn, turn, weights)
-    if method.gathers_last:
+    if method.statistics_last:
         yield method.assign(replace(call, final=True))
     task = method.assign(call)
     yield task
@@ -131,10 +131,16 @@ def rate_limit(context: RunContext, member: Member, memory: float, exact: bool =
 
 def _workloads(context: RunContext, member: Member, exact: bool) -> Iterator[Workload]:
     """Local training with everything that a method may add, in the smallest ways that the recipe leaves open."""
-    training, savings, batch = context.training, context.training.savings, max(1, min(member.batch, member.samples))
+    training, memory_optimizations, batch = (
+        context.training,
+        context.training.memory_optimizations,
+        max(1, min(member.batch, member.samples)),
+    )
     least = -(-batch // QUARTER) if exact else 1
-    eight = savings.eight_bit is True or (savings.eight_bit == "auto" and not exact)
-    stepper = training.model_copy(update={"savings": savings.model_copy(update={"eight_bit": eight})}).stepper
+    eight = memory_optimizations.eight_bit is True or (memory_optimizations.eight_bit == "auto" and not exact)
+    stepper = training.model_copy(
+        update={"memory_optimizations": memory_optimizations.model_copy(update={"eight_bit": eight})}
+    ).stepper
     load = Workload(
         batch=batch,
         samples=member.samples,
@@ -144,12 +150,14 @@ def _workloads(context: RunContext, member: Member, exact: bool) -> Iterator[Wor
         keep_start=True,
         distill=True,
         rescale=True,
-        recompute=savings.recompute in ("yes", "auto"),
-        activation_bytes=2 if savings.bf16 else 4,
+        recompute=memory_optimizations.recompute in ("yes", "auto"),
+        activation_bytes=2 if memory_optimizations.bf16 else 4,
     )
-    if savings.step_in_backward is not True:
-        yield load.with_(micro_batch=least if savings.micro_batch == "auto" else savings.at_once(batch))
-    if savings.step_in_backward is True:
+    if memory_optimizations.step_in_backward is not True:
+        yield load.with_(
+            micro_batch=least if memory_optimizations.micro_batch == "auto" else memory_optimizations.at_once(batch)
+        )
+    if memory_optimizations.step_in_backward is True:
         yield load.with_(step_in_backward=True)
 
 

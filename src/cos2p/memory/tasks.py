@@ -133,7 +133,7 @@ class Call:
     weights: Weights
     """The current full model; not to be changed."""
     final: bool = False
-    """Training is over: the round is the last one of a method that `gathers_last`."""
+    """Training is over: the round is the last one of a method that `statistics_last`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
-    shelved: bool = False
+    cached: bool = False
     """Devices keep the frozen parts and the features behind them: what has not changed is not sent again."""
 
 
@@ -170,7 +170,7 @@ class Planned(Protocol):
     @property
     def sized_by_rate(self) -> bool: ...
     @property
-    def gathers_last(self) -> bool: ...
+    def statistics_last(self) -> bool: ...
     def parts(self, member: Member) -> Sequence[Part]: ...
     def assign(self, call: Call) -> Assignment: ...
     def accepted(self, order: Order, update: Update) -> None: ...

@@ -123,14 +123,14 @@ def _with(order: Order, assignment: Assignment, way: Way) -> Order:
     if not way:
         return order
     features = {"features": way["features"]} if "features" in way else {}
-    savings = {name: value for name, value in way.items() if name != "features"}
-    settings = settled(with_local(assignment.settings, savings, **features))
+    memory_optimizations = {name: value for name, value in way.items() if name != "features"}
+    settings = settled(with_local(assignment.settings, memory_optimizations, **features))
     return replace(order, settings=settings.model_dump(mode="json"))
 
 
 def _open(case: _Case) -> list[str]:
     """Fields that are `auto` and that the task's trainer can follow."""
-    fields = {"features": case.local.features, **dict(case.local.savings)}
+    fields = {"features": case.local.features, **dict(case.local.memory_optimizations)}
     can = {"features", *case.trainer.supports}
     return [name for name, value in fields.items() if value == "auto" and name in can]
 
@@ -145,7 +145,7 @@ def _combinations(case: _Case) -> Iterator[tuple[float, Way, list[int]]]:
         way = {name: _SAVED[name] for name, yes in zip(names, chosen, strict=True) if yes}
         if way.get("stream") and "recompute" in way:
             continue  # they run again in any case
-        together = way.get("step_in_backward") or case.local.savings.step_in_backward is True
+        together = way.get("step_in_backward") or case.local.memory_optimizations.step_in_backward is True
         yield sum(_COST[name] for name in way), way, [batch] if together else parts
 
 

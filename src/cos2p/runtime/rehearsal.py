@@ -20,7 +20,7 @@ from cos2p.memory.tasks import Member
 from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Dispatch, Send
 from cos2p.server.server import Server
 
@@ -72,17 +72,19 @@ class Rehearsal:
 
 def rehearse(recipe: Recipe) -> Rehearsal:
     """Everything that can go wrong before the first step does so here, with the same error."""
-    world = build_world(recipe)
-    recipe = world.recipe
-    server = Server(world.context, world.method(), first_weights(recipe, world.config))
-    plans = tuple(_plans(world, server))
+    run_setup = build_run_setup(recipe)
+    recipe = run_setup.recipe
+    server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
+    plans = tuple(_plans(run_setup, server))
     splits = tuple(_splits(recipe.data))
-    return Rehearsal(recipe, world.config, world.bundle, len(world.context.members), plans, splits, world.notes)
+    return Rehearsal(
+        recipe, run_setup.config, run_setup.bundle, len(run_setup.context.members), plans, splits, run_setup.notes
+    )
 
 
-def _plans(world: World, server: Server) -> Iterator[DevicePlan]:
+def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
     refused = []
-    for kind in list(_kinds(world.context.members.values()))[:MOST]:
+    for kind in list(_kinds(run_setup.context.members.values()))[:MOST]:
         member = max(kind, key=lambda member: (member.samples, int(member.rows or "0", 16).bit_count()))
         try:
             for first in (

@@ -17,7 +17,7 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.studies.grid import recipe_digest
 from cos2p.units import format_bytes
 
@@ -39,21 +39,21 @@ class Absent:
     reason: str
 
 
-class Worlds:
+class RunSetups:
     """Data and fleets of recipes, read once for all methods."""
 
     def __init__(self) -> None:
-        self._worlds: dict[str, tuple[World, Weights]] = {}
+        self._run_setups: dict[str, tuple[RunSetup, Weights]] = {}
 
-    def of(self, recipe: Recipe) -> tuple[World, Weights]:
+    def of(self, recipe: Recipe) -> tuple[RunSetup, Weights]:
         groups = tuple(group.model_copy(update={"rate": 1.0}) for group in recipe.fleet.devices)  # planned below
         fleet = recipe.fleet.model_copy(update={"devices": groups, "enforce_memory": False})
         plain = recipe.model_copy(update={"method": {"name": "fedavg"}, "fleet": fleet})
         key = recipe_digest(plain)
-        if key not in self._worlds:
-            world = build_world(plain)
-            self._worlds[key] = world, first_weights(plain, world.config)
-        return self._worlds[key]
+        if key not in self._run_setups:
+            run_setup = build_run_setup(plain)
+            self._run_setups[key] = run_setup, first_weights(plain, run_setup.config)
+        return self._run_setups[key]
 
     def fit(self, recipes: Sequence[Recipe], memory: int) -> Fit | Absent:
         """What one method takes, whose recipes (of several seeds) differ in their data's division alone."""
@@ -73,12 +73,12 @@ class Worlds:
         return Fit(" / ".join(sorted(words)), needed)
 
 
-def _planned(recipe: Recipe, world: World, weights: Weights, memory: int) -> tuple[Method, Weights]:
+def _planned(recipe: Recipe, run_setup: RunSetup, weights: Weights, memory: int) -> tuple[Method, Weights]:
     members = {
         name: replace(member, device=member.device.model_copy(update={"memory": memory}), auto=True)
-        for name, member in world.context.members.items()
+        for name, member in run_setup.context.members.items()
     }
-    context = replace(world.context, members=members, enforce_memory=True)
+    context = replace(run_setup.context, members=members, enforce_memory=True)
     method = build_method(recipe.method, with_parts(build_method(recipe.method, context)))
     return method, method.initial_weights(dict(weights))
 

@@ -25,7 +25,7 @@ def _older(value: object) -> object:
     return "auto" if value == "needed" else value
 
 
-class Savings(Settings):
+class MemoryOptimizations(Settings):
     """Training in fewer bytes, the same for every method; the ledger counts what each takes off."""
 
     stream: Auto | bool = Field(
@@ -55,7 +55,7 @@ class Savings(Settings):
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
 
     @model_validator(mode="after")
-    def _agree(self) -> Savings:
+    def _agree(self) -> MemoryOptimizations:
         if self.micro_batch not in (0, "auto") and self.step_in_backward is True:
             raise ValueError(
                 "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
@@ -68,7 +68,7 @@ class Savings(Settings):
         return batch if self.micro_batch == "auto" else min(self.micro_batch or batch, batch)
 
     @property
-    def settled(self) -> Savings:
+    def settled(self) -> MemoryOptimizations:
         """With nothing saved where that is left open."""
         return self.model_copy(update={name: value for name, value in _PLAIN.items() if getattr(self, name) == "auto"})
 
@@ -80,7 +80,7 @@ _PLAIN: dict[str, Any] = {
     "recompute": "no",
     "micro_batch": 0,
 }
-PLAIN = Savings(**_PLAIN)
+PLAIN = MemoryOptimizations(**_PLAIN)
 """Nothing is saved."""
 
 
@@ -90,20 +90,20 @@ class LocalTraining(Settings):
     epochs: int = Field(default=5, ge=1, description="E: passes over the local data per task.")
     optimizer: OptimizerName = Field(default="adan", description="adan (the paper's), adamw or sgd; fresh every task.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
-    savings: Savings = PLAIN
+    memory_optimizations: MemoryOptimizations = PLAIN
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without savings that are not made: every task carries these settings, and its bytes count."""
         written: dict[str, Any] = handler(self)
-        if self.savings == type(self).model_fields["savings"].default:
-            written.pop("savings", None)
+        if self.memory_optimizations == type(self).model_fields["memory_optimizations"].default:
+            written.pop("memory_optimizations", None)
         return written
 
     @property
     def stepper(self) -> str:
         """The optimiser by its full name, a key of `numerics.optimizers.STATE_BYTES`."""
-        return eight_bit(self.optimizer) if self.savings.eight_bit is True else self.optimizer
+        return eight_bit(self.optimizer) if self.memory_optimizations.eight_bit is True else self.optimizer
 
 
 class Distillation(Settings):
@@ -191,11 +191,16 @@ class ExtendedSettings(Settings):
     local: LocalSettings
 
 
-def with_local(settings: Settings, savings: Mapping[str, object], **changes: object) -> Any:
-    """The same training with these fields of its local settings and of their `savings` changed."""
+def with_local(settings: Settings, memory_optimizations: Mapping[str, object], **changes: object) -> Any:
+    """The same training with these fields of its local settings and of their `memory_optimizations` changed."""
     local = settings.local if isinstance(settings, ExtendedSettings) else settings
     assert isinstance(local, LocalSettings)
-    changed = local.model_copy(update={"savings": local.savings.model_copy(update=dict(savings)), **changes})
+    changed = local.model_copy(
+        update={
+            "memory_optimizations": local.memory_optimizations.model_copy(update=dict(memory_optimizations)),
+            **changes,
+        }
+    )
     if changed == local:
         return settings
     return settings.model_copy(update={"local": changed}) if isinstance(settings, ExtendedSettings) else changed
@@ -205,14 +210,16 @@ def settled(settings: Settings, *without: str) -> Any:
     """The same training with nothing saved where that is left open, and without the savings that are named."""
     local = settings.local if isinstance(settings, ExtendedSettings) else settings
     assert isinstance(local, LocalSettings)
-    savings = local.savings.settled.model_dump() | {name: getattr(PLAIN, name) for name in without}
-    return with_local(settings, savings, features="memory" if local.features == "auto" else local.features)
+    memory_optimizations = local.memory_optimizations.settled.model_dump() | {
+        name: getattr(PLAIN, name) for name in without
+    }
+    return with_local(settings, memory_optimizations, features="memory" if local.features == "auto" else local.features)
 
 
 class TrainingSettings(LocalTraining):
     """Local training, the same for every method."""
 
-    savings: Savings = Savings()
+    memory_optimizations: MemoryOptimizations = MemoryOptimizations()
 
     lr: float = Field(default=2e-3, gt=0, description="η at the start of the run.")
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")

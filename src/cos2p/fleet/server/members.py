@@ -16,7 +16,7 @@ from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import fleet_devices, run_context
+from cos2p.runtime.run_setup import fleet_devices, run_context
 
 
 def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest) -> Member:

@@ -87,7 +87,7 @@ class LoraContract(TaskContract):
         return AdapterLoad(
             self.config,
             workload(settings, samples),
-            stream=settings.savings.stream is True,
+            stream=settings.memory_optimizations.stream is True,
             frozen=self.order.spec.frozen,
             streamed=len(settings.blocks),
             rank=settings.rank,
@@ -133,6 +133,13 @@ class LoraTrainer(Trainer):
             table = file.part("embed." if tied else "lm_head.")["tokens" if tied else "weight"]
             held["embed.tokens" if tied else "lm_head.weight"] = table
         model = AdaptedTransformer(
-            self.config, spec, file, settings.blocks, settings.rank, settings.targets, settings.scale, settings.savings
+            self.config,
+            spec,
+            file,
+            settings.blocks,
+            settings.rank,
+            settings.targets,
+            settings.scale,
+            settings.memory_optimizations,
         )
         return model.load(held, trained=self.start)

@@ -23,7 +23,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, ElasticTransformer, Linear
 from cos2p.training.prefix import PrefixFile, loaded
-from cos2p.training.settings import PLAIN, Savings
+from cos2p.training.settings import PLAIN, MemoryOptimizations
 
 
 class Adapter(nn.Module):
@@ -59,7 +59,7 @@ class AdaptedBlock(nn.Module):
         rank: int,
         targets: Sequence[Target],
         scale: float,
-        savings: Savings,
+        memory_optimizations: MemoryOptimizations,
     ) -> None:
         super().__init__()
         self.config, self.index, self.file, self.scale = config, index, file, scale
@@ -67,8 +67,10 @@ class AdaptedBlock(nn.Module):
         whole = Block(config, BlockKeep.full(config))
         shapes = {target: getattr(whole, target).weight.shape for target in self.targets}
         self.adapters = nn.ModuleDict({t: Adapter(rank, shape[1], shape[0]) for t, shape in shapes.items()})
-        self._recompute = savings.stream is True or savings.recompute == "yes"
-        self._held = () if savings.stream is True else (self._load(),)  # in a tuple: its weights are no parameters
+        self._recompute = memory_optimizations.stream is True or memory_optimizations.recompute == "yes"
+        self._held = (
+            () if memory_optimizations.stream is True else (self._load(),)
+        )  # in a tuple: its weights are no parameters
 
     def forward(self, x_BTD: Tensor, context: Context, *gates: Tensor | None) -> Tensor:
         factors = [factor for target in self.targets for factor in self.adapters[target].parameters()]
@@ -120,11 +122,11 @@ class AdaptedTransformer(ElasticTransformer):
         rank: int,
         targets: Sequence[Target],
         scale: float,
-        savings: Savings = PLAIN,
+        memory_optimizations: MemoryOptimizations = PLAIN,
     ) -> None:
         super().__init__(config, spec)
         for index in range(spec.frozen, spec.top):
-            made = partial(AdaptedBlock, config, index, file, rank, targets, scale, savings)
+            made = partial(AdaptedBlock, config, index, file, rank, targets, scale, memory_optimizations)
             self.blocks[str(index)] = made() if index in blocks else _LeftOut()
 
     def load(self, weights: Weights, trained: Mapping[str, object] | None = None) -> AdaptedTransformer:
