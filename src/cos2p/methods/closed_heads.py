@@ -71,8 +71,8 @@ def check_room_to_train(method: Method) -> None:
     )
     if method.statistics_last and schedule.updates is not None and schedule.updates <= statistics_updates:
         raise ConfigError(
-            f"{statistics_updates} of the {schedule.updates} updates would only tell sums of features, which leaves none to "
-            f"train; set schedule.updates higher, {away}"
+            f"{statistics_updates} of the {schedule.updates} updates would only report sums of features, which leaves "
+            f"none to train; set schedule.updates higher, {away}"
         )
 
 
@@ -89,8 +89,9 @@ def statistics_task(method: Method, member: Member, form: HeadForm, final: bool 
 
 
 class ClosedHead(Method):
-    """Stands before a method (`with_closed_head`): at first, at the end or both every device tells, and in between it has
-    the method's own tasks."""
+    """A method whose devices report statistics first, at the end, or both, and do its own tasks in between.
+
+    `with_closed_head` puts it before a method."""
 
     settings: HeadSettings
 
