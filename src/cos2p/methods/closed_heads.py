@@ -64,8 +64,8 @@ def check_room_to_train(method: Method) -> None:
     """ConfigError if a run that tells at its end has nothing left to train in between."""
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.statistics_last and schedule.rounds is not None and schedule.rounds < 3:
-        raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
-    # Where not all take part in a round, a device may train before another one has told: only a round's are certain.
+        raise ConfigError(f"of {schedule.rounds} rounds the last would only report sums of features; set 3, {away}")
+    # Where not all take part in a round, a device may train before another one has reported: only a round's are certain.
     statistics_updates = schedule.taking_part(len(method.context.members)) * (
         method.statistics_first + method.statistics_last
     )
