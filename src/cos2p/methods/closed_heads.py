@@ -65,7 +65,7 @@ def check_room_to_train(method: Method) -> None:
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.statistics_last and schedule.rounds is not None and schedule.rounds < 3:
         raise ConfigError(f"of {schedule.rounds} rounds the last would only report sums of features; set 3, {away}")
-    # Where not all take part in a round, a device may train before another one has reported: only a round's are certain.
+    # Where only some take part in a round, a device may train before another has reported: count one round's.
     statistics_updates = schedule.taking_part(len(method.context.members)) * (
         method.statistics_first + method.statistics_last
     )
