@@ -140,7 +140,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= full):
         raise ValueError(f"its values go from {low:g} to {high:g}; store 0 to {full:g}, or 8 bits")
-    return pillow().fromarray(np.rint(values * (255 / full)).astype(np.uint8))
+    eight: Image.Image = pillow().fromarray(np.rint(values * (255 / full)).astype(np.uint8))
+    return eight
 
 
 def _channels_first(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:
