@@ -85,13 +85,8 @@ def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
     we what is no padding token: they differ where texts are padded with their end mark or the unknown word."""
     if config.family == "vit" or tokenizer is None or config.pad_token < 0:
         return False
-    return (
-        "pad"
-        in (
-            extra("tokenizers", "text", "A tokenizer").Tokenizer.from_file(str(tokenizer)).id_to_token(config.pad_token)
-            or ""
-        ).lower()
-    )
+    loaded = extra("tokenizers", "text", "A tokenizer").Tokenizer.from_file(str(tokenizer))
+    return "pad" in (loaded.id_to_token(config.pad_token) or "").lower()
 
 
 def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
