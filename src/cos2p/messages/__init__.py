@@ -193,7 +193,7 @@ class Update:
     extras: Weights = field(default_factory=dict)
 
     def without_figures(self) -> Update:
-        """The same without what tells of the data in its report."""
+        """The same without what its report discloses of the data."""
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:

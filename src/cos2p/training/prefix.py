@@ -272,7 +272,7 @@ def prefix_features(
     """Run the shard through embeddings and frozen blocks, one block in memory at a time, where `prefix` has its parts.
 
     `widths`: for texts whose batches are only as wide as they need to be. `kept`: features of earlier
-    tasks. `watch`: told of the features behind every block.
+    tasks. `watch`: called with the features behind every block.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
