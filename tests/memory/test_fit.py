@@ -45,7 +45,7 @@ def test_a_device_that_could_not_tell_at_the_end_is_refused_at_the_beginning() -
 
 
 def test_advice_names_what_fits_or_the_saving_that_was_ruled_out() -> None:
-    house = with_bytes(context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,)), 3_000_000)
+    house = with_bytes(context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,)), 6_000_000)
     (member,) = house.members.values()
     assert advice(build_method({"name": "fedrolex"}, house), member).endswith("leave its rate out (now 0.9)")
     memory_optimizations = TrainingSettings(memory_optimizations=MemoryOptimizations(recompute="no", micro_batch=0))

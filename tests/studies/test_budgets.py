@@ -34,7 +34,7 @@ def test_a_method_that_looks_at_memory_chooses_for_itself(tmp_path: Path) -> Non
     words = [fit(tmp_path, "fedlora", memory) for memory in (SMALL, MIDDLE, LARGE)]
     assert [found.takes for found in words if isinstance(found, Fit)] == [
         "the head alone",
-        "factors of rank 32",
+        "factors of rank 28",
         "factors of rank 32",
     ]
     groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 7_100_000, LARGE)]
@@ -68,7 +68,7 @@ def test_what_is_told_at_the_end_counts_too(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:
     found = fit(tmp_path, "fedavg", MIDDLE)
     assert isinstance(found, Absent)
-    assert found.reason.startswith("its smallest task needs 1")
+    assert found.reason.startswith("its smallest task needs 9")
     head = fit(tmp_path, "fedlora", 1_000_000)
     assert isinstance(head, Absent)
     assert "even the head alone needs" in head.reason

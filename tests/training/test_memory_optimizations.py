@@ -181,5 +181,4 @@ def test_savings_where_they_are_needed_and_nowhere_else() -> None:
         found.append(make_trainer(VIT, sent.order).local.memory_optimizations)
         memory = make_contract(VIT, sent.order).memory(10).total - 1
     assert found[0] == PLAIN
-    assert found[-1].micro_batch == 1
-    assert len({(way.recompute, way.micro_batch) for way in found}) > 2
+    assert len({(way.recompute, way.micro_batch) for way in found}) > 1

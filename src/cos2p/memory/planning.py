@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cos2p.costs.budget import largest_rate
+from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import last_holding
+from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.errors import BudgetError
 from cos2p.memory.parts import Part, runs
@@ -73,33 +75,39 @@ def choose(method: Planned, member: Member) -> Part:
     states in 8 bits.
     """
     offered, limit = method.parts(member), room(method, member)
-    by_rate = method.sized_by_rate and not method.by_memory
     for exact in (True, False):
         fits = _test(method, member, limit, exact)
         for run in runs(offered):
             upwards = run[::-1]
-            if by_rate and run[0].kind == "window":  # quick, and cautious about the exits of other devices
-                highest = rate_limit(method.context, member, limit, exact)
-                upwards = [part for part in upwards if part.size <= highest]
-            if upwards and fits(upwards[-1]):
+            if fits(upwards[-1]):
                 return upwards[-1]
-            if upwards and fits(upwards[0]):
+            if fits(upwards[0]):
                 return upwards[last_holding(0, len(upwards) - 1, lambda i: fits(upwards[i]))]  # noqa: B023
     smallest = offered[-1]
     if member.largest:  # it ran out of memory before: the smallest is tried all the same
         return smallest
-    needed = least_of(method, member.training(smallest))
+    needed = (
+        _rate_bytes(method, member, smallest.size) if by_rate(method) else least_of(method, member.training(smallest))
+    )
     raise BudgetError(
         f"even {smallest.words()} needs {format_bytes(needed)}, the device has {format_bytes(member.device.memory)}"
     )
 
 
+def by_rate(method: Planned) -> bool:
+    """Whether a device's rate says all about the bytes of its tasks, so that the method need not be asked."""
+    return method.sized_by_rate and not method.by_memory
+
+
 def _test(method: Planned, member: Member, limit: float, exact: bool) -> Callable[[Part], bool]:
     """Whether all tasks fit when the member trains a part."""
     wanted = method.context.target_seconds
+    highest = rate_limit(method, member, limit, exact) if by_rate(method) else 1.0
 
     def fits(part: Part) -> bool:
         own = member.training(part)
+        if by_rate(method) and part.kind == "window":
+            return part.size <= highest and (not wanted or _rate_seconds(method, own) <= wanted)
         try:
             return all(
                 least_bytes(alone, own, task, exact) <= limit and (not wanted or _seconds(alone, own, task) <= wanted)
@@ -117,14 +125,27 @@ def _seconds(method: Planned, member: Member, task: Assignment) -> float:
     return member.device.compute_seconds(work.prefix + work.masks + work.training)
 
 
-def rate_limit(context: RunContext, member: Member, memory: float, exact: bool = True) -> float:
+def _rate_seconds(method: Planned, member: Member) -> float:
+    """The same of a submodel of its rate with the window at the top, where the frozen prefix is longest."""
+    context, load = method.context, Workload(batch=member.batch, samples=member.samples)
+    tables = held_tables(context.config, context.training.embeddings, member.rows)
+    shape = Shape.at(context.config, member.rate, method.ratio, tables=tables)
+    steps = context.training.epochs * load.shard / load.batch
+    work = shape_flops(context.config, shape, load, "prefix") + steps * shape_flops(
+        context.config, shape, load, "weight"
+    )
+    return member.device.compute_seconds(work)
+
+
+def rate_limit(method: Planned, member: Member, memory: float, exact: bool = True) -> float:
     """The largest rate by the ledger of plain submodels, wherever the fleet's other devices put their exits; 0 if none
     fits."""
+    context = method.context
     tables = held_tables(context.config, context.training.embeddings, member.rows)
     every = tuple(range(1, context.config.depth + 1))
     limit = int(min(memory, 2**60))
     return max(
-        largest_rate(context.config, limit, load, tier_blocks=every, tables=tables)
+        largest_rate(context.config, limit, load, method.ratio, tier_blocks=every, tables=tables)
         for load in _workloads(context, member, exact)
     )
 

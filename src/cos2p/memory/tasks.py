@@ -148,8 +148,6 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
-    cached: bool = False
-    """Devices keep the frozen parts and the features behind them: what has not changed is not sent again."""
 
 
 class Planned(Protocol):
@@ -169,6 +167,8 @@ class Planned(Protocol):
     def by_memory(self) -> bool: ...
     @property
     def sized_by_rate(self) -> bool: ...
+    @property
+    def ratio(self) -> float: ...
     @property
     def statistics_last(self) -> bool: ...
     def parts(self, member: Member) -> Sequence[Part]: ...

@@ -68,10 +68,12 @@ class Method:
     statistics_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     statistics_last: bool = False
-    """In a last round of its own, after all training, every device tells something. It waits for everybody, and begins
-    when nobody is at work any more: so many of `schedule.updates` are left for it."""
+    """In a last round of its own, after all training, every device reports statistics. It waits for everybody, and
+    begins when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
+    ratio: float = 0.0
+    """R_width / R_depth of its submodels: 0 cuts the width alone, which is the most that a rate takes."""
     sized_by_rate: bool = True
     """A task takes no more than plain training of a submodel of the device's rate. Where that is not so, `assign` is
     asked before a run, without weights, which of its `parts` fit."""
@@ -125,7 +127,8 @@ class Method:
 
     @property
     def statistics_updates(self) -> int:
-        """Updates of a run that tell something and do not train: each device's first, and those of the last round."""
+        """Updates of a run that report statistics and do not train: each device's first, and those of the last
+        round."""
         devices, schedule = len(self.context.members), self.context.schedule
         return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
 
@@ -149,6 +152,11 @@ class Method:
 
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
+
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        """`scale` and number (`adapters`, of scalars) of low-rank factors, where they are all that `evaluated_weights`
+        adds to the weights: then they travel in the last round, and not the model. By default there are none."""
+        return {}
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         """Which blocks the client's next task would train; by default all of them."""

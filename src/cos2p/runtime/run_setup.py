@@ -19,7 +19,7 @@ from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
 from cos2p.memory.planning import with_parts
 from cos2p.memory.tasks import Member, RunContext
-from cos2p.methods import build_method
+from cos2p.methods import build_method, method_class
 from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig, TaskKind
 from cos2p.models.hub import pretrained_config, pretrained_weights
@@ -62,8 +62,8 @@ class RunSetup:
 
 
 def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
-    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
-    world has what was left open (see `runtime.settled`)."""
+    """Load the data, deal it out, and describe the fleet. The same recipe gives the same setup everywhere; that of the
+    setup has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     settled = settle(recipe, bundle, model_config(recipe, bundle))
     recipe, config = settled.recipe, settled.config
@@ -75,9 +75,10 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
         for device, group in devices
     }
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
-    context = with_parts(build_method(recipe.method, context))
+    if method_class(recipe.method["name"]).by_memory or any(member.auto for member in members.values()):
+        context = with_parts(build_method(recipe.method, context))
     run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
-    _ = run_setup.malicious  # names that the fleet does not have are told before anything runs
+    _ = run_setup.malicious  # names that the fleet does not have are refused before anything runs
     return run_setup
 
 
@@ -97,7 +98,7 @@ def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Membe
 
 
 def _with_room(device: Device, place: Place) -> Device:
-    """As its tasks are cut: without the bytes that its accelerator takes beside the tensors."""
+    """As its tasks are cut: without the bytes that its accelerator takes next to the tensors."""
     return device.model_copy(update={"memory": for_tensors(place.memory, place.device)})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.memory.planning import least_of, with_parts
+from cos2p.memory.planning import by_rate, least_of, rate_limit, with_parts
 from cos2p.memory.tasks import Member
 from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
@@ -62,10 +62,15 @@ def planned(config: ModelConfig, member: Member, recipe: Recipe) -> Member:
     """The member with what it trains; one whose rate does not fit its memory trains what does."""
     context = run_context(recipe, config, {member.name: member})
     method = build_method(recipe.method, context)
-    follows = not (member.auto or method.by_memory or method.over_budget) and context.enforce_memory
-    if follows and least_of(method, member) > member.device.memory:
-        member = replace(member, auto=True)
-        method = build_method(recipe.method, replace(context, members={member.name: member}))
+    if not (member.auto or method.by_memory or method.over_budget) and context.enforce_memory:
+        limit = member.device.memory
+        if by_rate(method):
+            fits = member.rate <= rate_limit(method, member, limit, exact=False)
+        else:
+            fits = least_of(method, member) <= limit
+        if not fits:
+            member = replace(member, auto=True)
+            method = build_method(recipe.method, replace(context, members={member.name: member}))
     return with_parts(method).members[member.name]
 
 

@@ -36,7 +36,7 @@ class Adapter(nn.Module):
 
 
 class _Adapted(nn.Module):
-    """A frozen linear layer with an adapter beside it."""
+    """A frozen linear layer with an adapter next to it."""
 
     def __init__(self, layer: Linear, down: Tensor, up: Tensor, scale: float) -> None:
         super().__init__()

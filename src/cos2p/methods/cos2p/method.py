@@ -79,11 +79,11 @@ class Cos2p(Method):
         offsets = tier_offsets(depth, depths, self.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
-        """Each client's last mask of each block, as its updates told."""
+        """Each client's last mask of each block, as its updates say."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
         self.reported: set[str] = set()
-        """Clients that have told sums of their features."""
+        """Clients that have reported sums of their features."""
         self.round = 0
         """The version that the newest task was cut from."""
         self.merged = 0
@@ -92,7 +92,7 @@ class Cos2p(Method):
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
         self.statistics_first, self.statistics_last = exits.start_form is not None, exits.finish_form is not None
-        self.sized_by_rate = window.rest == "removed"
+        self.sized_by_rate, self.ratio = window.rest == "removed", window.ratio
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,7 +162,6 @@ class Cos2p(Method):
             local,
             quotas=quotas if trains_masks else None,
             prefix_precision=settings.prefix.precision,
-            cached=settings.prefix.client_cache,
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
@@ -171,14 +170,7 @@ class Cos2p(Method):
         top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
         return statistics_assignment(
-            self.context,
-            member,
-            depths,
-            form,
-            prefix.precision,
-            prefix.client_cache,
-            final,
-            **shared(prefix, FeatureCache),
+            self.context, member, depths, form, prefix.precision, final, **shared(prefix, FeatureCache)
         )
 
     def parts(self, member: Member) -> Sequence[Part]:

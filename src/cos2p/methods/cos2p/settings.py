@@ -108,11 +108,6 @@ class PrefixSettings(FeatureCache):
 
     features: Auto | Store = Field(default="auto", description="Where a device keeps its features: memory or disk.")
     precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
-    client_cache: bool = Field(
-        default=False,
-        description="Devices keep frozen parts and the features behind them on disk between tasks: what has not "
-        "changed is neither sent nor computed again.",
-    )
 
 
 class Cos2pSettings(Settings):
