@@ -40,7 +40,7 @@ def test_a_method_that_looks_at_memory_chooses_for_itself(tmp_path: Path) -> Non
     groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 7_100_000, LARGE)]
     assert [found.takes for found in groups if isinstance(found, Fit)] == [
         "the head alone",
-        "1 block at a time",
+        "2 blocks at a time",
         "4 blocks at a time",
     ]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cos2p.costs.budget import largest_rate
 from cos2p.costs.flops import shape_flops
-from cos2p.costs.ledger import last_holding
+from cos2p.costs.ledger import last_holding, shape_peak
 from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.errors import BudgetError
@@ -131,10 +131,17 @@ def _rate_seconds(method: Planned, member: Member) -> float:
     tables = held_tables(context.config, context.training.embeddings, member.rows)
     shape = Shape.at(context.config, member.rate, method.ratio, tables=tables)
     steps = context.training.epochs * load.shard / load.batch
-    work = shape_flops(context.config, shape, load, "prefix") + steps * shape_flops(
-        context.config, shape, load, "weight"
-    )
-    return member.device.compute_seconds(work)
+    once = shape_flops(context.config, shape, load, "prefix")
+    each = shape_flops(context.config, shape, load, "weight")
+    return member.device.compute_seconds(once + steps * each)
+
+
+def _rate_bytes(method: Planned, member: Member, rate: float) -> int:
+    """Bytes of a submodel of this rate in the smallest way."""
+    tables = held_tables(method.context.config, method.context.training.embeddings, member.rows)
+    shape = Shape.at(method.context.config, rate, method.ratio, tables=tables)
+    loads = _workloads(method.context, member, exact=False)
+    return min(shape_peak(method.context.config, shape, load).total for load in loads)
 
 
 def rate_limit(method: Planned, member: Member, memory: float, exact: bool = True) -> float:
