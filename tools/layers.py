@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "cos2p"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "cli"),
     ("view",),
-    ("studies",),
+    ("studies", "testing"),
     ("fleet", "inference", "terminal"),
     ("runtime",),
     ("server",),
@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
+    ("accelerator", "older_python", "seeding", "settings", "strict_json", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

@@ -17,7 +17,7 @@ from cos2p.data.partition import PartitionSettings
 from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.methods import method_class, method_settings, methods
+from cos2p.methods import import_method, method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.older_python import tomllib
@@ -82,8 +82,14 @@ class Recipe(Settings):
     run: RunSettings = RunSettings()
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], origin: str = "recipe") -> Recipe:
-        """The recipe, or a `RecipeError` that names every wrong field at once."""
+    def parse(cls, values: Mapping[str, Any], origin: str = "recipe", own: bool = False) -> Recipe:
+        """The recipe, or a `RecipeError` that names every wrong field at once.
+
+        `own`: it is one that this machine's user runs, handed on by another process: a method that it names
+        `module:Class` is imported.
+        """
+        for name in filter(lambda name: own and ":" in name, _method_names(values)):
+            import_method(name)
         values = with_form(values)
         if wrong := recipe_problems(values):
             raise RecipeError(f"{origin}: " + "; ".join(wrong))
@@ -98,15 +104,35 @@ class Recipe(Settings):
         return chosen if chosen in method_class(self.method["name"]).embeddings else "whole"
 
     @classmethod
-    def load(cls, name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> Recipe:
-        """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes."""
-        values = recipe_values(name_or_path, changes, method)
+    def load(
+        cls,
+        name_or_path: str | Path,
+        changes: Iterable[str] = (),
+        method: str | None = None,
+        modules: Iterable[Path] | None = None,
+    ) -> Recipe:
+        """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes.
+
+        A method that is named `module:Class` is imported, from `modules` too: by default from the recipe's folder and
+        the current one.
+        """
+        values = recipe_values(name_or_path, changes, method, modules)
         return cls.parse(values, str(name_or_path))
 
 
-def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> dict[str, Any]:
+def recipe_values(
+    name_or_path: str | Path,
+    changes: Iterable[str] = (),
+    method: str | None = None,
+    modules: Iterable[Path] | None = None,
+) -> dict[str, Any]:
     """The recipe's tables, changed, before anything is checked."""
-    values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
+    values, changes = tomllib_load(recipe_text(name_or_path), str(name_or_path)), tuple(changes)
+    modules = (Path(name_or_path).parent, Path.cwd()) if modules is None else modules
+    named = [change.partition("=")[2].strip(" \"'") for change in changes if change.startswith("method.name=")]
+    for name in (method, *named, *_method_names(values)):
+        if name is not None and ":" in name:
+            import_method(name, modules)
     if method is not None:
         switch_method(values, method)
     before = dict(values["method"]) if isinstance(values.get("method"), dict) else None
@@ -115,6 +141,11 @@ def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method:
         if change.partition("=")[0].strip() == "method.name":
             _refuse_foreign_settings(before, values["method"])
     return values
+
+
+def _method_names(values: Mapping[str, Any]) -> list[str]:
+    method = values.get("method")
+    return [str(method.get("name"))] if isinstance(method, Mapping) else []
 
 
 def _refuse_foreign_settings(before: Any, after: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
 def _server(run: Path, exit: Exit) -> Trained:
     if not (run / "result.json").is_file() or not (run / "weights.safetensors").is_file():
         raise RunError(f"{run}: this run has not finished; go on with:  cos2p run --resume --out {run}")
-    recipe, result = Recipe.load(run / "recipe.toml"), read_json(run / "result.json")
+    recipe, result = Recipe.load(run / "recipe.toml", modules=()), read_json(run / "result.json")
     started = next((e for e in read_events(run / "events.jsonl") if isinstance(e, Started)), None)
     if started is None:
         raise RunError(f"{run / 'events.jsonl'} does not tell how the run began; it is damaged")
@@ -142,7 +142,7 @@ def _device_of(run: Path, device: str, exit: Exit) -> Trained:
     if not file.is_file():
         raise RunError(f"{run} holds no submodel of {device!r}; {_others(run)}")
     result = read_json(run / "result.json") if (run / "result.json").is_file() else {}
-    return _own(Personal.read(file), str(file), result, _tokenizer(Recipe.load(run / "recipe.toml"), run))
+    return _own(Personal.read(file), str(file), result, _tokenizer(Recipe.load(run / "recipe.toml", modules=()), run))
 
 
 def _others(run: Path) -> str:

@@ -82,7 +82,7 @@ def write_results(
 
 def is_longer(recipe: Recipe, folder: Path) -> bool:
     """Whether the recipe is that of the folder with more rounds or updates, and nothing else."""
-    stored = Recipe.load(folder / "recipe.toml")
+    stored = Recipe.load(folder / "recipe.toml", modules=())
     recipe = settled_as(recipe, stored)
     ends = {name: getattr(stored.schedule, name) for name in ("rounds", "updates")}
     changes = [(old, getattr(recipe.schedule, name)) for name, old in ends.items()]
@@ -99,7 +99,7 @@ def _compared(recipe: Recipe) -> dict[str, Any]:
 
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
     """Resuming with another recipe would mix two runs."""
-    stored = Recipe.load(folder / "recipe.toml")
+    stored = Recipe.load(folder / "recipe.toml", modules=())
     ours, theirs = _compared(settled_as(recipe, stored)), _compared(stored)
     different = list(_differences(theirs, ours))
     if different:

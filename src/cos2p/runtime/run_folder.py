@@ -63,7 +63,7 @@ def begin_folder(
             (folder / "result.json").unlink(missing_ok=True)
         else:
             check_same_recipe(recipe, folder)
-        recipe = settled_as(recipe, Recipe.load(folder / "recipe.toml"))
+        recipe = settled_as(recipe, Recipe.load(folder / "recipe.toml", modules=()))
     remove_stop_note(folder)
     keep_recipe(recipe, folder)
     return recipe

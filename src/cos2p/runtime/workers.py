@@ -132,7 +132,7 @@ def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Pat
     keep_freed_pages()
     leave_compiler_out()
     _shelf = None if shelf is None else Shelf(shelf)
-    _world = build_world(Recipe.parse(recipe))
+    _world = build_world(Recipe.parse(recipe, own=True))
     _own_models = OwnModels.of(_world, own_models) if own_models is not None else None
 
 

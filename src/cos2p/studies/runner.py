@@ -83,7 +83,7 @@ def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], N
     from cos2p.recipe import Recipe
     from cos2p.runtime.run import run  # likewise
 
-    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(send), as_bound=True)
+    run(Recipe.parse(recipe, own=True), folder, resume=True, listener=Reporter(send), as_bound=True)
 
 
 class Reporter:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import SubmodelSize, cut, prunable, segment_costs
 from cos2p.submodel.slicing import extract
 from cos2p_rivals.leading import leading_spec, without_untrained
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.fleet import Fleet, digits_house
 from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, context
@@ -27,11 +25,6 @@ NAMES = ("fedavg-adavit", "fedavg-adavit-full")
 def test_two_rounds_on_digits(name: str) -> None:
     _, events = check_two_rounds({"name": name})
     assert all(0 < note["report"]["used_tokens"] <= 1 for note in of(events, "merged"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": name}, tmp_path)
 
 
 def test_policies_are_averaged_over_those_who_held_their_heads() -> None:

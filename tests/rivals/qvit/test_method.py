@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from cos2p_rivals.qvit.method import QuantMethod
 from cos2p_rivals.qvit.model import QuantTransformer
 from cos2p_rivals.qvit.quantizers import UNSET
 from cos2p_rivals.qvit.wire import quant_table
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
+from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, context, order
@@ -38,11 +37,6 @@ def test_two_rounds_on_digits(name: str) -> None:
     _, events = check_two_rounds({"name": name})
     bits = {note["client"][:10]: note["report"]["bits"] for note in of(events, "merged")}
     assert bits == ({"jetson-xav": 2, "jetson-agx": 8} if name == "fedavg-qvit" else {"jetson-xav": 8, "jetson-agx": 8})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": name}, tmp_path)
 
 
 def test_one_client_with_the_whole_model_is_its_local_training() -> None:
