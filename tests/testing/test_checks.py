@@ -32,7 +32,6 @@ DEFECTS = {
 """,
     "promised": """
     def begin(self) -> None:
-        self.model.embed.tokens if False else None
         for weight in self.model.parameters():
             weight.data.add_(torch.rand(weight.shape) * 1e-3)
 """,
@@ -79,8 +78,8 @@ def test_a_check_that_does_not_exist_is_named() -> None:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     sets = ["schedule.rounds=1", "data.train_samples=200", "data.test_samples=20", "training.epochs=1", "model.depth=2"]
-    command = [sys.executable, "-P", "-m", "cos2p", *arguments, *(part for value in sets for part in ("--set", value))]
-    return subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True)
+    command = [sys.executable, "-m", "cos2p", *arguments, *(part for value in sets for part in ("--set", value))]
+    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONSAFEPATH": "1"}, capture_output=True, text=True)
 
 
 def test_a_run_imports_it_in_its_workers_and_a_fleet_refuses_it(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_run_imports_it_in_its_workers_and_a_fleet_refuses_it(tmp_path: Path) 
     wrong = run(tmp_path, "run", "quickstart", "--method", "my_prox:Other", "--out", "other")
     assert wrong.returncode != 0
     assert "my_prox.py has no class 'Other'" in wrong.stderr
-    fleet = run(tmp_path, "fleet", "local", "quickstart", "--set", "method.name=my_prox:Prox", "--out", "fleet")
+    fleet = run(tmp_path, "fleet", "local", "run/recipe.toml", "--out", "fleet")
     assert fleet.returncode != 0
     assert "a real fleet runs only methods that are installed" in " ".join(fleet.stderr.split())
     assert "Traceback" not in fleet.stderr
