@@ -63,3 +63,10 @@ def test_every_public_name_has_its_line(module: ModuleType) -> None:
     part, _, _ = rest.partition("\n## ")
     listed = re.findall(r"^\| `(\w+)` \| \S", part, re.MULTILINE)
     assert sorted(listed) == sorted(module.__all__)
+
+
+def test_the_first_page_of_the_recipe_is_short_and_nothing_is_left_out() -> None:
+    first, _, rest = recipe_page().partition("## Advanced")
+    rows = re.compile(r"^\| `\w+` \|", re.MULTILINE)
+    assert 30 < len(rows.findall(first)) <= 50
+    assert "`eight_bit`" in rest

@@ -242,7 +242,7 @@ def test_the_step_comes_down_to_where_training_ends() -> None:
     assert steps(updates=9, finish="means") == steps(updates=6)
 
 
-OTHERWISE_JUDGED = ("heterofl", "fedavg-adavit", "fedavg-adavit-full", "fedavg-qvit", "fedavg-qvit-hard")
+OTHERWISE_JUDGED = ("heterofl", "fedavg-adavit", "fedavg-qvit")
 
 
 def test_with_a_checkpoint_every_method_begins_and_ends_so_unless_told_otherwise() -> None:

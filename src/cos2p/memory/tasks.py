@@ -178,7 +178,7 @@ def make_order(
     context, spec, training = method.context, assignment.spec, method.context.training
     if training.embeddings in method.embeddings:
         spec = context.tables(spec, member)
-    lr = learning_rate(training.lr_schedule, training.lr, progress, training.lr_floor * training.lr)
+    lr = learning_rate(training.lr_schedule, training.lr, progress)
     return Order(
         client=member.name,
         task=task,

@@ -195,7 +195,6 @@ class TrainingSettings(LocalTraining):
 
     lr: float = Field(default=2e-3, gt=0, description="η at the start of the run.")
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
-    lr_floor: float = Field(default=0.0, ge=0, le=1, description="Where the cosine ends, as a share of lr.")
     embeddings: Embeddings = Field(
         default="rows",
         description="Of the token tables a device has the `rows` that occur in its data and trains them; `frozen`: has "
