@@ -12,7 +12,7 @@ import cos2p
 import cos2p.methods as for_methods
 from cos2p.methods import methods
 from cos2p.recipe import Recipe
-from tools.reference import FOLDER, nested_model, stale
+from tools.reference import FOLDER, nested_model, recipe_page, stale
 
 
 def test_generated_pages_are_up_to_date() -> None:
