@@ -27,13 +27,13 @@ from cos2p.messages import Order, Task, Update, tensor_bytes
 from cos2p.methods.base import RunContext
 from cos2p.methods.registry import import_method, make_contract, method_class, run_task, trainer_class
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world
+from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.testing.allocated import peak_allocated
 from cos2p.testing.fleet import Fleet, same
 from cos2p.testing.gpu import stand_in_gpu
 from cos2p.tracking.event_kinds import Refused
 from cos2p.training.idle_models import IdleModels
-from cos2p.training.settings import Savings
+from cos2p.training.settings import MemoryOptimizations
 from cos2p.training.wire import as_it_travels
 
 SMALL = {"depth": 2, "dim": 16, "heads": 4, "mlp": 32, "patch": 4}
@@ -153,7 +153,7 @@ def check_memory(subject: Subject) -> None:
     """A task takes no more memory than its contract says, whatever optimizations its trainer supports."""
     for way in ({}, *({name: value} for name, value in {**EXACT, **CLOSE}.items())):
         context, shards = _large().context, _large().shards
-        training = context.training.model_copy(update={"savings": Savings.model_validate(way)})
+        training = context.training.model_copy(update={"memory_optimizations": MemoryOptimizations.model_validate(way)})
         fleet = Fleet(replace(context, training=training, as_bound=True), subject.settings, shards)
         order = fleet.orders[0]
         if way and not trainer_class(order.trainer).supports & way.keys():
@@ -191,7 +191,7 @@ def check_declarations(subject: Subject) -> None:
             if name not in trainer.supports:
                 continue
             key = "local" if "local" in order.settings else ""
-            local = {**(order.settings[key] if key else order.settings), "savings": {name: value}}
+            local = {**(order.settings[key] if key else order.settings), "memory_optimizations": {name: value}}
             changed = replace(order, settings={**order.settings, key: local} if key else local)
             _compare(order.trainer, name, plain, _trained(fleet, changed, fleet.server.orders.task(order)))
         if "reuse" in trainer.supports:
@@ -259,18 +259,18 @@ def _trained(fleet: Fleet, order: Order, task: Task | None = None) -> Update:
 
 
 @cache
-def _digits() -> World:
-    return _world(SMALL)
+def _digits() -> RunSetup:
+    return _run_setup(SMALL)
 
 
 @cache
-def _large() -> World:
-    return _world(LARGE)
+def _large() -> RunSetup:
+    return _run_setup(LARGE)
 
 
-def _world(model: Mapping[str, int]) -> World:
+def _run_setup(model: Mapping[str, int]) -> RunSetup:
     device = {"preset": "laptop", "batch": 16, "flops": 1e9}
-    return build_world(
+    return build_run_setup(
         Recipe.parse(
             {
                 "name": "digits for methods",
