@@ -15,7 +15,6 @@ server's half, that is which submodel a device gets, when the server aggregates 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 from pydantic import create_model
@@ -60,9 +59,17 @@ class DeviceMethod(SubmodelTrainer):
         vars(self).update({name: getattr(self.settings, name) for name in self.fields})
 
 
-@cache
+_wholes: dict[Any, type[Method]] = {}
+
+
 def method_of(trainer: type[DeviceMethod]) -> type[Method]:
-    """The whole method: the server's half of `base`, whose devices train as this class does."""
+    """The whole method: the server's half of `base`, whose devices train as this class does; the same at every call."""
+    if trainer not in _wholes:
+        _wholes[trainer] = _whole(trainer)
+    return _wholes[trainer]
+
+
+def _whole(trainer: type[DeviceMethod]) -> type[Method]:
     base: Any = trainer.base
 
     class Whole(base):  # type: ignore[misc]

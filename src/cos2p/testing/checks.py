@@ -144,7 +144,8 @@ def _hostile(honest: Update) -> Iterator[tuple[str, Update]]:
             ("another type", tensor.double()),
             ("another shape", tensor[None]),
         ):
-            yield f"{harm} in {name}", replace(honest, **{part: {**tensors, name: changed}})
+            other: dict[str, Any] = {part: {**tensors, name: changed}}
+            yield f"{harm} in {name}", replace(honest, **other)
         if part == "delta":
             yield f"{name} missing", replace(honest, delta={n: t for n, t in tensors.items() if n != name})
 
