@@ -52,7 +52,7 @@ def test_features_are_valid_as_long_as_nothing_below_them_is_sent_anew() -> None
         cached = done(client_caches, frozen, weights).cached
         assert cached is not None
         depths.append(cached.features)
-    # The second task goes on from the first one's. A changed block 1 spoils what is behind two blocks, and so does 0;
+    # The second task goes on from the first one's. A changed block 1 corrupts what is behind two blocks, and so does 0;
     # at last those behind one block are there, of the fifth task.
     assert depths == [0, 1, 0, 0, 0, 0, 1]
 

@@ -41,7 +41,7 @@ LabelSkew = Literal["ignored", "logit-adjustment"]
 
 @dataclass(frozen=True)
 class CachedParts:
-    """What a device has or is to keep on its shelf (see `training.client_cache`) for a task."""
+    """What a device has or is to keep in its cache (see `training.client_cache`) for a task."""
 
     parts: Mapping[str, str]
     """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
@@ -188,7 +188,7 @@ class Update:
     extras: Weights = field(default_factory=dict)
 
     def without_figures(self) -> Update:
-        """The same without what tells of the data in its report."""
+        """The same without what its report discloses of the data."""
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:

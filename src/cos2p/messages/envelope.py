@@ -88,7 +88,7 @@ class Entry:
 
 
 class Table:
-    """The tensors that a header tells of, and what follows from that for every message with the same ones."""
+    """The tensors in a header, and what follows from that for every message with the same ones."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = MappingProxyType(entries)
@@ -234,7 +234,7 @@ def _check_cover(entries: Mapping[str, Entry], size: int) -> None:
             raise ValueError(f"byte {place} of the tensors belongs to none, or to two")
         place = entry.end
     if place != size:
-        raise ValueError(f"{size} bytes of tensors, the header tells of {place}")
+        raise ValueError(f"{size} bytes of tensors, the header says {place}")
 
 
 def _counts(values: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Federated LoRA (Hu et al. 2022, on devices): low-rank factors beside frozen matrices train, with the head.
+"""Federated LoRA (Hu et al. 2022, on devices): low-rank factors next to frozen matrices train, with the head.
 
 Three forms of the same devices:
 
@@ -14,7 +14,7 @@ went into each block kept and the rest computed again (as MeBP does on phones), 
 adapters computed once, on disk if memory is short.
 
 The scale s = α/r is one number for all ranks; `peft`'s usual α = 2r is s = 2. Dropout is left out, so runs repeat bit
-for bit. What is judged and saved is the base with the adapters merged into it; the adapters are saved beside it.
+for bit. What is evaluated and saved is the base with the adapters merged into it; the adapters are saved next to it.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Workers:
 
 
 def gpu_wish(recipe: Recipe) -> GpuWish:
-    """Whether a worker has to have a GPU: for its devices' tasks, or to judge the model."""
+    """Whether a worker has to have a GPU: for its devices' tasks, or to evaluate the model."""
     named = {group.accelerator for group in recipe.fleet.devices} | {recipe.run.accelerator}
     if any(name.startswith("cuda") for name in named):
         return "needed"

@@ -2,7 +2,7 @@
 
 A part (the embeddings, a frozen block) is named by the hash of its bytes as they travelled, so that a file that was
 damaged is known by its name. Features are named by the chain of the parts they went through. In simulation all devices
-share one shelf: they are sent the same parts.
+share one cache: they are sent the same parts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ClientCache:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        if Path(name).name != name:  # a task's word: it must not lead out of the shelf
+        if Path(name).name != name:  # a task's word: it must not lead out of the cache
             raise CacheMiss("a frozen part is asked for by a name that no part has")
         return self.folder / (name + _SUFFIX)
 

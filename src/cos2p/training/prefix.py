@@ -68,7 +68,7 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
 class PrefixFile:
     """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded.
 
-    `held`: parts that did not come with the task, by their names on the shelf. `device`: where parts are wanted; they
+    `held`: parts that did not come with the task, by their names in the cache. `device`: where parts are wanted; they
     travel there encoded.
     """
 
@@ -230,7 +230,7 @@ def prefix_features(
     """Run the shard through embeddings and frozen blocks, one block in memory at a time, where `prefix` has its parts.
 
     `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
-    `watch`: told of the features behind every block.
+    `watch`: called with the features behind every block.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"

@@ -1,10 +1,10 @@
-"""What a device can tell of its data in one forward pass, without training: per class sums of features.
+"""Statistics of a device's data from one forward pass, without training: per class sums of features.
 
 From the sums of all devices the server computes classifiers in closed form (`aggregation.closed_form`): exits that
 start right instead of at random. Every block runs once over the shard, one in memory at a time, as in a prefix.
 
 Features are scaled to length one before they are added. So a class's sum is never longer than its count, which is what
-the door checks: no device can weigh more than its samples.
+the update reader checks: no device can weigh more than its samples.
 
 What this reveals, and training does not: how many samples of each class a device has, and the mean of their features;
 with `moments` also how these features scatter. Never a sample, unless a class has one alone.
@@ -42,7 +42,7 @@ from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 FLOAT = 4
 TOLERANCE = 1e-3
-"""Rounding that the door forgives, as a share of a count."""
+"""Rounding that the update reader forgives, as a share of a count."""
 SCATTER_TOLERANCE = 1e-5
 """The same of a scatter's eigenvalues, which are far smaller."""
 SHORTEST = 1e-3
@@ -66,7 +66,7 @@ def statistics_spec(config: ModelConfig) -> SubmodelSpec:
 
 
 def statistics_shapes(config: ModelConfig, settings: StatisticsSettings) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what a device tells: `counts`, and at every depth `6.sums`, `6.length`, `6.moments`."""
+    """Names and shapes of a device's statistics: `counts`, and at every depth `6.sums`, `6.length`, `6.moments`."""
     shapes: dict[str, tuple[int, ...]] = {"counts": (config.classes,)}
     for depth in settings.depths:
         shapes |= {f"{depth}.sums": (config.classes, config.dim), f"{depth}.length": ()}

@@ -12,7 +12,7 @@ A method with a device half of its own derives from it and overrides what differ
       forward, loss, objective      a batch: outputs, the loss that is reported, what is minimised
       before_step                   the gradients are there, the optimiser has not used them
       after_step                    the weights have changed; the gradients are still there
-    end          what the device has to tell
+    end          what the device has to report
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a device has to tell when its training is over."""
+    """What a device has to report when its training is over."""
 
     delta: Weights
     """w_start − w_end of what comes back as numbers."""
     extras: Weights = field(default_factory=dict)
     report: Mapping[str, float] = field(default_factory=dict)
-    """Figures for the log, beside the loss and the scores."""
+    """Figures for the log, next to the loss and the scores."""
 
 
 class Trainer:
@@ -377,7 +377,7 @@ class Trainer:
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
-        """A submodel with these very tensors, and with the frozen ones it needs beside them.
+        """A submodel with these very tensors, and with the frozen ones it needs next to them.
 
         These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
         and the blocks above if they do: read one by one when they are needed.

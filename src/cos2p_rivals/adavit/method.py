@@ -4,7 +4,7 @@ AdaViT (Meng et al., CVPR 2022; see `model`) is no federated method and knows no
 inference, input by input, while training holds the full model and a dense graph. Here it keeps the
 budget: a device holds the leading heads and units of its rate R_n and its policies aim at γ = 0.9.
 
-The policies live beside the model: devices get and return those of their heads, the server averages each entry over
+The policies live next to the model: devices get and return those of their heads, the server averages each entry over
 who held it, and evaluates the model with them, as the paper does (gates by σ(logit), no noise).
 
 From the public code: where policies sit and what they see, τ = 5, thresholds 0.5 and 0.6 (patches), the three usage

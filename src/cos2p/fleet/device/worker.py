@@ -216,7 +216,7 @@ class _Device:
 
 
 def _client_cache_of(remembered: Path, disk: int) -> ClientCache:
-    """The run's shelf, next to what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
+    """The run's cache, next to what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
     the owner gives it takes half at most: tasks and updates need the rest."""
     own = remembered.with_suffix(".cache")
     for other in remembered.parent.glob("*.cache"):

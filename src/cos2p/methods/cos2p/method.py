@@ -79,11 +79,11 @@ class Cos2p(Method):
         offsets = tier_offsets(context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
-        """Each client's last mask of each block, as its updates told."""
+        """Each client's last mask of each block, as its updates say."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
         self.reported: set[str] = set()
-        """Clients that have told sums of their features."""
+        """Clients that have reported sums of their features."""
         self.sizes: dict[str, Size | None] = {}
         """Of clients with few bytes: which factors they train; None if none fit, and a window does."""
         self.round = 0
