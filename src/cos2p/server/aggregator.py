@@ -23,8 +23,8 @@ class Aggregator:
     def __init__(self, context: RunContext, method: Method, draw: Draw | None) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context = context
-        self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
-        self.guard = guard_of(context)
+        draw = draw or partial(torch_rng, context.seed)
+        self.privacy, self.guard = privacy_of(context, method, draw), guard_of(context, draw)
         self.merge = self._make_merge(method)
 
     def take_members(self, context: RunContext, method: Method) -> None:

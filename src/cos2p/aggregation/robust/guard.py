@@ -5,8 +5,9 @@
                 merge
 
 Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
-until their round closes. Where devices are judged, the last update of each is kept to compare later ones with. What is
-kept is part of the checkpoint, and never more than `most_held` updates of either kind.
+until their round closes. Where devices are compared, a sample of the last update of each is kept for later ones. What
+is kept is part of the checkpoint, never more than `most_held` updates of either kind, and no more than `HELD_BYTES` of
+those that wait: a round that takes more is looked at in groups.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.robust.bound import VOICES, NormBound
-from cos2p.aggregation.robust.round import compare, judge
+from cos2p.aggregation.robust.round import judge
 from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.aggregation.robust.standing import Opinion, Standing
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -26,6 +30,10 @@ from cos2p.models.spec import SubmodelSpec
 
 ABSURD = 2.0
 """Where devices are judged: an update so many times as long as the bound allows counts for nothing."""
+
+
+HELD_BYTES = 2**30
+"""What updates that wait for their round to close may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +72,16 @@ class Doubt:
 
 
 class Guard:
-    def __init__(self, config: ModelConfig, settings: RobustSettings) -> None:
-        self.settings = settings
+    def __init__(self, config: ModelConfig, settings: RobustSettings, salt: int = 0) -> None:
+        """`salt`: which scalars are compared."""
+        self.settings, self.sampler = settings, Sampler(salt)
         self.bound = NormBound(config, settings.bound) if settings.bound else None
         self.standing = Standing()
         self.barred: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
         self._held: list[Held] = []
-        self._last: dict[str, Contribution] = {}
-        """The last update of each device, those heard last at the end; only where devices are judged."""
+        self._last: dict[str, Tensor] = {}
+        """A sample of the last update of each device, those heard last at the end; only where devices are compared."""
 
     @property
     def versions(self) -> set[int]:
@@ -84,7 +93,10 @@ class Guard:
         """Nothing is gained by keeping more: judge these by themselves."""
         if not self.settings.holds:
             return len({held.item.client for held in self._held}) >= VOICES
-        return len(self._held) >= self.settings.most_held
+        return len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES
+
+    def _held_bytes(self) -> int:
+        return sum(tensor.nbytes for held in self._held for tensor in held.item.delta.values())
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
         """The update as it may be added now; None if it is kept until the round closes."""
@@ -124,11 +136,15 @@ class Guard:
         """What to think of each of the round's updates. What is absurd is no evidence of where the fleet goes."""
         if self.settings.suspicion == "off":
             return [Opinion()] * len(items)
-        believable = [item for item, far in zip(items, absurd, strict=True) if not far and item.delta]
-        self.standing.note(compare(believable, list(self._last.values()), merge, current))
-        for item in believable:
-            self._last.pop(item.client, None)
-            self._last[item.client] = replace(item, received={}, extras={})
+        believable = [
+            (item.client, self.sampler.sketch(item, merge, current))
+            for item, far in zip(items, absurd, strict=True)
+            if not far and item.delta
+        ]
+        self.standing.note(compare(believable, self._last))
+        for client, sketch in believable:
+            self._last.pop(client, None)
+            self._last[client] = sketch
         for client in list(self._last)[: -self.settings.most_held]:
             del self._last[client]
         known = self.standing.opinions()
@@ -172,9 +188,10 @@ class Guard:
             "standing": self.standing.state(),
             "barred": dict(self.barred),
             "held": [_entry(held) for held in self._held],
-            "last": [_contribution(item) for item in self._last.values()],
+            "last": list(self._last),
+            "salt": self.sampler.salt,
         }
-        groups = {f"last.{number}": item.delta for number, item in enumerate(self._last.values())}
+        groups = {"last": {str(number): sketch for number, sketch in enumerate(self._last.values())}}
         for number, held in enumerate(self._held):
             groups |= {f"delta.{number}": held.item.delta, f"extras.{number}": held.item.extras}
         return values, groups
@@ -187,8 +204,8 @@ class Guard:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
         self.barred = dict(values["barred"])
-        last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values.get("last", ()))]
-        self._last = {item.client: item for item in last}
+        self.sampler = Sampler(int(values["salt"]))
+        self._last = {client: groups["last"][str(number)] for number, client in enumerate(values["last"])}
         self._held = [
             _restored(entry, groups.get(f"delta.{n}", {}), groups.get(f"extras.{n}", {}), version)
             for n, entry in enumerate(values["held"])
@@ -196,8 +213,14 @@ class Guard:
 
 
 def _entry(held: Held) -> dict[str, Any]:
+    """What of it is not tensors."""
+    item = held.item
     return {
-        **_contribution(held.item),
+        "client": item.client,
+        "spec": item.spec.to_dict(),
+        "samples": item.samples,
+        "staleness": item.staleness,
+        "settings": dict(item.settings),
         "task": held.task,
         "version": held.version,
         "bounded": held.bounded,
@@ -205,29 +228,15 @@ def _entry(held: Held) -> dict[str, Any]:
     }
 
 
-def _contribution(item: Contribution) -> dict[str, Any]:
-    """What of it is not tensors."""
-    return {
-        "client": item.client,
-        "spec": item.spec.to_dict(),
-        "samples": item.samples,
-        "staleness": item.staleness,
-        "settings": dict(item.settings),
-    }
-
-
 def _restored(entry: Mapping[str, Any], delta: Weights, extras: Weights, version: Callable[[int], Weights]) -> Held:
-    item = replace(_contribution_from(entry, delta, version(entry["version"])), extras=dict(extras))
-    return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))
-
-
-def _contribution_from(entry: Mapping[str, Any], delta: Weights, received: Weights) -> Contribution:
-    return Contribution(
+    item = Contribution(
         client=entry["client"],
         spec=SubmodelSpec.from_dict(entry["spec"]),
         delta=dict(delta),
         samples=entry["samples"],
         staleness=entry["staleness"],
-        received=received,
+        received=version(entry["version"]),
         settings=entry["settings"],
+        extras=dict(extras),
     )
+    return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))
