@@ -15,8 +15,8 @@ def attack(
     attacks: Annotated[
         str,
         typer.Option(
-            help="all, or some of: flip, scale, noise, constant, little, drift, backdoor, statistics, zero; flip:15 has "
-            "a strength of 15. Honest runs come along."
+            help="all, or some of: flip, scale, noise, constant, little, drift, backdoor, statistics, zero; flip:15 "
+            "has a strength of 15. Honest runs come along."
         ),
     ] = "flip,flip:15,noise,drift",
     defences: Annotated[

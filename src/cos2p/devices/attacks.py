@@ -47,8 +47,8 @@ class AttackSettings(Settings):
 
     kind: Attack = Field(
         default="none",
-        description="`flip` the sign, `scale` the update, send `noise`, a `constant`, a `little` bias, a `drift` that is "
-        "always the same or `zero`s; train a `backdoor` into the model (images); false `statistics` of its features.",
+        description="`flip` the sign, `scale` the update, send `noise`, a `constant`, a `little` bias, a `drift` that "
+        "is always the same or `zero`s; train a `backdoor` (images); send false `statistics` of its features.",
     )
     devices: tuple[str, ...] = Field(
         default=(), description="Names of the liars. Empty: the last `count` of the fleet."

@@ -24,6 +24,7 @@ from cos2p.aggregation.robust.round import judge
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.aggregation.robust.standing import Opinion, Standing
+from cos2p.aggregation.robust.statistics import StatisticsFilter, is_statistics
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -60,12 +61,16 @@ class Doubt:
     strikes: int
     """Updates of this device in a row that counted for nothing."""
     excess: float
+    statistics: bool = False
+    """Its class means, instead of its update."""
 
     def __str__(self) -> str:
         return f"its update {self.fault}; {self.trust:.0%} of it counts"
 
     @property
     def fault(self) -> str:
+        if self.statistics:
+            return f"has class means {self.excess:.3g} times as far from the others' as usual"
         if self.excess:
             return f"is {self.excess:.3g} times as long as usual"
         return f"agrees by {self.agreement:.2f} with the others'"
@@ -79,6 +84,8 @@ class Guard:
         self.standing = Standing()
         self.barred: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
+        self.statistics = {final: StatisticsFilter() for final in (False, True)}
+        """Of the start's and of the final round's statistics."""
         self._held: list[Held] = []
         self._last: dict[str, Tensor] = {}
         """A sample of the last update of each device, those heard last at the end; only where devices are compared."""
@@ -91,15 +98,20 @@ class Guard:
     @property
     def full(self) -> bool:
         """Nothing is gained by keeping more: judge these by themselves."""
-        if not self.settings.holds:
-            return len({held.item.client for held in self._held}) >= VOICES
-        return len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES
+        if len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES:
+            return True
+        waiting = {held.item.client for held in self._held if not held.bounded}
+        return not self.settings.holds and len(waiting) >= VOICES
 
     def _held_bytes(self) -> int:
-        return sum(tensor.nbytes for held in self._held for tensor in held.item.delta.values())
+        parts = (part for held in self._held for part in (held.item.delta, held.item.extras))
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
         """The update as it may be added now; None if it is kept until the round closes."""
+        if self._compares_statistics and is_statistics(item.extras):
+            self._held.append(Held(item, task, version, bounded=True))
+            return None
         known, excess = self.bound is None or self.bound.voices >= VOICES, 0.0
         if known and self.bound is not None:
             excess = self.bound.excess(item) if self.settings.suspicion != "off" else 0.0
@@ -116,16 +128,37 @@ class Guard:
     def release(self, merge: Merge, current: Weights) -> tuple[list[Contribution], list[Doubt]]:
         """The round closes: what is to be added now, in the order in which it came, and what was doubted of it."""
         held, self._held = self._bounded(self._held), []
+        statistics, doubts = self._compared([entry for entry in held if _tells(entry)])
+        held = [entry for entry in held if not _tells(entry)]
         items = [entry.item for entry in held]
         if not self.settings.holds or not items:
-            return items, []
+            return [*statistics, *items], doubts
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
         opinions = self._opinions(items, absurd, merge, current)
         judged = judge(items, merge, current, self.settings, opinions)
-        doubts = [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
+        doubts += [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
             self._bar(doubt)
-        return [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
+        return statistics + [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
+
+    @property
+    def _compares_statistics(self) -> bool:
+        return self.bound is not None or self.settings.suspicion != "off"
+
+    def _compared(self, held: Sequence[Held]) -> tuple[list[Contribution], list[Doubt]]:
+        """Statistics of features, bounded by those of the fleet; those that count for nothing are left out."""
+        kept: list[Contribution] = []
+        doubts: list[Doubt] = []
+        for final in (False, True):
+            mine = {entry.item.client: entry for entry in held if bool(entry.item.settings.get("final")) is final}
+            found = self.statistics[final].bound({client: entry.item.extras for client, entry in mine.items()})
+            for client, bounded in found.items():
+                if bounded.counts:
+                    kept.append(replace(mine[client].item, extras=bounded.extras))
+                else:
+                    strikes = self.standing.strike(client, 0.0)
+                    doubts.append(Doubt(client, mine[client].task, 0.0, 0.0, strikes, bounded.excess, True))
+        return kept, doubts
 
     def _is_absurd(self, entry: Held) -> bool:
         return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
@@ -190,8 +223,11 @@ class Guard:
             "held": [_entry(held) for held in self._held],
             "last": list(self._last),
             "salt": self.sampler.salt,
+            "statistics": [list(self.statistics[final].known) for final in (False, True)],
         }
         groups = {"last": {str(number): sketch for number, sketch in enumerate(self._last.values())}}
+        for final, each in self.statistics.items():
+            groups |= {f"statistics.{final:d}.{n}": extras for n, extras in enumerate(each.known.values())}
         for number, held in enumerate(self._held):
             groups |= {f"delta.{number}": held.item.delta, f"extras.{number}": held.item.extras}
         return values, groups
@@ -206,10 +242,18 @@ class Guard:
         self.barred = dict(values["barred"])
         self.sampler = Sampler(int(values["salt"]))
         self._last = {client: groups["last"][str(number)] for number, client in enumerate(values["last"])}
+        for final, names in enumerate(values["statistics"]):
+            self.statistics[bool(final)].known = {
+                name: dict(groups[f"statistics.{final}.{number}"]) for number, name in enumerate(names)
+            }
         self._held = [
             _restored(entry, groups.get(f"delta.{n}", {}), groups.get(f"extras.{n}", {}), version)
             for n, entry in enumerate(values["held"])
         ]
+
+
+def _tells(held: Held) -> bool:
+    return is_statistics(held.item.extras)
 
 
 def _entry(held: Held) -> dict[str, Any]:
