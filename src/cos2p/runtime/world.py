@@ -80,7 +80,9 @@ def build_world(recipe: Recipe, as_bound: bool = False) -> World:
     if recipe.attack.kind == "statistics":  # a claim is made when a device joins
         claim = round(recipe.attack.strength or STRENGTHS["statistics"])
         for name in recipe.attack.liars(list(members)):
-            members[name] = replace(members[name], samples=claim * members[name].samples)
+            one = members[name]
+            device = one.device.model_copy(update={"memory": claim * one.device.memory})
+            members[name] = replace(one, samples=claim * one.samples, device=device)
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
     chosen = [device.name for device, group in devices if group.rate is None]
     if chosen and context.enforce_memory:

@@ -39,7 +39,7 @@ def noise(delta: Weights) -> Weights:
 
 
 def fleet(method: str = "fedavg", **robust: Any) -> Server:
-    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50), robust=RobustSettings(**robust))
+    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, max_update_rms=10.0), robust=RobustSettings(**robust))
     server = Server(house, build_method({"name": method}, house), random_weights(VIT, 0))
     join_all(server)
     return server

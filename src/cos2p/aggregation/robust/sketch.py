@@ -28,12 +28,12 @@ class Sampler:
         self._places: dict[str, Tensor | slice] = {}
 
     def sketch(self, item: Contribution, merge: Merge, current: Weights) -> Tensor:
-        """The update's scalars at the sampled places; not a number where it does not hold one."""
+        """The update's scalars at the sampled places; infinite where it does not hold one."""
         where, total = merge.places(item), sum(tensor.numel() for tensor in current.values())
         parts = []
         for name, tensor in current.items():
             place = self._place(name, tensor.numel(), total)
-            full = torch.full(tensor.shape, torch.nan)
+            full = torch.full(tensor.shape, torch.inf)
             if name in item.delta and name in where:
                 full[where[name]] = item.delta[name]
             parts.append(full.view(-1)[place])
@@ -56,9 +56,12 @@ def compare(new: Sequence[tuple[str, Tensor]], earlier: Mapping[str, Tensor]) ->
         return {}
     everyone = [*new, *earlier.items()]
     stack = torch.stack([sketch for _, sketch in everyone])
-    held, values = (~stack.isnan()).float(), stack.nan_to_num(0.0)
+    held = stack.isfinite()
+    values, held = torch.where(held, stack, 0.0), held.float()
     squares, rows = values.square(), len(new)
-    found = torch.stack((values[:rows] @ values.T, squares[:rows] @ held.T, held[:rows] @ squares.T)).double()
+    found = torch.stack(
+        (values[:rows] @ values.T, squares[:rows] @ held.T, held[:rows] @ squares.T, held[:rows] @ held.T)
+    ).double()
     pairs: dict[tuple[str, str], Evidence] = {}
     for i, (mine, _) in enumerate(new):
         for j, (theirs, _) in enumerate(everyone):

@@ -26,6 +26,8 @@ FAINT = 0.15
 OPPOSED, FULL = -0.4, -0.2
 """A device's share in the common direction, 1 if all were alike: at the first it counts for nothing, from the second on
 in full. An honest one whose data or submodel nobody else has is at zero: to have no part in it is no fault."""
+CHANCE = 6.0
+"""A device is opposed only if its cosines are so many times what those of random vectors of that length are."""
 FEWEST = 3
 """Devices needed for a majority."""
 DEVICES = 64
@@ -34,21 +36,22 @@ DEVICES = 64
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y."""
+    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y, and how many these are."""
 
     xy: float
     xx: float
     yy: float
+    shared: float = math.inf
 
     def __add__(self, other: Evidence) -> Evidence:
-        return Evidence(self.xy + other.xy, self.xx + other.xx, self.yy + other.yy)
+        return Evidence(self.xy + other.xy, self.xx + other.xx, self.yy + other.yy, self.shared + other.shared)
 
     def faded(self) -> Evidence:
-        return Evidence(KEPT * self.xy, KEPT * self.xx, KEPT * self.yy)
+        return Evidence(KEPT * self.xy, KEPT * self.xx, KEPT * self.yy, KEPT * self.shared)
 
     def turned(self) -> Evidence:
         """Seen from the other device."""
-        return Evidence(self.xy, self.yy, self.xx)
+        return Evidence(self.xy, self.yy, self.xx, self.shared)
 
     @property
     def cosine(self) -> float:
@@ -108,20 +111,24 @@ class Standing:
         if len(names) < FEWEST:
             return {}
         place = {name: number for number, name in enumerate(names)}
-        cosines = torch.zeros(len(names), len(names), dtype=torch.float64)
+        cosines, noise = torch.zeros(2, len(names), len(names), dtype=torch.float64)
         for (a, b), evidence in self._pairs.items():
             cosines[place[a], place[b]] = cosines[place[b], place[a]] = evidence.cosine
+            noise[place[a], place[b]] = noise[place[b], place[a]] = 1 / max(evidence.shared, 1.0)
         most = usual_agreement(abs(evidence.cosine) for evidence in self._pairs.values())
         cosines = cosines.clamp(-most, most)
         values, vectors = torch.linalg.eigh(cosines)
         common, shares = float(values[-1]), vectors[:, -1] * math.sqrt(len(names))
         shares = shares if float(shares.sum()) >= 0 else -shares  # the majority is right
+        by_chance = CHANCE * (noise @ shares.square()).sqrt()
         return {
             name: Opinion(
-                self._trust(share) if common * math.sqrt(self._seen[name]) >= FAINT else 1.0,
+                self._trust(share)
+                if common * math.sqrt(self._seen[name]) >= FAINT and common * abs(share) >= chance
+                else 1.0,
                 common * share / len(names),
             )
-            for name, share in zip(names, shares.tolist(), strict=True)
+            for name, share, chance in zip(names, shares.tolist(), by_chance.tolist(), strict=True)
         }
 
     def _trust(self, share: float) -> float:
@@ -133,7 +140,7 @@ class Standing:
         return self._strikes[client]
 
     def state(self) -> dict[str, Any]:
-        pairs = [[a, b, e.xy, e.xx, e.yy] for (a, b), e in self._pairs.items()]
+        pairs = [[a, b, e.xy, e.xx, e.yy, e.shared] for (a, b), e in self._pairs.items()]
         return {"pairs": pairs, "seen": list(self._seen.items()), "strikes": dict(self._strikes)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
