@@ -20,10 +20,10 @@ import torch
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
@@ -63,7 +63,7 @@ def jobs(config: ModelConfig, spec: SubmodelSpec, start: Weights) -> dict[str, C
     update = Update("pi-1", "pi-1#0", 0, spec, rounds.delta, samples=100)
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in rounds.delta.items()],
-        "check at the door": lambda: check_update(update, order, config, make_trainer(config, order), max_rms=10.0),
+        "check at the door": lambda: check_update(update, order, config, make_contract(config, order), max_rms=10.0),
         "add, first of its round": lambda: rounds.add(0),
         "add, τ = 0": lambda: rounds.add(0),
         "add, first with τ = 1": lambda: rounds.add(1),
@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_pages()  # as a simulation does
-    config = model(arguments.model)
+    config = model_config(arguments.model)
     start = init_weights(config, seed=0)
     ways = [False] if native.found() is None else [False, True]
     for rate in arguments.rates:

@@ -17,12 +17,14 @@ from cos2p.seeding import torch_rng
 from cos2p.server.admission import check_decoded, check_finite, refusal_reason, root_mean_square
 from cos2p.server.protection import guard_of, privacy_of, spent
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
+from cos2p.training.contract import TaskContract
 from cos2p.training.shard import steps
-from cos2p.training.trainer import Trainer
 
 FREE_STEPS = 25
 """An update may be so many times as long as the weights, or as its steps if all of them went one way. Honest updates of
 all methods are below 5 times either."""
+VERSIONS = 64
+"""Whose sizes are remembered: an older one may lie on a disk."""
 LARGEST_FEATURES = 10.0
 """Root mean square of features that statistics are about."""
 
@@ -34,8 +36,8 @@ class Aggregator:
         draw = draw or partial(torch_rng, context.seed)
         self.privacy, self.guard = privacy_of(context, method, draw), guard_of(context, draw)
         self.merge = self._make_merge(method)
-        self._size = -1, 0.0
-        """A version that updates were trained from, and the root mean square of its weights."""
+        self._sizes: dict[int, float] = {}
+        """Root mean square of the weights, of the versions that updates were trained from last."""
 
     def take_members(self, context: RunContext, method: Method) -> None:
         """The method is another one, made for other members: its merge goes on with the sums so far."""
@@ -48,16 +50,16 @@ class Aggregator:
         own = method.merge()
         return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
-    def largest_step(self, order: Order, trainer: Trainer, received: Weights) -> float:
+    def largest_step(self, order: Order, contract: TaskContract, received: Weights) -> float:
         """The largest root mean square of an answer to this order, and the largest change of any one weight."""
         limit = self.context.schedule.max_update_rms
-        if limit is None and not trainer.trains:
+        if limit is None and not contract.trains:
             limit = LARGEST_FEATURES
         elif limit is None:
-            if self._size[0] != order.version:
-                self._size = order.version, root_mean_square(received)
-            local, samples = trainer.local, self.context.credited(self.context.members[order.client])
-            limit = FREE_STEPS * max(self._size[1], order.lr * steps(samples, local.batch, local.epochs))
+            if order.version not in self._sizes:
+                self._sizes = {**dict(list(self._sizes.items())[-VERSIONS:]), order.version: root_mean_square(received)}
+            local, samples = contract.local, self.context.credited(self.context.members[order.client])
+            limit = FREE_STEPS * max(self._sizes[order.version], order.lr * steps(samples, local.batch, local.epochs))
         return limit if self.privacy is None else self.privacy.largest_rms(limit)
 
     # ------------------------------------------------------------ an update

@@ -65,9 +65,10 @@ class StatisticsFilter:
             counts = torch.stack([extras["counts"].double() for extras in everyone])
             credit = credited_counts(counts)
             compared = {depth: _Means.of(everyone, depth, counts, credit) for depth in depths}
-            far = sum(each.far for each in compared.values())
-            usual = sum(each.usual for each in compared.values())
-            excess = (far / usual.clamp_min(1e-30)).sqrt().tolist() if depths else [0.0] * len(everyone)
+            far, usual = (
+                torch.stack([getattr(each, name) for each in compared.values()]).sum(0) for name in ("far", "usual")
+            )
+            excess = (far / usual.clamp_min(1e-30)).sqrt().tolist()
             found = [
                 Bounded(_rewritten(extras, credit[row], row, compared), excess[row])
                 for row, extras in enumerate(arrived.values())
