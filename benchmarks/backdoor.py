@@ -19,13 +19,13 @@ from safetensors.torch import load_file
 from cos2p.devices.attacks import TARGET, marked
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.training.evaluation import evaluate_exits
 
 
 def shares(folder: Path) -> tuple[float, float]:
     """Without and with the mark."""
-    setup = build_world(Recipe.load(folder / "recipe.toml"))
+    setup = build_run_setup(Recipe.load(folder / "recipe.toml"))
     depth = int(json.loads((folder / "result.json").read_text())["best_exit"])
     exits = tuple(range(1, setup.config.depth + 1))
     weights = load_file(folder / "weights.safetensors")

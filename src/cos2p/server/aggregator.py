@@ -15,7 +15,7 @@ from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 from cos2p.server.admission import check_decoded, check_finite, refusal_reason, root_mean_square
-from cos2p.server.protection import guard_of, privacy_of, spent
+from cos2p.server.protection import filter_of, privacy_of, spent
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 from cos2p.training.contract import TaskContract
 from cos2p.training.shard import steps
@@ -34,7 +34,7 @@ class Aggregator:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context = context
         draw = draw or partial(torch_rng, context.seed)
-        self.privacy, self.guard = privacy_of(context, method, draw), guard_of(context, draw)
+        self.privacy, self.robust_filter = privacy_of(context, method, draw), filter_of(context, draw)
         self.merge = self._make_merge(method)
         self._sizes: dict[int, float] = {}
         """Root mean square of the weights, of the versions that updates were trained from last."""
@@ -88,12 +88,12 @@ class Aggregator:
         if decoded is not item:
             check_decoded(decoded.delta, largest)
         check_decoded(self.merge.products(decoded), largest)
-        ready = self.guard.take(decoded, order.task, order.version)
+        ready = self.robust_filter.take(decoded, order.task, order.version)
         return self.merge.weigh(decoded, current) if ready is None else self.merge.add(ready, current)
 
     def release(self, current: Weights) -> list[Event]:
         """Add what the robust filter held of this round."""
-        items, doubts = self.guard.release(self.merge, current)
+        items, doubts = self.robust_filter.release(self.merge, current)
         events: list[Event] = []
         for item in items:
             try:
@@ -147,11 +147,11 @@ class Aggregator:
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> tuple[dict[str, Any], dict[str, Weights]]:
-        guard, kept = self.guard.state()
+        robust_filter, kept = self.robust_filter.state()
         groups = {f"merge.{name}": group for name, group in self.merge.state().items()}
-        groups |= {f"guard.{name}": group for name, group in kept.items()}
+        groups |= {f"robust_filter.{name}": group for name, group in kept.items()}
         private = {} if self.privacy is None else {"privacy": self.privacy.state()}
-        return {**private, "guard": guard}, groups
+        return {**private, "robust_filter": robust_filter}, groups
 
     def load_state(
         self,
@@ -164,8 +164,8 @@ class Aggregator:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(method)
         self.merge.load_state(_within(groups, "merge."))
-        if "guard" in values:
-            self.guard.load_state(values["guard"], _within(groups, "guard."), version)
+        if "robust_filter" in values:
+            self.robust_filter.load_state(values["robust_filter"], _within(groups, "robust_filter."), version)
 
 
 def _within(groups: Mapping[str, Weights], start: str) -> dict[str, Weights]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from cos2p.aggregation.privacy.checks import Privacy, check_rounds, holders_per_round
 from cos2p.aggregation.privacy.clipping import Draw
-from cos2p.aggregation.privacy.guard import Privacy, check_rounds, holders_per_round
-from cos2p.aggregation.robust.guard import Guard
+from cos2p.aggregation.robust.filter import RobustFilter
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Method, RunContext
 from cos2p.tracking.event_kinds import Spent
@@ -21,17 +21,17 @@ def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | Non
     return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
 
 
-def guard_of(context: RunContext, draw: Draw) -> Guard:
+def filter_of(context: RunContext, draw: Draw) -> RobustFilter:
     """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
     robust = context.robust
     if not context.privacy.on:
-        return Guard(context.config, robust, draw("sketch").initial_seed())
+        return RobustFilter(context.config, robust, draw("sketch").initial_seed())
     if robust.combine != "mean" or robust.suspicion == "weigh":
         raise ConfigError(
             "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
             "them may change; with [privacy] leave both at their defaults"
         )
-    return Guard(context.config, robust.model_copy(update={"bound": 0.0, "suspicion": "off"}))
+    return RobustFilter(context.config, robust.model_copy(update={"bound": 0.0, "suspicion": "off"}))
 
 
 def spent(privacy: Privacy) -> Spent:

@@ -1,4 +1,4 @@
-"""`Guard`: what happens to a decoded update between the door and the merge.
+"""`RobustFilter`: what happens to a decoded update between the door and the merge.
 
     arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
     closes      left out if far too long, weighed by its sender's standing, combined with the others', handed to the
@@ -19,8 +19,8 @@ from typing import Any
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.robust.bound import VOICES, NormBound
-from cos2p.aggregation.robust.round import judge
+from cos2p.aggregation.robust.bound import MIN_DEVICES, NormBound
+from cos2p.aggregation.robust.round import weigh
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.aggregation.robust.standing import Opinion, Standing
@@ -76,13 +76,13 @@ class Doubt:
         return f"agrees by {self.agreement:.2f} with the others'"
 
 
-class Guard:
+class RobustFilter:
     def __init__(self, config: ModelConfig, settings: RobustSettings, salt: int = 0) -> None:
         """`salt`: which scalars are compared."""
         self.settings, self.sampler = settings, Sampler(salt)
         self.bound = NormBound(config, settings.bound) if settings.bound else None
         self.standing = Standing()
-        self.barred: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
         self.statistics = {final: StatisticsFilter() for final in (False, True)}
         """Of the start's and of the final round's statistics."""
@@ -101,7 +101,7 @@ class Guard:
         if len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES:
             return True
         waiting = {held.item.client for held in self._held if not held.bounded}
-        return not self.settings.holds and len(waiting) >= VOICES
+        return not self.settings.holds and len(waiting) >= MIN_DEVICES
 
     def _held_bytes(self) -> int:
         parts = (part for held in self._held for part in (held.item.delta, held.item.extras))
@@ -112,7 +112,7 @@ class Guard:
         if self._compares_statistics and is_statistics(item.extras):
             self._held.append(Held(item, task, version, bounded=True))
             return None
-        known, excess = self.bound is None or self.bound.voices >= VOICES, 0.0
+        known, excess = self.bound is None or self.bound.device_count >= MIN_DEVICES, 0.0
         if known and self.bound is not None:
             excess = self.bound.excess(item) if self.settings.suspicion != "off" else 0.0
             item = self.bound.apply(item)
@@ -135,11 +135,11 @@ class Guard:
             return [*statistics, *items], doubts
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
         opinions = self._opinions(items, absurd, merge, current)
-        judged = judge(items, merge, current, self.settings, opinions)
+        weighed = weigh(items, merge, current, self.settings, opinions)
         doubts += [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
             self._bar(doubt)
-        return statistics + [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
+        return statistics + [entry.item for entry in weighed], [doubt for doubt in doubts if doubt.trust < 1.0]
 
     @property
     def _compares_statistics(self) -> bool:
@@ -191,8 +191,8 @@ class Guard:
         return Doubt(client, entry.task, opinion.agreement, opinion.trust, strikes, excess)
 
     def _bar(self, doubt: Doubt) -> None:
-        if self.settings.suspicion == "bench" and doubt.strikes >= self.settings.patience:
-            self.barred.setdefault(
+        if self.settings.suspicion == "exclude" and doubt.strikes >= self.settings.patience:
+            self.excluded.setdefault(
                 doubt.client,
                 f"its last {doubt.strikes} updates counted for nothing (the last {doubt.fault}); "
                 "look at the device and its data before it takes part again",
@@ -219,7 +219,7 @@ class Guard:
         values = {
             "bound": self.bound.state() if self.bound else {},
             "standing": self.standing.state(),
-            "barred": dict(self.barred),
+            "excluded": dict(self.excluded),
             "held": [_entry(held) for held in self._held],
             "last": list(self._last),
             "salt": self.sampler.salt,
@@ -239,7 +239,7 @@ class Guard:
         if self.bound:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
-        self.barred = dict(values["barred"])
+        self.excluded = dict(values["excluded"])
         self.sampler = Sampler(int(values["salt"]))
         self._last = {client: groups["last"][str(number)] for number, client in enumerate(values["last"])}
         for final, names in enumerate(values["statistics"]):
