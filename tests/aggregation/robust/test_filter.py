@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.robust import robust_filter
+from cos2p.aggregation.robust import filter
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
@@ -134,7 +134,7 @@ def test_the_largest_step_follows_the_model_and_the_task() -> None:
 
 
 def test_updates_that_wait_take_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(robust_filter, "HELD_BYTES", 1)
+    monkeypatch.setattr(filter, "HELD_BYTES", 1)
     server = fleet()
     for order in list(server.orders.values())[:4]:
         server.receive(order.client, honest(order))
