@@ -51,7 +51,7 @@ class AttackSettings(Settings):
         "is always the same or `zero`s; train a `backdoor` (images); send false `statistics` of its features.",
     )
     devices: tuple[str, ...] = Field(
-        default=(), description="Names of the liars. Empty: the last `count` of the fleet."
+        default=(), description="Names of the malicious devices. Empty: the last `count` of the fleet."
     )
     count: int = Field(default=1, ge=1, description="How many lie, if they are not named.")
     strength: float | None = Field(
@@ -78,7 +78,7 @@ class AttackSettings(Settings):
 
 
 def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
-    """What a liar sends in place of an honest update."""
+    """What a malicious device sends in place of an honest update."""
     if order.version < attack.from_version:
         return update
     rng = torch_rng(order.seed, "attack", order.client, order.attempt)

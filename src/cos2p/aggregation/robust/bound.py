@@ -1,7 +1,7 @@
 """A norm bound that follows the fleet: no segment moves by much more than such segments usually do.
 
 For every kind of segment (heads, units, each shared tensor whatever its block) the last few root mean squares of every
-device are remembered, after they were bounded, so that a liar cannot raise the measure by lying more. The measure is
+device are remembered, after they were bounded, so that no device can raise the measure by lying more. The measure is
 the median over the devices of the median of each: a device that answers often is one voice. A kind that fewer than
 three devices have sent is measured by the kind that moves furthest of those that three have. While there is none, only
 `admission`'s own limit holds.
@@ -165,7 +165,7 @@ class NormBound:
             self._note(item, self._squares(item))
 
     def usual(self, kind: str) -> float | None:
-        """The fleet's measure; None if too few have told."""
+        """The fleet's measure; None if too few have reported."""
         medians = self._medians.get(kind, [])
         return medians[(len(medians) - 1) // 2] if len(medians) >= MIN_DEVICES else None
 

@@ -1,6 +1,6 @@
-"""`RobustFilter`: what happens to a decoded update between the door and the merge.
+"""`RobustFilter`: what happens to a decoded update between the update reader and the merge.
 
-    arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
+    arrives     bounded; added at once, or kept until the round closes if its fellows are needed to evaluate it
     closes      left out if far too long, weighed by its sender's standing, combined with the others', handed to the
                 merge
 
@@ -30,7 +30,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 
 ABSURD = 2.0
-"""Where devices are judged: an update so many times as long as the bound allows counts for nothing."""
+"""Where devices are compared: an update so many times as long as the bound allows counts for nothing."""
 
 
 HELD_BYTES = 2**30
@@ -97,7 +97,7 @@ class RobustFilter:
 
     @property
     def full(self) -> bool:
-        """Nothing is gained by keeping more: judge these by themselves."""
+        """Nothing is gained by keeping more: compare these by themselves."""
         if len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES:
             return True
         waiting = {held.item.client for held in self._held if not held.bounded}

@@ -84,7 +84,7 @@ class Standing:
         self._pairs: dict[tuple[str, str], Evidence] = {}
         """By two names in order."""
         self._seen: dict[str, int] = {}
-        """Rounds in which each device told something that others held too, those heard last at the end."""
+        """Rounds in which each device sent something that others held too, those heard last at the end."""
         self._strikes: dict[str, int] = {}
         """Updates in a row that pointed the other way."""
 
