@@ -35,7 +35,7 @@ def test_every_field_is_explained(top: type[BaseModel]) -> None:
 
 def test_every_recipe_table_and_command_has_its_heading() -> None:
     recipe = (FOLDER / "recipe.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^## `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
+    assert set(re.findall(r"^##+ `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
         "model",
         "data",
         "data.augment",
