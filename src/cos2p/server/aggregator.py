@@ -8,14 +8,16 @@ from functools import partial
 from typing import Any
 
 from cos2p.aggregation.merge import Contribution, Merge
+from cos2p.aggregation.privacy.checks import Privacy, check_rounds, holders_per_round
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.aggregation.robust.claims import credited
+from cos2p.aggregation.robust.filter import RobustFilter
+from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 from cos2p.server.admission import check_decoded, check_finite, refusal_reason
-from cos2p.server.protection import filter_of, privacy_of, spent
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 
 
@@ -150,3 +152,48 @@ class Aggregator:
 
 def _within(groups: Mapping[str, Weights], start: str) -> dict[str, Weights]:
     return {name.removeprefix(start): group for name, group in groups.items() if name.startswith(start)}
+
+
+# What stands between updates and the model: privacy's clip and noise, the filter against malicious devices.
+
+
+def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def filter_of(context: RunContext) -> RobustFilter:
+    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    if not context.privacy.on:
+        return RobustFilter(context.config, context.robust)
+    if context.robust.holds:
+        raise ConfigError(
+            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
+            "them may change; with [privacy] leave both at their defaults"
+        )
+    return RobustFilter(context.config, context.robust.model_copy(update={"bound": 0.0}))
+
+
+def spent(privacy: Privacy) -> Spent:
+    """What the run has cost so far, as an event."""
+    account, settings = privacy.account, privacy.settings
+    return Spent(
+        epsilon=_finite(account.worst()),
+        delta=settings.delta,
+        budget=settings.epsilon,
+        noise=settings.noise,
+        clip=settings.clip,
+        multiplier=account.multiplier,
+        devices={
+            client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+            for client, n in sorted(account.updates.items())
+        },
+    )
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
