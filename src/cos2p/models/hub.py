@@ -40,7 +40,7 @@ def load_pretrained(
     `fit` is what the data ask for; `chosen` are fields that shall differ from the checkpoint: see `hub_fit` for which
     may, and what becomes of its tensors. Pooling is what sentence-transformers' files say, or the family's habit.
 
-    A checkpoint has one head, the model an exit at every depth: see `with_full_bank` for what the others start from. Fresh
+    A checkpoint has one head, the model an exit at every depth: see `fill_exits` for what the others start from. Fresh
     tensors (a classifier with another number of classes) are drawn with `seed`. A checkpoint without a classifier says
     two classes unless `classes` says otherwise.
     """
