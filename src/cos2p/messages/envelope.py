@@ -33,10 +33,13 @@ Buffer = bytes | mmap.mmap
 """A message's bytes: in memory, or in a file that is mapped."""
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here."""
+def mapped(path: Path, access: int = mmap.ACCESS_COPY) -> mmap.mmap:
+    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here.
+
+    With `mmap.ACCESS_READ` nobody writes, and the pages are the system's alone.
+    """
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return mmap.mmap(file.fileno(), 0, access=access)
 
 
 TASK_HEADER_BYTES = 100 * 2**20

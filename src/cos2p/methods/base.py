@@ -137,6 +137,11 @@ class Method:
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
 
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        """`scale` and number (`adapters`, of scalars) of low-rank factors, where they are all that `evaluated_weights`
+        adds to the weights: then they travel in the last round, and not the model. By default there are none."""
+        return {}
+
     def next_blocks(self, member: Member, cycle: int) -> range:
         """Which blocks the client's next task would train; by default all of them."""
         return range(self.context.config.depth)

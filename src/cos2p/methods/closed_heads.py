@@ -34,20 +34,16 @@ def statistics_assignment(
     depths: Sequence[int],
     form: HeadForm,
     precision: Precision = "float16",
-    cached: bool = False,
     final: bool = False,
     **cache: object,
 ) -> Assignment:
-    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
-
-    With `cached` the frozen parts stay on the device for later tasks.
-    """
+    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows."""
     config = context.config
     check_has_classes(config)
     spec = context.tables(statistics_spec(config), member)
 
     def settings(batch: int) -> StatisticsSettings:
-        local = context.local(member, batch=batch, **cache).model_dump()
+        local = context.local(member, batch=batch).model_dump() | cache
         return StatisticsSettings.model_validate(
             local | {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
         )
@@ -57,7 +53,7 @@ def statistics_assignment(
         return needed <= member.device.memory or not context.enforce_memory
 
     chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, cached=cached)
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision)
 
 
 def check_room_to_train(method: Method) -> None:
@@ -81,8 +77,9 @@ def statistics_task(method: Method, member: Member, form: HeadForm, final: bool 
     can be found in."""
     precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
     depths = (method.context.config.depth,) if final else method.head_depths()
+    adapters = method.evaluated_adapters() if final else {}
     options = (
-        statistics_assignment(method.context, member, depths, form, precision, final=final, features=store)
+        statistics_assignment(method.context, member, depths, form, precision, final, features=store, **adapters)
         for store in STORES
     )
     return first_that_fits(method, member, options, "one pass over the data")

@@ -19,7 +19,8 @@ for bit. What is evaluated and saved is the base with the adapters merged into i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -88,10 +89,16 @@ class FedLora(LateWorkMethod):
                 yield self.assignment(*task, LoraTrainer)
         yield self.head_alone(member)
 
-    def initial_weights(self, weights: Weights) -> Weights:
+    def _adapters(self) -> dict[str, tuple[int, int]]:
+        """Of the server's model: those of the largest rank."""
         blocks = range(self.first, self.context.config.depth)
-        shapes = adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
-        return {**weights, **first_adapters(shapes, self.context.seed)}
+        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        return {**weights, **first_adapters(self._adapters(), self.context.seed)}
+
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        return {"scale": self.settings.scale, "adapters": sum(map(math.prod, self._adapters().values()))}
 
     def evaluated_weights(self, weights: Weights) -> Weights:
         return merged(weights, self.settings.scale)

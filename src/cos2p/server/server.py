@@ -194,7 +194,10 @@ class Server:
         except Exception:
             self.aggregator.robust_filter.drop(order.task)
             raise
-        self.orders.caches.answered(order, features_kept=not update.report.get("prefix_recomputed"))
+        report = update.report
+        self.orders.caches.answered(
+            order, stored=not report.get("uncached"), features_kept=not report.get("prefix_recomputed")
+        )
         if self.aggregator.privacy is not None:  # no noise covers how large an update is, nor its report
             self.aggregator.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0

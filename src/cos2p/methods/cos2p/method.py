@@ -165,7 +165,6 @@ class Cos2p(Method):
             local,
             quotas=quotas if trains_masks else None,
             prefix_precision=settings.prefix.precision,
-            cached=settings.prefix.client_cache,
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
@@ -174,14 +173,7 @@ class Cos2p(Method):
         top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
         return statistics_assignment(
-            self.context,
-            member,
-            depths,
-            form,
-            prefix.precision,
-            prefix.client_cache,
-            final,
-            **shared(prefix, FeatureCache),
+            self.context, member, depths, form, prefix.precision, final, **shared(prefix, FeatureCache)
         )
 
     def _factored(self, call: Call) -> Assignment | None:
