@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nan
 
-from cos2p.aggregation.robust.round import combine
+from cos2p.aggregation.robust.combine import combine
 
 
 def stack(*rows: list[float]) -> Tensor:

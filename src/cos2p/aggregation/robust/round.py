@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, Merge, Place
-<<<<<<< HEAD
-from cos2p.aggregation.robust.settings import Combine, RobustSettings
-from cos2p.aggregation.robust.standing import Evidence, Opinion
-=======
 from cos2p.aggregation.robust.combine import combine
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.standing import Opinion
->>>>>>> main
 from cos2p.models.layout import Weights
 
 BELIEVED = 0.1
@@ -127,56 +122,3 @@ def _believed(
         elif centre is None:
             continue
         yield number, place, step if centre is None else torch.where(centre.isnan(), step, centre)
-
-
-# One step out of several that cannot all be believed: scalar by scalar, or row by row.
-#
-# A stack holds the same tensor of several updates, at full size, not a number where an update does not hold a scalar.
-# Where fewer than three hold one there is no majority: the result is not a number there, and everybody's own step
-# stays.
-
-
-FEWEST = 3
-"""Holders among whom one malicious device is outvoted."""
-
-_STEPS = 24
-"""Of Weiszfeld's iteration: where most agree, each halves the distance to them."""
-_TINY = 1e-30
-
-
-def combine(stack: Tensor, rule: Combine, trim: float) -> Tensor:
-    """The step on which the updates agree; `stack` has one update in each row of its first axis."""
-    held = ~stack.isnan()
-    count = held.sum(0)
-    if rule == "geometric":
-        centre = _geometric(stack, held)
-    else:
-        centre = _by_rank(stack, count, rule, trim)
-    return torch.where(count >= FEWEST, centre, torch.nan)
-
-
-def _by_rank(stack: Tensor, count: Tensor, rule: Combine, trim: float) -> Tensor:
-    """Mean of the values in the middle: of one or two for the median, of all but the outermost for the trimmed mean."""
-    ordered = stack.sort(0).values  # what is not a number comes last
-    if rule == "median":
-        cut = (count - 1).clamp_min(0) // 2
-    else:
-        cut = (trim * count).floor().long().clamp_min(1)
-        cut = torch.minimum(cut, (count - 1).clamp_min(0) // 2)
-    rank = torch.arange(len(stack)).view(-1, *(1,) * (stack.ndim - 1))
-    kept = (rank >= cut) & (rank < count - cut)
-    return torch.where(kept, ordered, 0.0).sum(0) / kept.sum(0).clamp_min(1)
-
-
-def _geometric(stack: Tensor, held: Tensor) -> Tensor:
-    """The point nearest to all, row by row (of a vector: as a whole), by Weiszfeld's iteration from the mean."""
-    shape = stack.shape[1:]
-    rows = (len(stack), *((shape[0], -1) if len(shape) > 1 else (1, -1)))
-    values, held = stack.nan_to_num(0.0).reshape(rows), held.reshape(rows)
-    weight = held.float()
-    for _ in range(_STEPS):
-        centre = (values * weight).sum(0) / weight.sum(0).clamp_min(_TINY)
-        distance = torch.where(held, values - centre, 0.0).square().sum(-1, keepdim=True).sqrt()
-        weight = held / distance.clamp_min(1e-12)
-        weight = weight / weight.amax(0).clamp_min(_TINY)
-    return ((values * weight).sum(0) / weight.sum(0).clamp_min(_TINY)).reshape(shape)
