@@ -16,7 +16,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.card import recipe_toml
 from cos2p.runtime.results import WALL_CLOCK_FIELDS
 from cos2p.runtime.run import run
 from cos2p.runtime.run_setup import build_run_setup

@@ -22,7 +22,7 @@ from typing import Any
 from cos2p.aggregation.merge import is_large
 from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.card import recipe_toml
 from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, write_results
 from cos2p.runtime.session import Session
 from cos2p.runtime.settled import settled_as

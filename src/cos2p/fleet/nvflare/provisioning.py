@@ -11,10 +11,9 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.certificates import check_keys
 from cos2p.fleet.device.owner import OWNER_FILE
 from cos2p.fleet.device.owner import TEMPLATE as OWNER_TEMPLATE
-from cos2p.fleet.kit import Kit, read_json
+from cos2p.fleet.kit import Kit, check_keys, read_json
 from cos2p.fleet.wire import MESSAGE_BYTES
 
 CONTROLLER = "cos2p.fleet.nvflare.controller.FleetController"
