@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from typing_extensions import TypedDict
 
+from cos2p.checksums import check
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.terminal.formatting import epsilon_words
@@ -147,7 +148,7 @@ class RunSource:
     def _recipe(self) -> dict[str, Any]:
         """recipe.toml; empty if it cannot be read."""
         try:
-            return tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
+            return tomllib.loads(check(self.folder / "recipe.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
 
@@ -198,7 +199,7 @@ class RunSource:
     def _result(self) -> dict[str, Any]:
         """result.json, if the run is over: the figures as the run itself counted them."""
         try:
-            found = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+            found = json.loads(check(self.folder / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
