@@ -10,6 +10,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 import cos2p
 from cos2p.checksums import check
@@ -22,7 +23,7 @@ from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.settled import settled_as
 from cos2p.server.server import Server
 from cos2p.tracking.figures import RunFigures
-from cos2p.tracking.files import write_json, write_noted
+from cos2p.tracking.files import explained, write_json, write_noted
 
 WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
@@ -72,8 +73,11 @@ def write_results(
     }
     weights = server.method.evaluated_weights(server.weights)
     write_noted(folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()}))
-    with suppress(CheckpointError):  # a model that has no form there: all that is needed is in the run folder
-        save_model(folder / "model", recipe, server.context.config, weights, result)
+    with suppress(CheckpointError), explained(folder / "model"):  # one that has no form there is in the run folder
+        try:
+            save_model(folder / "model", recipe, server.context.config, weights, result)
+        except SafetensorError as error:  # it hides the system's reason in its text
+            raise RunError(f"{folder / 'model'}: {error}; free some space, then go on with --resume") from error
     write_json(folder / "result.json", result, indent=2, sort_keys=True)
     return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
@@ -96,13 +97,14 @@ class RunSource:
         """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
-    def refresh(self, on_progress: Callable[[float], None] = lambda share: None) -> bool:
+    def refresh(self, on_progress: Callable[[float], None] = lambda share: None, seconds: float = math.inf) -> bool:
         """Read what is new; returns whether anything is. `on_progress` gets the share of the log that is read.
 
-        A damaged log is a RunError.
+        After so many `seconds` the rest is left for the next time. A damaged log is a RunError.
         """
+        deadline = time.monotonic() + seconds
         changed = self._read_piece()
-        while self._reader.read_share < 1.0:
+        while self._reader.read_share < 1.0 and time.monotonic() < deadline:
             on_progress(self._reader.read_share)
             changed = self._read_piece() or changed
         before, self._state = self._state, self._outside()
