@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
+    ("accelerator", "older_python", "seeding", "settings", "checksums", "strict_json", "testing", "units"),
     ("errors",),
 )
 """From the roof to the ground."""
