@@ -1,7 +1,7 @@
 """What a step on short texts costs against one at full length, in processor time: python -m benchmarks.text_length
 
 Texts of AG News (below $COS2P_DATA) in batches as the trainer makes them, through bert-small as the recipe has it; a
-batch of full length goes beside them in the same process, turn by turn. By its FLOPs a short step would take
+batch of full length goes next to them in the same process, turn by turn. By its FLOPs a short step would take
 `expected` of the full one; what it takes beyond that is padding and what does not shrink with the length.
 """
 
@@ -20,7 +20,7 @@ from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.data import load
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import model_config
+from cos2p.runtime.run_setup import model_config
 from cos2p.seeding import torch_rng
 from cos2p.training.shard import shuffled
 

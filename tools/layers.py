@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / "cos2p"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "cli"),
+    ("drafting",),
     ("view",),
     ("studies",),
     ("fleet", "inference", "terminal"),
@@ -36,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "older_python", "seeding", "settings", "checksums", "strict_json", "testing", "units"),
+    ("accelerator", "extras", "older_python", "seeding", "settings", "checksums", "strict_json", "testing", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

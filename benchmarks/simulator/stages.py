@@ -3,8 +3,8 @@
     python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000] [--apart]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; of the way between them the pipes are missing, not the memory beside them. With `--apart` it has a process of its
-own, and only the whole can be told. The first round warms up and is not counted. Of the others every second one is
+sides; of the way between them the pipes are missing, not the memory next to them. With `--apart` it has a process of
+its own, and only the whole can be told. The first round warms up and is not counted. Of the others every second one is
 timed stage by stage; what that costs (fifty calls of a clock for an update) is not in the ones between, which are
 compared with the plain loop. It does a round after each of them: what others do to the machine meanwhile, they do to
 both.
@@ -38,7 +38,7 @@ from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
     "server: cut the task's weights": ("cos2p.server.server", "Server.task"),
-    "server: pack the task": ("cos2p.messages", "Task.parcel"),
+    "server: pack the task": ("cos2p.messages", "Task.packet"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
     "device: unpack the task": ("cos2p.messages", "TaskReader.read"),
@@ -51,12 +51,12 @@ STAGES = {
     "device: step": ("cos2p.numerics.optimizers", "SGD.step"),
     "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
     "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
-    "device: pack the update": ("cos2p.messages", "Update.parcel"),
+    "device: pack the update": ("cos2p.messages", "Update.packet"),
     "on the way, both ways: write": ("cos2p.processes.passage", "Passage.packed"),
     "on the way, both ways: read": ("cos2p.processes.passage", "Passage.unpacked"),
     "server: compare the update with its task": ("cos2p.server.update_reader", "UpdateReader.open"),
     "server: unpack and check it": ("cos2p.server.update_reader", "UpdateReader.read"),
-    "server: bound it": ("cos2p.aggregation.robust.guard", "Guard.take"),
+    "server: bound it": ("cos2p.aggregation.robust.filter", "RobustFilter.take"),
     "server: merge": ("cos2p.aggregation.merge", "SegmentMerge.add"),
     "server: close the round": ("cos2p.aggregation.merge", "SegmentMerge.apply"),
     "server: forget": ("cos2p.server.server", "Server._forget"),
@@ -174,7 +174,7 @@ def stages(work: Workload, rounds: int, apart: bool = False) -> Found:
                 if began:
                     ours.append((ended - began) / work.per_round)
                     loop.append((spent() - ended) / work.per_round)
-            if not apart and done % 2 == 0 and done < rounds:  # behind the last round comes the judging of the model
+            if not apart and done % 2 == 0 and done < rounds:  # behind the last round comes the evaluating of the model
                 clock.attach()
             began = spent()
 

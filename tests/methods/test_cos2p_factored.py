@@ -16,7 +16,7 @@ from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import RecipeError
 from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Order, Task, tensor_bytes
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
@@ -55,7 +55,7 @@ def test_small_devices_train_factors_and_large_ones_windows_in_one_run() -> None
     kinds = {order.client: order.trainer for order in fleet.orders}
     assert kinds == dict(zip(names, ["factored", "factored", "submodel"], strict=True))
     assert len([note for note in fleet.notes if isinstance(note, Merged)]) == 9
-    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "excluded")]
     assert not [name for name in fleet.server.weights if is_adapter(name)]
     for name in ("blocks.0.q.weight", "blocks.1.fc2.weight", "exits.2.linear.weight"):
         assert not torch.equal(fleet.server.weights[name], fleet.start[name])
@@ -85,7 +85,7 @@ def test_factors_do_not_come_and_both_go_back() -> None:
     config, (order, task) = fleet.context.config, first(fleet)
     assert sorted(task.weights) == sorted(name for name in fleet.start if name.startswith("exits.2."))
     update, _ = run_task(config, Task.from_bytes(task.to_bytes()), digits().shards[order.client], {})
-    known = make_trainer(config, order)
+    known = make_contract(config, order)
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
     assert tensor_bytes(update.delta) == known.upload()
     assert update.to_bytes() == run_task(config, task, digits().shards[order.client], {})[0].to_bytes()
@@ -159,10 +159,10 @@ def test_directions_are_those_in_which_the_loss_falls_most(monkeypatch: pytest.M
 
 def test_windows_are_merged_as_without_factors() -> None:
     house = with_rates(digits_house(updates=6), 0.25, 0.25, 0.5)
-    plain, beside = (Fleet(house, {**KEPT, "factors": {"below": below}}).run() for below in (0.0, 0.01))
-    assert isinstance(beside.method.merge(), FactoredMerge)
+    plain, factored = (Fleet(house, {**KEPT, "factors": {"below": below}}).run() for below in (0.0, 0.01))
+    assert isinstance(factored.method.merge(), FactoredMerge)
     assert type(plain.method.merge()) is SegmentMerge
-    assert same(plain.server.weights, beside.server.weights)
+    assert same(plain.server.weights, factored.server.weights)
 
 
 def test_factors_take_no_more_bytes_than_the_window_they_stand_for() -> None:
@@ -200,8 +200,8 @@ def test_a_product_that_is_too_large_is_refused_though_its_factors_are_small() -
     update, _ = run_task(fleet.context.config, task, digits().shards[order.client], {})
     harmful = {name: torch.full_like(t, 2.9) if is_adapter(name) else t for name, t in update.delta.items()}
     before = dict(fleet.server.weights)
-    told = fleet.server.receive(order.client, replace(update, delta=harmful).to_bytes())
-    reasons = [str(getattr(note, "reason", "")) for note in told]
+    reported = fleet.server.receive(order.client, replace(update, delta=harmful).to_bytes())
+    reasons = [str(getattr(note, "reason", "")) for note in reported]
     assert any("at most 3 is let in" in reason for reason in reasons), reasons
     assert same(fleet.server.weights, before)
 
@@ -218,12 +218,12 @@ def test_privacy_says_that_factors_are_not_covered() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
     method = {**MIXED, "weighting": "uniform"}
     recipe = Recipe.parse({**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}})
-    from cos2p.runtime.world import build_world, first_weights
+    from cos2p.runtime.run_setup import build_run_setup, first_weights
     from cos2p.server.server import Server
 
-    world = build_world(recipe)
+    run_setup = build_run_setup(recipe)
     with pytest.raises(RecipeError, match=r"method\.factors\.below"):
-        Server(world.context, world.method(), first_weights(recipe, world.config))
+        Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
 
 
 def test_a_call_is_answered_with_the_same_size_every_time() -> None:
@@ -244,7 +244,7 @@ def test_a_model_that_grows_has_nothing_for_factors_yet() -> None:
 def test_looking_for_directions_takes_time() -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), ALL)
     order = fleet.orders[0]
-    own, lora = (kind(fleet.context.config, order) for kind in (FactoredTrainer, LoraTrainer))
+    own, lora = (kind.contract_of(fleet.context.config, order) for kind in (FactoredTrainer, LoraTrainer))
     seen = 2 * order.settings["batch"] / 120
     more = own.flops(120, 0).training / lora.flops(120, 0).training - 1
     assert more == pytest.approx(seen / order.settings["epochs"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.devices.device import device
 from cos2p.messages import tensor_bytes
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.base import Assignment, Call, Member
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
@@ -127,16 +127,16 @@ def test_what_nobody_held_stays_bitwise(name: str) -> None:
 def test_a_whole_run_on_digits(name: str) -> None:
     fleet = Fleet(digits_house(updates=9), {"name": name, **RIVALS[name]}).run()
     assert fleet.done == "max_updates"
-    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "excluded")]
     merged = [note for note in fleet.notes if isinstance(note, Merged)]
     assert len(merged) == 9
     assert all(math.isfinite(note.report["loss"]) for note in merged)
     assert all(0 <= note.report["local_top1"] <= 100 for note in merged)
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
     assert not same(fleet.server.weights, fleet.start)
-    world, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
-    model = fleet.method.evaluation_model(world.config, evaluated, [1, 2])
-    scores = evaluate_exits(model, world.bundle.test, world.recipe.data.normalize)
+    run_setup, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
+    model = fleet.method.evaluation_model(run_setup.config, evaluated, [1, 2])
+    scores = evaluate_exits(model, run_setup.bundle.test, run_setup.recipe.data.normalize)
     assert all(math.isfinite(scores[depth]["top1"]) for depth in (1, 2))
 
 
@@ -161,7 +161,7 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     config = fleet.context.config
     for order in fleet.orders:
-        known = make_trainer(config, order)
+        known = make_contract(config, order)
         task = fleet.server.orders.task(order)
         update, _ = run_task(config, task, digits().shards[order.client], {})
         assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(update.spec)
@@ -172,8 +172,8 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
 @pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
 def test_small_devices_work_less_and_need_less(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    known = [make_trainer(fleet.context.config, order) for order in fleet.orders]
-    work = [trainer.flops(30, 5).training for trainer in known]
-    memory = [trainer.memory(30).total for trainer in known]
+    known = [make_contract(fleet.context.config, order) for order in fleet.orders]
+    work = [contract.flops(30, 5).training for contract in known]
+    memory = [contract.memory(30).total for contract in known]
     assert work == sorted(set(work))
     assert memory == sorted(set(memory))

@@ -1,8 +1,8 @@
-"""Any merge, and exits that start from what devices told of their features.
+"""Any merge, and exits that start from statistics of the devices' features.
 
-The sums of all devices that told are kept. When more arrive, the closed form is computed anew and its *change* is added
-to the exits: what training has added to them meanwhile stays, and a device that tells late is heard all the same. What
-is told at the end of a run replaces the exit.
+The sums of all devices that reported are kept. When more arrive, the closed form is computed anew and its *change* is
+added to the exits: what training has added to them meanwhile stays, and a device that reports late counts all the same.
+What is reported at the end of a run replaces the exit.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cos2p.submodel.segments import SegmentValues
 
 
 class HeadMerge(Merge):
-    """What is told goes here, every other update to the method's own merge."""
+    """Statistics go here, every other update to the method's own merge."""
 
-    groups: ClassVar[tuple[str, ...]] = ("arrived", "told", "heads", "final")
+    groups: ClassVar[tuple[str, ...]] = ("arrived", "statistics", "heads", "final")
     arrived: Weights
     """Sums of this round."""
-    told: Weights
+    statistics: Weights
     """Sums of all rounds before."""
     heads: Weights
     """The closed form that is part of the exits' values."""
     final: Weights
-    """Sums of this round that were told at the end."""
+    """Sums of this round that were reported at the end."""
 
     def __init__(self, own: Merge, start: HeadForm | None, finish: HeadForm | None) -> None:
         super().__init__(own.config)
@@ -66,11 +66,11 @@ class HeadMerge(Merge):
         return even_weight(1.0)
 
     def apply(self, current: Weights) -> Weights:
-        # Of the last round nothing is merged: a memory of earlier updates would move what was just told about.
+        # The last round merges nothing: a memory of earlier updates would move what was just reported.
         updated = dict(current) if self.final else self.own.apply(current)
         if self.arrived and self.start is not None:
-            self.told, self.arrived = _added(self.told, self.arrived), {}
-            for name, head in self._closed_heads(self.told, self.start).items():
+            self.statistics, self.arrived = _added(self.statistics, self.arrived), {}
+            for name, head in self._closed_heads(self.statistics, self.start).items():
                 updated[name] = head + (updated[name] - self.heads.get(name, current[name]))
                 self.heads[name] = head
         if self.final and self.finish is not None:
@@ -78,11 +78,11 @@ class HeadMerge(Merge):
             self.final = {}
         return updated
 
-    def _closed_heads(self, told: Weights, form: HeadForm) -> Weights:
+    def _closed_heads(self, statistics: Weights, form: HeadForm) -> Weights:
         found: Weights = {}
-        for depth in sorted(int(name.partition(".")[0]) for name in told if name.endswith(".sums")):
+        for depth in sorted(int(name.partition(".")[0]) for name in statistics if name.endswith(".sums")):
             key = exit_key(self.config, depth)  # of a shared exit the deepest is written last
-            weight, bias = closed_form(told, depth, form, biased=self.config.biased)
+            weight, bias = closed_form(statistics, depth, form, biased=self.config.biased)
             found[f"{key}.linear.weight"] = weight
             if self.config.biased:
                 found[f"{key}.linear.bias"] = bias

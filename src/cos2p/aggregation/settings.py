@@ -34,8 +34,8 @@ class ScheduleSettings(Settings):
     virtual_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="Virtual seconds after which training is over; a run that ends with a told head finishes what is "
-        "at work and tells. Empty: no limit.",
+        description="Virtual seconds after which training is over; a run that ends with a closed-form head finishes "
+        "what is at work and reports. Empty: no limit.",
     )
     mu: float = Field(default=0.5, gt=0, le=1, description="μ: share of the devices that must have reported.")
     t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")
@@ -77,15 +77,17 @@ class ScheduleSettings(Settings):
         default=0, ge=0, description="Training is over after this many evaluations without a better one; 0: never."
     )
 
-    def share_done(self, version: int, merged: int, telling: int = 0) -> float:
-        """How much of a run is over, by rounds or by updates, whichever is further; `telling` of them do not train.
+    def share_done(self, version: int, merged: int, statistics_updates: int = 0) -> float:
+        """The share of a run that is over, by rounds or by updates, whichever is larger.
 
-        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, telling=2)
+        `statistics_updates` of its updates report statistics and train nothing.
+
+        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, 2)
         (0.25, 0.5)
         """
         shares = [version / self.rounds] if self.rounds else []
         if self.updates:
-            shares.append(merged / max(1, self.updates - telling))
+            shares.append(merged / max(1, self.updates - statistics_updates))
         return min(1.0, max(shares))
 
     def taking_part(self, devices: int) -> int:

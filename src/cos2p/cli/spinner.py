@@ -17,29 +17,29 @@ AGAIN = 10.0
 
 @contextmanager
 def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
-    """A function to be told of (done, all, what is at hand); shows it when it takes long, if somebody looks."""
+    """A function to call with (done, all, what is at hand); shows it when it takes long, if somebody looks."""
     if mode.quiet or mode.json:
         yield lambda done, total, name: None
         return
     screen = console(stderr=True)
     due: float | None = None
 
-    def tell(done: int, total: int, name: str) -> None:
+    def show(done: int, total: int, name: str) -> None:
         nonlocal due
         due = time.monotonic() + SECONDS if due is None else due
         if name and time.monotonic() >= due:
             due = time.monotonic() + SECONDS
             print_line(screen, f"{what} {printable(name)} ({done + 1} of {total})")
 
-    yield tell
+    yield show
 
 
 @contextmanager
 def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many of `total` are done."""
-    with reading(mode, what) as tell:
-        tell(0, total, "")
-        yield lambda done: tell(done - 1, total, "sample")
+    """A function to call with how many of `total` are done."""
+    with reading(mode, what) as show:
+        show(0, total, "")
+        yield lambda done: show(done - 1, total, "sample")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""What the server's own process has to tell: a file in its kit, read by `fleet serve` and by the run that goes on.
+"""What the server's own process reports: a file in its kit, read by `fleet serve` and by the run that goes on.
 
-One line for each device and reason; the same one is told again after a while, not with every attempt.
+One line for each device and reason; the same one is written again after a while, not with every attempt.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Notices:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def add(self, client: str, reason: str, again: float = AGAIN_SECONDS) -> None:
         """Unless the same was said less than `again` seconds ago."""
         with self._lock:
             now = time.time()
-            if now - self._told.get((client, reason), 0.0) < again:
+            if now - self._reported.get((client, reason), 0.0) < again:
                 return
-            self._told[client, reason] = now
+            self._reported[client, reason] = now
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"at": now, "client": client, "reason": reason}) + "\n")
 

@@ -8,13 +8,14 @@ composes named parts and answers a few questions; it has no loop and does no I/O
     trainers             what its devices do, if not plain training
     merge()              how accepted updates become the next model
     accepted(...)        what the server remembers of an update (masks, statistics)
-    evaluated_weights    the model that is judged and saved, and evaluation_model its forward pass
+    evaluated_weights    the model that is evaluated and saved
+    own_config, own_model   where that is not the run's model: its config, its forward pass
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 from typing_extensions import Self
 
@@ -40,6 +41,14 @@ Forms = Mapping[str, tuple[str, ...]]
 """Forms of a method by name, each as changes to a recipe: `path.to.field=value`."""
 
 
+class OwnConfig(Protocol):
+    def __call__(self, config: ModelConfig, weights: Weights, /) -> ModelConfig: ...
+
+
+class OwnModel(Protocol):
+    def __call__(self, config: ModelConfig, spec: SubmodelSpec, weights: Weights, /) -> ElasticTransformer: ...
+
+
 class Method:
     """Base of all methods: synchronous rounds and nothing to remember."""
 
@@ -54,11 +63,11 @@ class Method:
     """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
     """What its devices do with their tasks: all that `assign` may ask for."""
-    gathers_first: bool = False
+    statistics_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
-    gathers_last: bool = False
-    """In a last round of its own, after all training, every device tells something. It waits for everybody, and begins
-    when nobody is at work any more: so many of `schedule.updates` are left for it."""
+    statistics_last: bool = False
+    """In a last round of its own, after all training, every device reports statistics. It waits for everybody, and
+    begins when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
     sized_by_rate: bool = True
@@ -70,6 +79,10 @@ class Method:
     """Changes with which tasks still fit where none did: a frontier makes them only there."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
+    own_config: ClassVar[OwnConfig | None] = None
+    """The config of `evaluated_weights`, where they are not of the run's model."""
+    own_model: ClassVar[OwnModel | None] = None
+    """The forward pass of `evaluated_weights`, where it is not the run's model's."""
 
     @classmethod
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
@@ -80,7 +93,7 @@ class Method:
         """
         if language or not issubclass(cls.settings_type, HeadSettings):
             return {}
-        finish = {"finish": "as-start"} if cls.judges_its_weights() else {}
+        finish = {"finish": "as-start"} if cls.evaluates_its_weights() else {}
         return {"start": "discriminant", **finish}
 
     @classmethod
@@ -95,10 +108,9 @@ class Method:
         return "" if order.trainer in {kind.name for kind in cls.trainers} else f"the trainer {order.trainer!r}"
 
     @classmethod
-    def judges_its_weights(cls) -> bool:
-        """Whether what is judged is the run's own model with `evaluated_weights`, and no other model or pass."""
-        own = (cls.evaluation_config.__func__, cls.evaluation_model.__func__)  # type: ignore[attr-defined]
-        return own == (Method.evaluation_config.__func__, Method.evaluation_model.__func__)  # type: ignore[attr-defined]
+    def evaluates_its_weights(cls) -> bool:
+        """Whether what is evaluated is the run's own model with `evaluated_weights`."""
+        return cls.own_config is None and cls.own_model is None
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,16 +125,22 @@ class Method:
         return type(self)(self.settings, context)
 
     @property
-    def telling(self) -> int:
-        """Updates of a run that tell something and do not train: each device's first, and those of the last round."""
+    def statistics_updates(self) -> int:
+        """Updates of a run that report statistics and do not train: each device's first, and those of the last
+        round."""
         devices, schedule = len(self.context.members), self.context.schedule
-        return devices * self.gathers_first + schedule.taking_part(devices) * self.gathers_last
+        return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"
 
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
+
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        """`scale` and number (`adapters`, of scalars) of low-rank factors, where they are all that `evaluated_weights`
+        adds to the weights: then they travel in the last round, and not the model. By default there are none."""
+        return {}
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         """Which blocks the client's next task would train; by default all of them."""
@@ -144,14 +162,17 @@ class Method:
 
     @classmethod
     def evaluation_config(cls, config: ModelConfig, weights: Weights) -> ModelConfig:
-        """The config that `evaluated_weights` belong to, where they are not of the run's model."""
-        return config
+        """The config that `evaluated_weights` belong to."""
+        return config if cls.own_config is None else cls.own_config(config, weights)
 
     @classmethod
     def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
         """The forward pass of `evaluated_weights`, with answers at these exits."""
         config = cls.evaluation_config(config, weights)
-        return ElasticTransformer(config, SubmodelSpec.full(config, sorted(exits))).load(weights)
+        spec = SubmodelSpec.full(config, sorted(exits))
+        if cls.own_model is not None:
+            return cls.own_model(config, spec, weights)
+        return ElasticTransformer(config, spec).load(weights)
 
     def initial_weights(self, weights: Weights) -> Weights:
         """A method may begin from other weights than the recipe's."""

@@ -1,8 +1,8 @@
 """FedNCM (Legate et al. 2023): no training at all, the head is the class means of the pretrained model's features.
 
-Every device tells the sum of its features and the count of each class, the server sets row c of the head to the mean of
-class c, scaled to length one: exact, whatever the division of the data, after one pass. Told again, it says the same.
-`discriminant` is the same with the scatter inside the classes taken into account (linear discriminant analysis).
+Every device reports the sum of its features and the count of each class, the server sets row c of the head to the mean
+of class c, scaled to length one: exact, whatever the division of the data, after one pass. Told again, it says the
+same. `discriminant` is the same with the scatter inside the classes taken into account (linear discriminant analysis).
 
 What it reveals: how many samples of each class a device has, and the mean of their features (`training.statistics`).
 """
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.methods.base import Assignment, Call, Forms, RunContext
-from cos2p.methods.closed_heads import check_has_classes, told_task
+from cos2p.methods.closed_heads import check_has_classes, statistics_task
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.settings import Settings
 
@@ -45,4 +45,4 @@ class FedNcm(FrozenBaseMethod):
 
     def assign(self, call: Call) -> Assignment:
         form: HeadForm = self.settings.start
-        return told_task(self, call.member, form)
+        return statistics_task(self, call.member, form)

@@ -1,4 +1,4 @@
-"""Tasks that are out: an order for each client at work, its trainer, and the tensors that go with it.
+"""Tasks that are out: an order for each client at work, its contract, and the tensors that go with it.
 
 An order is made when the coordinator dispatches a task, and kept until the task is answered or given up.
 """
@@ -10,23 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cos2p.aggregation.privacy.guard import check_covered
+from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_fit, check_last_fit
-from cos2p.memory.fit import saving_as_needed
+from cos2p.memory.fit import optimized_as_needed
 from cos2p.memory.tasks import Call, RunContext, make_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
-from cos2p.methods import Trainer, make_trainer
+from cos2p.methods import TaskContract, make_contract
 from cos2p.methods.base import Method
 from cos2p.methods.head_settings import trained_instead
+from cos2p.models.flat_tensors import MOST_BYTES
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import MOST_BYTES
-from cos2p.models.spec import SubmodelSpec
-from cos2p.server.client_cache import Shelves
+from cos2p.server.client_cache import ClientCaches
 from cos2p.server.protocol import Dispatch
 from cos2p.server.versions import Versions
-from cos2p.training.prefix import encode
-from cos2p.training.statistics import tells_last
+from cos2p.training.statistics import is_final_statistics
 from cos2p.training.wire import packed
 
 
@@ -36,15 +34,15 @@ class Orders(Mapping[str, Order]):
     def __init__(self, context: RunContext, method: Method, versions: Versions, forget: Callable[[int], None]) -> None:
         """`forget` is called with the version of an order that is closed."""
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
-        self.caches = Shelves(context.config)
+        self.caches = ClientCaches(context.config)
         """What each client has kept of the frozen parts."""
         self._orders: dict[str, Order] = {}
         self._task_of: dict[str, str] = {}
-        self._trainers: dict[str, Trainer] = {}
+        self._contracts: dict[str, TaskContract] = {}
         """By task."""
-        self._newest: Trainer | None = None
+        self._newest: TaskContract | None = None
         """Of the order that is being made."""
-        self._shared: tuple[tuple[int, SubmodelSpec, str], Weights] | None = None
+        self._shared: tuple[tuple[object, ...], Weights] | None = None
         """What the last task was given, and what it was cut by."""
         self._evaluated: tuple[int, Weights] | None = None
         """The version that the final round reports statistics of, as the method evaluates it."""
@@ -90,9 +88,9 @@ class Orders(Mapping[str, Order]):
             attempt=dispatch.attempt,
             progress=progress,
         )
-        order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
-        if assignment.shelved:
-            order = replace(order, shelved=self.caches.plan(order, weights))
+        order = optimized_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
+        cached = self.caches.plan(self.contract(order), self._asked_of(order))
+        order = replace(order, cached=cached) if cached is not None else order
         if self.context.privacy.on:
             check_covered(order, self.context.config, self.context.training.embeddings)
         check_fit(self.method, order, self.needed_memory(order))
@@ -100,61 +98,65 @@ class Orders(Mapping[str, Order]):
         self._orders[order.task], self._task_of[order.client] = order, order.task
         return order
 
-    def trainer(self, order: Order) -> Trainer:
-        """Who does the work of this order; the same one for as long as it is open."""
-        known = self._trainers.get(order.task)
+    def contract(self, order: Order) -> TaskContract:
+        """What the order sends, gets back and costs; the same object for as long as it is open."""
+        known = self._contracts.get(order.task)
         if known is None or known.order is not order:
             known = self._newest
             if known is None or known.order is not order:
-                known = self._newest = make_trainer(self.context.config, order)
+                known = self._newest = make_contract(self.context.config, order)
             if order.task in self._orders:
-                self._trainers[order.task] = known
+                self._contracts[order.task] = known
         return known
 
     def needed_memory(self, order: Order) -> int:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
-        return self.trainer(order).memory(samples).total
+        return self.contract(order).memory(samples).total
 
     def close(self, client: str) -> None:
         """The client's order is answered or given up."""
         task = self._task_of.pop(client, None)
         if task is not None:
-            self._trainers.pop(task, None)
+            self._contracts.pop(task, None)
             self._forget(self._orders.pop(task).version)
 
     # ------------------------------------------------------------ its tensors
 
     def task(self, order: Order) -> Task:
-        """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        weights, trainer = self._asked_of(order), self.trainer(order)
-        frozen = trainer.sent_frozen(weights)
-        if order.shelved is not None:
-            held = tuple(order.shelved.held)
-            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
-        return Task(order, weights=self._sent(order, trainer), prefix=encode(frozen, order.prefix_precision))
+        """The order with its tensors, cut from the version it names. Can be made again as long as it is open.
+
+        All of them, also those that the device has (`travels`).
+        """
+        return Task(order, weights=self._sent(order), prefix=self.contract(order).sent_frozen(self._asked_of(order)))
+
+    def travels(self, task: Task) -> Task:
+        """The task without the frozen parts that its device has."""
+        held = _held(task.order)
+        frozen = {name: tensor for name, tensor in task.prefix.items() if not held or not name.startswith(held)}
+        return replace(task, prefix=frozen)
 
     def write_task(self, order: Order, path: Path) -> None:
-        """The same into a file. Of a large model no second copy is made for it."""
-        weights, trainer = self._asked_of(order), self.trainer(order)
-        held = tuple(order.shelved.held) if order.shelved is not None else ()
-        frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
-        write_task(path, order, pieces_of(packed(trainer.sent(weights), order.wire.down)), frozen)
+        """The same into a file, as it travels. Of a large model no second copy is made for it."""
+        weights, contract = self._asked_of(order), self.contract(order)
+        sent = pieces_of(packed(contract.sent(weights), order.wire.down))
+        write_task(path, order, sent, contract.frozen_pieces(weights, _held(order)))
 
-    def _sent(self, order: Order, trainer: Trainer) -> Weights:
+    def _sent(self, order: Order) -> Weights:
         """The trainable part. Tasks of a version that are given the same small one share its tensors."""
-        key = order.version, order.spec, order.wire.down
-        if self._shared is not None and self._shared[0] == key and type(trainer).sent is Trainer.sent:
+        contract = self.contract(order)
+        key = type(contract), order.version, order.spec, order.wire.down
+        if contract.shares_sent and self._shared is not None and self._shared[0] == key:
             return self._shared[1]
-        sent = packed(trainer.sent(self._asked_of(order)), order.wire.down)
+        sent = packed(contract.sent(self._asked_of(order)), order.wire.down)
         small = tensor_bytes(sent) <= MOST_BYTES
-        self._shared = (key, sent) if small and type(trainer).sent is Trainer.sent else None
+        self._shared = (key, sent) if small and contract.shares_sent else None
         return sent
 
     def _asked_of(self, order: Order) -> Weights:
         """The model that a task is cut from: its version; in the final round that version as it is evaluated."""
         weights = self.versions[order.version]
-        if not tells_last(order):
+        if not is_final_statistics(order) or order.settings.get("scale"):  # adapters come along, and the base is there
             return weights
         if self._evaluated is None or self._evaluated[0] != order.version:
             self._evaluated = order.version, self.method.evaluated_weights(weights)
@@ -163,10 +165,15 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Any]:
-        return {"orders": [order.to_dict() for order in self._orders.values()], "shelves": self.caches.state()}
+        return {"orders": [order.to_dict() for order in self._orders.values()], "client_caches": self.caches.state()}
 
     def load_state(self, values: Mapping[str, Any], versions: Versions) -> None:
         self.versions, self._shared, self._evaluated = versions, None, None
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
-        self.caches.load_state(values["shelves"])
+        self.caches.load_state(values["client_caches"])
+
+
+def _held(order: Order) -> tuple[str, ...]:
+    """How the names of the frozen parts begin that the device has kept."""
+    return () if order.cached is None else tuple(order.cached.held)

@@ -101,7 +101,7 @@ class Reporter:
         if event.kind not in ("started", "resumed") and time.monotonic() - self._sent < STATUS_SECONDS:
             return
         self._sent = time.monotonic()
-        words = f"{progress.count_words()} · {progress.score_words()}"
+        words = f"{progress.count_text()} · {progress.score_text()}"
         self._send(Status(progress.share, words, progress.remaining()))
 
 
@@ -140,7 +140,7 @@ class Runner:
         figures_only: bool = False,
     ) -> None:
         """`engine`: fields of every cell's `[run]` table. With Ray a cell's process stays here, where it merges and
-        writes; what takes its time, training and judging, is done by the cluster's workers. `figures_only`: of a run
+        writes; what takes its time, training and evaluating, is done by the cluster's workers. `figures_only`: of a run
         that is over nothing else is kept."""
         self.folder, self.view, self.jobs, self.retry, self.work = folder, view, jobs, retry, work
         self.engine, self.figures_only = engine, figures_only

@@ -1,4 +1,4 @@
-"""`Trainer`: what a device does with a task, with what that costs and what travels. One object serves one order.
+"""`Trainer`: what a device does with a task. One object serves one order; `TaskContract` says what the task is.
 
 features ← frozen prefix, once
 weights  ← E epochs over the exits, the deepest teaching the others
@@ -12,28 +12,26 @@ A method with a device half of its own derives from it and overrides what differ
       forward, loss, objective      a batch: outputs, the loss that is reported, what is minimised
       before_step                   the gradients are there, the optimiser has not used them
       after_step                    the weights have changed; the gradients are still there
-    end          what the device has to tell
+    end          what the device has to report
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from cos2p.accelerator import CPU, place, place_all
-from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
-from cos2p.messages import Order, Piece, Task, Update, pieces_of
-from cos2p.messages.forms import Forms
+from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
+from cos2p.models.flat_tensors import FlatTensors, copied
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece, copied
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -41,8 +39,8 @@ from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import cut_out, extract_prefix, trained_shapes
-from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
+from cos2p.training.client_cache import ClientCache, data_digest
+from cos2p.training.contract import TaskContract
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
@@ -53,33 +51,25 @@ from cos2p.training.masks import Remembered
 from cos2p.training.micro_batches import MicroBatches, add_up, counted
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
+    CachedFeatures,
     Features,
     FreshFeatures,
+    KeptFeatures,
     PrefixFile,
     TextFeatures,
-    encode,
     features_at,
     part_of,
     prefix_features,
-    prefix_pieces,
 )
-from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
-from cos2p.training.shard import Shard, shuffled, steps
-from cos2p.training.shelf import Lacking, Shelf, chain
+from cos2p.training.settings import ExtendedSettings, LocalSettings, MemoryOptimizations, without_optimizations
+from cos2p.training.shard import Shard, shuffled
 from cos2p.training.suffix import StreamedSuffix
-from cos2p.training.wire import packed_bytes, unpacked
+from cos2p.training.wire import unpacked
 
-MOST_REPORTED = 1e9
-"""No figure of a report is larger, up or down."""
+Support = Literal["step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
 
-_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build", "loss", "objective")
-"""What decides which savings a trainer can make."""
-
-_PLAIN = (
-    "train", "build", "load", "begin", "fit", "optimizers", "batch", "forward", "loss", "objective", "before_step",
-    "after_step", "end", "scores",
-)  # fmt: skip
-"""What has to be as it is here for a model to be after a task what it was before, but for its weights."""
+OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
+"""All memory optimizations of `training.memory_optimizations`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +83,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a device has to tell when its training is over."""
+    """What a device has to report when its training is over."""
 
     delta: Weights
     """w_start − w_end of what comes back as numbers."""
     extras: Weights = field(default_factory=dict)
     report: Mapping[str, float] = field(default_factory=dict)
-    """Figures for the log, beside the loss and the scores."""
+    """Figures for the log, next to the loss and the scores."""
 
 
 class Trainer:
@@ -107,10 +97,21 @@ class Trainer:
 
     name: ClassVar[str]
     """As it stands in orders."""
-    trains: ClassVar[bool] = True
-    """False: nothing of the model changes by its tasks; they are passes that tell something of the data."""
+    contract_type: ClassVar[type[TaskContract]] = TaskContract
+    """What the server asks about its tasks."""
     settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
+    supports: ClassVar[Set[Support]] = OPTIMIZATIONS | {"reuse"}
+    """What gives the right results with this trainer. A class does not inherit it: one that declares nothing trains
+    without. `check_method` of `cos2p.testing` finds a wrong declaration.
 
+    step_in_backward   one optimiser; nobody looks at the gradients of a step
+    eight_bit          the optimisers are those of `optimizers` here
+    recompute, bf16    the model is that of `build` here: `lighten` changes how its blocks run
+    micro_batch        what is minimised for a batch is the mean of what is minimised for its samples
+    reuse              a task leaves nothing in its model but weights, so that the next task may have it
+    """
+
+    contract: TaskContract
     settings: LocalSettings | ExtendedSettings
     # While a task is being done:
     task: Task
@@ -127,112 +128,32 @@ class Trainer:
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
-    shelf: Shelf | None = None
+    client_cache: ClientCache | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
     idle: IdleModels | None = None
     """Models of earlier tasks, if the process keeps any."""
     _ready: Ready | None = None
     """The model with its weights in one piece, if it is one that can be kept."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "supports" not in vars(cls):
+            cls.supports = frozenset()
+
     def __init__(self, config: ModelConfig, order: Order) -> None:
-        self.config, self.order = config, order
-        given = self.settings_type.model_validate(order.settings)
-        self.settings = without_savings(given, *self._impossible_savings())
+        self.contract = contract = self.contract_of(config, order)
+        self.config, self.order, self.settings = contract.config, contract.order, contract.settings
+
+    @classmethod
+    def contract_of(cls, config: ModelConfig, order: Order) -> TaskContract:
+        """What an order to this trainer means, with the memory optimizations that it supports."""
+        given = cls.settings_type.model_validate(order.settings)
+        return cls.contract_type(config, order, without_optimizations(given, *(OPTIMIZATIONS - cls.supports)))
 
     @property
     def local(self) -> LocalSettings:
         """Epochs, batch and the like."""
-        return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
-
-    def _impossible_savings(self) -> Iterator[str]:
-        """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
-
-        One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
-        one with a model of its own runs its blocks itself; what one with a loss of its own makes of a batch need not be
-        the mean of what it makes of its parts.
-        """
-        own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
-        if own & {"before_step", "after_step", "fit", "optimizers"}:
-            yield "step_in_backward"
-        if own & {"fit", "loss", "objective"}:
-            yield "micro_batch"
-        if own & {"optimizers", "fit"}:
-            yield "eight_bit"
-        if own & {"build", "fit"}:
-            yield from ("recompute", "bf16")
-
-    # ------------------------------------------------------------ what travels
-
-    def sent(self, weights: Weights) -> Weights:
-        """The trainable tensors the device is given, cut from the full model; not to be changed."""
-        return cut_out(weights, self.config, self.order.spec)
-
-    def sent_frozen(self, weights: Weights) -> Weights:
-        """The tensors the device is given to run but not to train, before they are encoded for the wire."""
-        return extract_prefix(weights, self.config, self.order.spec)
-
-    def frozen_pieces(self, weights: Weights) -> dict[str, Piece]:
-        """The same, encoded, each tensor to be made when it is written."""
-        order = self.order
-        if type(self).sent_frozen is not Trainer.sent_frozen:  # what is special about it is not known piece by piece
-            return pieces_of(encode(self.sent_frozen(weights), order.prefix_precision))
-        return prefix_pieces(weights, self.config, order.spec, order.prefix_precision)
-
-    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of the update that must come back, if the device says it trained `spec`."""
-        return trained_shapes(self.config, spec)
-
-    def upload(self) -> int:
-        """Bytes of what comes back, if its numbers take 32 bits."""
-        return update_bytes(self.config, self.order)
-
-    def wire_upload(self) -> int:
-        """The same as `training.wire` has it, for the clock."""
-        if self.order.wire.up == "float32":
-            return self.upload()
-        answer = self.answer(trained_spec(self.order))
-        return self.upload() - packed_bytes(answer, "float32") + packed_bytes(answer, self.order.wire.up)
-
-    def beside(self, spec: SubmodelSpec) -> Forms | None:
-        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read.
-
-        By default nothing. None, which is what a trainer with a `check` of its own says by default: a few finite
-        tensors, as many bytes as `upload` counts on; that `check` looks at the rest.
-        """
-        return {} if type(self).check is Trainer.check else None
-
-    reported: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "local_samples": (0, MOST_REPORTED),
-        "local_top1": (0, 1),
-        "local_top5": (0, 1),
-        "local_f1": (0, 1),
-    }
-    """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
-
-    def check(self, update: Update, max_rms: float) -> None:
-        """Raise UpdateRefused for what types, shapes and bounds do not tell; all values are finite by then."""
-
-    # ------------------------------------------------------------ what it costs
-
-    def flops(self, samples: int, test_samples: int) -> TaskFlops:
-        """FLOPs of the task on a device with so many training and test samples."""
-        base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
-        more = self.step_flops() * steps(samples, self.local.batch, self.local.epochs)
-        return replace(base, training=base.training + more) if more else base
-
-    def memory(self, samples: int) -> Ledger:
-        """Bytes of the task's worst moment."""
-        base = submodel_memory(self.config, self.order, self.local, samples)
-        held = self.held_bytes()
-        return replace(base, overhead=base.overhead + held) if held else base
-
-    def step_flops(self) -> float:
-        """What a step takes beside the training itself."""
-        return 0.0
-
-    def held_bytes(self) -> int:
-        """What is held all the time beside what training itself needs."""
-        return 0
+        return self.contract.local
 
     # ------------------------------------------------------------ on the device
 
@@ -241,22 +162,24 @@ class Trainer:
         task: Task,
         shard: Shard,
         remembered: Remembered,
-        shelf: Shelf | None = None,
+        client_cache: ClientCache | None = None,
         device: torch.device = CPU,
     ) -> tuple[Update, Remembered]:
         """Do the task on `device`. Returns the update and what is remembered now, both on the host; what was given is
         not changed."""
-        self.shelf, self.device = shelf, device
+        self.client_cache, self.device = client_cache, device
         check_rows(self.order.spec, shard)
-        if self.order.label_skew == "corrected":
+        if self.order.label_skew == "logit-adjustment":
             task = with_own_shares(self.config, task, shard.train.labels)
-        here = isinstance(task.weights, OnePiece) and device.type == "cpu"
+        here = isinstance(task.weights, FlatTensors) and device.type == "cpu"
         self.task = task if here else replace(task, weights=place_all(task.weights, device))
         self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
-        self._shelve()
+        stored = self._store_parts()
         update = self.train()
+        if not stored:
+            update = replace(update, report={**update.report, "uncached": 1})
         if device.type != "cpu":
             update = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
         return update, place_all(self.remembered, CPU)
@@ -275,20 +198,23 @@ class Trainer:
             return unpacked(self.task.weights)
         return {name: tensor.clone() for name, tensor in self.task.weights.items()} if own else self.task.weights
 
-    def _shelve(self) -> None:
-        """Put aside what came with the task and is wanted again."""
-        shelved = self.order.shelved
-        if shelved is None:
-            return
-        if self.shelf is None:
-            raise Lacking("the task counts on frozen parts of earlier ones, and nothing is kept here")
-        for key in shelved.parts.keys() - shelved.held:
-            self.shelf.put(part_of(self.task.prefix, key))
+    def _store_parts(self) -> bool:
+        """Put aside what came with the task and is wanted again; False if there is no room for all of it."""
+        cached, client_cache = self.order.cached, self.client_cache
+        if cached is None or (client_cache is not None and not client_cache.parts):
+            return True
+        if client_cache is None:
+            return False
+        client_cache.begin(cached.parts[key] for key in cached.held)
+        came = [part_of(self.task.prefix, key) for key in sorted(cached.parts.keys() - cached.held)]
+        return sum(map(client_cache.put, came)) == len(came)
 
     def _frozen(self) -> PrefixFile:
-        shelved = self.order.shelved
-        held = {} if shelved is None else {key: shelved.parts[key] for key in shelved.held}
-        return PrefixFile(self.task.prefix, held, self.shelf, self.device)
+        cached = self.order.cached
+        if cached is None or not cached.held:
+            return PrefixFile(self.task.prefix, device=self.device)
+        held = {key: cached.parts[key] for key in cached.held}
+        return PrefixFile(self.task.prefix, held, self.client_cache, self.device, self.contract.frozen())
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -310,7 +236,7 @@ class Trainer:
     def _take_ready(self, spec: SubmodelSpec) -> Ready | None:
         """A model that can be kept for another task; None if this one's has to be made for it alone."""
         start = self.start
-        if self.idle is None or not isinstance(start, OnePiece) or not self._is_plain(spec):
+        if self.idle is None or not isinstance(start, FlatTensors) or not self._is_plain(spec):
             return None
         known = self.idle.take(self.config, spec, start)
         if known is not None:
@@ -319,18 +245,18 @@ class Trainer:
         return Ready.of(self.load(spec, weights, rescale=False), weights)
 
     def _is_plain(self, spec: SubmodelSpec) -> bool:
-        """Whether nothing but the weights is left of a task in its model, told by what this trainer overrides."""
-        if any(getattr(type(self), part) is not getattr(Trainer, part) for part in _PLAIN):
+        """Whether nothing but the weights is left of this task in its model."""
+        if "reuse" not in self.supports:
             return False
         whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
-        return whole and not self.local.rescale and self.local.savings == Savings()
+        return whole and not self.local.rescale and self.local.memory_optimizations == MemoryOptimizations()
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
         steppers = self.optimizers()
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
         for rows in self.batches(self.local.epochs):
-            at_once = self.local.savings.at_once(len(rows))
+            at_once = self.local.memory_optimizations.at_once(len(rows))
             parts = [self.batch(rows)] if at_once == len(rows) else MicroBatches(rows.split(at_once), self.batch)
             self._learn(parts, steppers, log)
         for stepper in steppers:  # the test finds no gradients any more
@@ -344,10 +270,12 @@ class Trainer:
         for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
             stepper.zero_grad(set_to_none=True)
         if len(parts) > 1:
-            objective, loss = add_up(parts, self._judge_part, _stepped(steppers), self.device)
+            objective, loss = add_up(parts, self._part_objective, _stepped(steppers), self.device)
         else:
-            objective, loss = self._judge(next(iter(parts)))
-            if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
+            objective, loss = self._objective_and_loss(next(iter(parts)))
+            if (
+                self.local.memory_optimizations.step_in_backward
+            ):  # then there is one optimiser, and nobody looks at gradients
                 log.add(objective, loss)
                 with stepping_in_backward(steppers[0]):
                     objective.backward()
@@ -373,14 +301,14 @@ class Trainer:
         inputs, labels = self.shard.batch(rows)
         return Batch(rows, place(inputs, self.device), place(labels, self.device))
 
-    def _judge(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _objective_and_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
         outputs = self.forward(batch)
         loss = self.loss(outputs, batch)
         return self.objective(loss, outputs, batch), loss
 
-    def _judge_part(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
-        return *self._judge(batch), counted(self.model.targets(batch.labels))
+    def _part_objective(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        return *self._objective_and_loss(batch), counted(self.model.targets(batch.labels))
 
     def scores(self) -> dict[str, float]:
         """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
@@ -391,7 +319,7 @@ class Trainer:
         if len(test) == 0:
             return {"local_samples": 0}
         self.model.fold_rescale()
-        at_once = self.local.savings.at_once(self.local.batch)
+        at_once = self.local.memory_optimizations.at_once(self.local.batch)
         scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), at_once)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
 
@@ -417,50 +345,31 @@ class Trainer:
             self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
-            self.prefix_batch(len(part)),
+            batch := self.contract.prefix_batch(len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
-            lambda values: self._known_features(part, values),
+            self._kept_features(part, batch),
         )
-        self._keep_features(part, features.values)
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
 
-    def prefix_batch(self, samples: int) -> int:
-        """Samples at a time through the frozen prefix: as many as take no more memory than the training."""
-        return prefix_samples(self.config, self.order, self.local, samples)
-
-    def _known_features(self, part: Examples, values: Tensor) -> int:
-        """Fill in what an earlier task left, if the server thinks it is still good and it is there."""
-        shelved = self.order.shelved
-        if shelved is None or self.shelf is None or not shelved.features:
-            return 0
-        way, host = chain(shelved.through(shelved.features)), values
-        if values.device.type != "cpu":
-            host = torch.empty_like(values, device=CPU)
-        if not self.shelf.read_features(self._owner(part), way, host):
-            return 0
-        if host is not values:
-            values.copy_(host)
-        return shelved.features
-
-    def _keep_features(self, part: Examples, values: Tensor) -> None:
-        shelved = self.order.shelved
-        if shelved is not None and self.shelf is not None and shelved.features < self.order.spec.frozen:
-            way = chain(shelved.through(self.order.spec.frozen))
-            self.shelf.put_features(self._owner(part), way, place(values, CPU))
-
-    def _owner(self, part: Examples) -> str:
-        return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
+    def _kept_features(self, part: Examples, batch: int) -> KeptFeatures | None:
+        """Those of this part of the shard, where the server says which are good and to be kept."""
+        cached = self.order.cached
+        if cached is None or self.client_cache is None or not (cached.features or cached.keep):
+            return None
+        # Samples that pass in other batches may be rounded otherwise.
+        owner = f"{self.order.client} {data_digest(part)} {self.local.feature_precision} {batch}"
+        return CachedFeatures(self.client_cache, cached, owner)
 
     def _behind_prefix(self, inputs: Tensor) -> Tensor:
         count, file = len(inputs), self._frozen()
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
-        """A submodel with these very tensors, and with the frozen ones it needs beside them.
+        """A submodel with these very tensors, and with the frozen ones it needs next to them.
 
         These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
         and the blocks above if they do: read one by one when they are needed.
@@ -485,12 +394,12 @@ class Trainer:
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
         model = self.load(spec, copied(self.start), self.local.rescale)
-        savings = self.local.savings
+        memory_optimizations = self.local.memory_optimizations
         lighten(
             model.blocks.values(),
             model.exits.values(),
-            recompute=savings.recompute != "no",
-            bf16=savings.bf16,
+            recompute=memory_optimizations.recompute != "no",
+            bf16=memory_optimizations.bf16,
         )
         return model
 
@@ -527,7 +436,7 @@ class Trainer:
 
     def end(self) -> Learned:
         """The epochs are over, the personal submodel has not been tested yet."""
-        if self._ready is not None and isinstance(self.start, OnePiece):
+        if self._ready is not None and isinstance(self.start, FlatTensors):
             return Learned(self.start.minus(self._ready.weights))
         end = self.model.weights()
         changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])

@@ -6,7 +6,7 @@ keeps the budget: a device holds the leading heads and units of its rate R_n and
 `fedavg-adavit-full` is the original: the full model, with γ_h = γ_l = γ_t = R_n^(1/3), so that the three together leave
 a share of about R_n; it is marked in tables.
 
-The policies live beside the model: devices get and return those of their heads, the server averages each entry over
+The policies live next to the model: devices get and return those of their heads, the server averages each entry over
 who held it, and evaluates the model with them, as the paper does (gates by σ(logit), no noise).
 
 From the public code: where policies sit and what they see, τ = 5, thresholds 0.5 and 0.6 (patches), the three usage
@@ -18,7 +18,6 @@ one that starts from nothing learns from noise. Here the gates start at the want
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -77,9 +76,9 @@ class PolicyMethod(LeadingMethod):
         mean = sum(usages) / len(usages)
         return {**weights, **first_policies(self.context.config, self.context.seed, mean, self.settings.tau)}
 
-    @classmethod
-    def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
-        return AdaptiveTransformer(config, SubmodelSpec.full(config, sorted(exits))).load(weights)
+    @staticmethod
+    def own_model(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> ElasticTransformer:
+        return AdaptiveTransformer(config, spec).load(weights)
 
     def merge(self) -> Merge:
         return SideMerge(self.context.config, policy_table(self.context.config), self.settings.weights)

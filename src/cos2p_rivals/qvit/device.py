@@ -35,6 +35,7 @@ from cos2p.methods import (
     Ledger,
     LocalSettings,
     Settings,
+    TaskContract,
     TaskFlops,
     TensorForm,
     Trainer,
@@ -73,17 +74,13 @@ class QuantSettings(LocalSettings, QuantLearning):
     bits: int = Field(default=8, ge=2, le=8, description="Of weights and activations; the two ends have 8.")
 
 
-class QuantTrainer(Trainer):
-    name: ClassVar[str] = "qvit"
-    settings_type = QuantSettings
-    settings: QuantSettings
-    model: QuantTransformer
-    teacher: Teacher | None
+class QuantContract(TaskContract):
+    """Codes and steps go back, and the rest as numbers."""
 
-    # ------------------------------------------------------------ what travels
+    settings: QuantSettings
 
     def side_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-        """Norms and steps beside the model."""
+        """Norms and steps next to the model."""
         return side_shapes(quant_table(self.config, self.settings.bits, spec), self.config, spec)
 
     def code_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
@@ -108,7 +105,7 @@ class QuantTrainer(Trainer):
         spec = self.order.spec
         return FLOAT * scalars(self.answer(spec)) + self.code_bytes(spec)
 
-    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+    def extra_tensors(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         if self.settings.wire != "codes" or not self.code_shapes(spec):
             return {}
         return {"codes": TensorForm((self.code_bytes(spec),), torch.uint8)}
@@ -117,8 +114,6 @@ class QuantTrainer(Trainer):
         for name, tensor in update.delta.items():
             if name.endswith(".step") and tensor.numel() and float(tensor.abs().max()) > LARGEST_CHANGE:
                 raise UpdateRefused(f"{name} changes by a factor of more than e^{LARGEST_CHANGE:g}")
-
-    # ------------------------------------------------------------ what it costs
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Training, the teacher's pass, and the Gram matrices of both (the student's forward and backward)."""
@@ -134,7 +129,7 @@ class QuantTrainer(Trainer):
     def memory(self, samples: int) -> Ledger:
         """Plain training; quantised weights, steps, the teacher's memory; what quantisers and open attention keep."""
         base, config, settings, spec = super().memory(samples), self.config, self.settings, self.order.spec
-        coded, beside = scalars(code_shapes(config, spec)), scalars(self.side_shapes(spec))
+        coded, side = scalars(code_shapes(config, spec)), scalars(self.side_shapes(spec))
         rows, tokens = min(settings.batch, max(1, samples)) * config.tokens, config.tokens
         kept = largest = 0
         for keep in spec.window:
@@ -149,19 +144,27 @@ class QuantTrainer(Trainer):
         teacher = 2 * 2 * samples * config.tokens * config.head_dim * sum(len(keep.heads) for keep in spec.window)
         return replace(
             base,
-            weights=base.weights + FLOAT * (coded + beside),
-            gradients=base.gradients + FLOAT * beside,
-            optimizer=base.optimizer + state_bytes(settings.optimizer, [beside]),
+            weights=base.weights + FLOAT * (coded + side),
+            gradients=base.gradients + FLOAT * side,
+            optimizer=base.optimizer + state_bytes(settings.optimizer, [side]),
             activations=base.activations + kept + 4 * FLOAT * largest,
             features=base.features + (teacher if settings.dgd else 0) + 8 * samples,
         )
 
-    # ------------------------------------------------------------ on the device
+
+class QuantTrainer(Trainer):
+    name: ClassVar[str] = "qvit"
+    contract_type = QuantContract
+    settings_type = QuantSettings
+    contract: QuantContract
+    settings: QuantSettings
+    model: QuantTransformer
+    teacher: Teacher | None
 
     def build(self, spec: SubmodelSpec) -> QuantTransformer:
         """The latent weights start where they came, and by what the device had moved within the grid."""
         latent = {name: tensor.clone() for name, tensor in self.start.items()}
-        for name in self.code_shapes(spec):
+        for name in self.contract.code_shapes(spec):
             left = self.remembered.get(f"qvit.{name}")
             if self.settings.residual and left is not None and left.shape == latent[name].shape:
                 latent[name] += left
@@ -196,7 +199,7 @@ class QuantTrainer(Trainer):
         return loss
 
     def end(self) -> Learned:
-        end, coded = self.model.weights(), self.code_shapes(self.order.spec)
+        end, coded = self.model.weights(), self.contract.code_shapes(self.order.spec)
         delta = {name: self.start[name] - tensor for name, tensor in end.items() if name not in coded}
         accuracy = 0.0 if self.teacher is None else self.teacher.accuracy
         self.teacher = None
@@ -209,9 +212,9 @@ class QuantTrainer(Trainer):
         return Learned(delta, {"codes": pack_codes(codes, code_bits(coded, self.settings.bits))}, report)
 
     def _keep_residual(self, codes: Mapping[str, Tensor], end: Weights) -> None:
-        """What moved and is not told by the codes."""
+        """What moved and is not in the codes."""
         bits = code_bits(codes, self.settings.bits)
         for name, values in codes.items():
             step, came = step_name(name, self.settings.bits), self.start[name]
-            told = from_codes(values, end[step], bits[name]) - on_grid(came, self.start[step], bits[name])
-            self.remembered[f"qvit.{name}"] = end[name] - came - told
+            sent = from_codes(values, end[step], bits[name]) - on_grid(came, self.start[step], bits[name])
+            self.remembered[f"qvit.{name}"] = end[name] - came - sent

@@ -1,7 +1,8 @@
 """How many samples a device has is what it says. Where they count, they count up to a multiple of the fleet's median.
 
-An update may not tell of more samples than its device had when it joined (the door); but that, too, was its own word.
-So whatever a server weighs by samples (`weights = "samples"`, sums of features, scores) it weighs by the credited ones.
+An update may not claim more samples than its device had when it joined (the update reader); but that, too, was its own
+word. So whatever a server weighs by samples (`weights = "samples"`, sums of features, scores) it weighs by the credited
+ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from statistics import median_low
 
 from cos2p.messages import Update
 
-VOICES = 3
+MIN_DEVICES = 3
 """Fewest devices whose median says something of the fleet."""
 
 
@@ -22,10 +23,10 @@ def most_credited(claims: Iterable[int], factor: float) -> float:
     >>> most_credited([100, 120, 2**31], 10.0)
     1200.0
     """
-    told = list(claims)
-    if not factor or len(told) < VOICES:
+    counts = list(claims)
+    if not factor or len(counts) < MIN_DEVICES:
         return float("inf")
-    return max(1.0, factor * median_low(told))
+    return max(1.0, factor * median_low(counts))
 
 
 def credited(update: Update, most: float) -> Update:

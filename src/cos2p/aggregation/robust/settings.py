@@ -9,7 +9,7 @@ from pydantic import Field
 from cos2p.settings import Settings
 
 Combine = Literal["mean", "median", "trimmed", "geometric"]
-Suspicion = Literal["off", "weigh", "bench"]
+Suspicion = Literal["off", "weigh", "exclude"]
 
 
 class RobustSettings(Settings):
@@ -31,10 +31,10 @@ class RobustSettings(Settings):
     suspicion: Suspicion = Field(
         default="off",
         description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, or are more than twice "
-        "as long as the bound allows, counts less, down to nothing; `bench`: one whose updates counted for nothing "
+        "as long as the bound allows, counts less, down to nothing; `exclude`: one whose updates counted for nothing "
         "`patience` times in a row gets no more tasks in this run.",
     )
-    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing until it is excluded.")
     samples: float = Field(
         default=10.0,
         ge=0,
@@ -44,7 +44,7 @@ class RobustSettings(Settings):
     most_held: int = Field(
         default=32,
         ge=3,
-        description="Updates of a round that are kept; a round of more is judged and combined in groups of this many.",
+        description="Updates of a round that are kept; a larger round is compared and combined in groups of this many.",
     )
 
     @property

@@ -39,7 +39,7 @@ TEMPLATE = """\
 # "data.source" = ["csv", "parquet"]
 
 [spend]
-# memory = "2GiB"                              # of training, beside `fleet join --memory`
+# memory = "2GiB"                              # of training, next to `fleet join --memory`
 # disk = "1GB"                                 # tasks, updates and what is remembered, at any time
 # seconds_per_day = 3600                       # of training
 # bytes_per_day = "2GB"                        # of tasks and updates, both ways
@@ -143,7 +143,7 @@ class OwnerFile(Settings):
 
 
 def _refused(what: str) -> OwnerRefused:
-    return OwnerRefused(f"{what} is not accepted by {OWNER_FILE} of this device", told=f"{what} is not accepted")
+    return OwnerRefused(f"{what} is not accepted by {OWNER_FILE} of this device", public=f"{what} is not accepted")
 
 
 def _at(recipe: Mapping[str, Any], path: str) -> Any:
@@ -174,7 +174,7 @@ def remembered_file(kit: Path, run: str) -> Path:
     """Where a device keeps what it remembers of a run. The name is the server's: it must not lead anywhere else."""
     if not _RUN.fullmatch(run):
         message = f"{run!r} is no name of a run"
-        raise OwnerRefused(message, told="the name of the run leads out of the kit")
+        raise OwnerRefused(message, public="the name of the run leads out of the kit")
     return kit / "remembered" / f"{run}.safetensors"
 
 
@@ -239,7 +239,7 @@ class Spending:
             )
 
     def check_disk(self, size: int, held: int = 0) -> None:
-        """OwnerRefused if so much, beside what is held, is beyond the owner's limit; without one, beyond half of what
+        """OwnerRefused if so much, next to what is held, is beyond the owner's limit; without one, beyond half of what
         is free."""
         size, limit = (size + held, self.limits.disk) if self.limits.disk else (size, _free(self._path.parent) // 2)
         if size > limit:
@@ -263,7 +263,7 @@ class Spending:
         except (RunError, ValueError, KeyError, TypeError):
             raise OwnerRefused(
                 f"{self._path} cannot be read; delete it to begin the day's account anew",
-                told="its account of the day cannot be read",
+                public="its account of the day cannot be read",
             ) from None
         return known if entry.get("day") == self._day() else nothing
 
@@ -273,4 +273,4 @@ def _free(folder: Path) -> int:
 
 
 def _limit_reached(what: str) -> OwnerRefused:
-    return OwnerRefused(f"the owner's limit is reached: {what}", told=what)
+    return OwnerRefused(f"the owner's limit is reached: {what}", public=what)

@@ -1,4 +1,4 @@
-"""A real fleet on NVFlare: the second driver of the server, beside the simulator.
+"""A real fleet on NVFlare: the second driver of the server, next to the simulator.
 
     cos2p run ──► session (admin kit) ──► server kit ─┬─► rejoin: hands a running job to clients that come back
                                                       └─► controller: callbacks → Server → tasks
@@ -7,7 +7,7 @@
     cos2p fleet join ──► client kit ──► executor ──► training process with a hard memory cap
 
 No decision is taken here. The coordinator says who trains what and when to aggregate; this package carries it out.
-Before every process stands `guard`, which takes from others what a run needs (`channels`) and nothing else.
+Before every process stands `message_filter`, which takes from others what a run needs (`channels`) and nothing else.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def require_nvflare() -> None:
         raise MissingExtra("a real fleet needs NVFlare; install it with: pip install 'cos2p[nvflare]'")
 
 
-def told_at_registration(settings: Mapping[str, Any]) -> list[str]:
-    """Names of a device's settings that NVFlare's client tells the server when it registers."""
+def sent_at_registration(settings: Mapping[str, Any]) -> list[str]:
+    """Names of a device's settings that NVFlare's client sends the server when it registers."""
     from nvflare.private.fed.utils.site_config import project_site_config
 
     return sorted(project_site_config(dict(settings)))

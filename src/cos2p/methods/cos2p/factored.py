@@ -1,14 +1,14 @@
 """Low-rank factors in place of a small window: how a device of few bytes moves every block of a pretrained model.
 
-A window of a sixteenth of the model moves few of its weights. In the bytes of such a window fit low-rank factors beside
-the matrices of *all* blocks, streamed one by one as in `methods.adapters`. They live for one task:
+A window of a sixteenth of the model moves few of its weights. In the bytes of such a window fit low-rank factors next
+to the matrices of *all* blocks, streamed one by one as in `methods.adapters`. They live for one task:
 
     directions   `down` spans the directions in which the loss falls most on the device's own data: the leading right
                  singular vectors of each matrix's gradient, found by two passes back that hold nothing larger than the
                  factors themselves. What masks are to the width of a window, these are to the rank.
     training     both factors and the exit; `up` begins at zero, so that the model begins as it came
     merging      the server multiplies them out, Δ = −s·upᵀ·down (start − end of W), and merges that as it merges any
-                 window: segment by segment, beside the windows of larger devices, late work too
+                 window: segment by segment, next to the windows of larger devices, late work too
 
 So no factors come down, nothing is cut back to a rank on the server, the sum of many devices has as many directions as
 they found, and the next task begins at whole weights. LoRA's random directions in the same place lose four points on
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.memory.fit import STORES, Store
-from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Member, RunContext
@@ -73,14 +73,8 @@ def factored_task(context: RunContext, member: Member, size: Size) -> tuple[Subm
     return adapter_task(context, member, rank, 0, blocks, store, AdapterSettings())
 
 
-class FactoredTrainer(LoraTrainer):
+class FactoredContract(LoraContract):
     """LoRA for one task: nothing of the factors comes, both go back."""
-
-    name: ClassVar[str] = "factored"
-
-    def _impossible_savings(self) -> Iterator[str]:
-        yield from super()._impossible_savings()
-        yield "step_in_backward"  # the passes that find the directions look at all gradients
 
     def sent(self, weights: Weights) -> Weights:
         return {name: weights[name].clone() for name in self.exits()}
@@ -89,9 +83,15 @@ class FactoredTrainer(LoraTrainer):
         base, seen = super().flops(samples, test_samples), LOOKS * min(samples, self.local.batch)
         return replace(base, training=base.training + seen * self.costs(samples).step_flops())
 
+
+class FactoredTrainer(LoraTrainer):
+    name: ClassVar[str] = "factored"
+    contract_type = FactoredContract
+    supports = frozenset({"eight_bit", "micro_batch"})  # the passes that find the directions look at all gradients
+
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """Both factors from zero, so that what comes back is what they have become."""
-        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.adapters().items()}
+        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.contract.adapters().items()}
         return self.order.spec, {**self.given(), **zeros}
 
     def begin(self) -> None:
@@ -120,8 +120,8 @@ class FactoredTrainer(LoraTrainer):
 
     def _pass_back(self, rows: Tensor) -> None:
         """The gradients of a batch; no step."""
-        for part in rows.split(self.local.savings.at_once(len(rows))):
-            objective, _, count = self._judge_part(self.batch(part))
+        for part in rows.split(self.local.memory_optimizations.at_once(len(rows))):
+            objective, _, count = self._part_objective(self.batch(part))
             (objective * count).backward()
 
 
