@@ -94,7 +94,9 @@ class PrivacyAccount:
     def _spent(self) -> dict[str, Any]:
         """An account that cannot be read counts as spent: a budget is not lost with a file."""
         try:
-            found = read_json(self._path) if self._path.exists() else {"all": 0.0, "runs": {}}
+            found: dict[str, Any] = {"all": 0.0, "runs": {}}
+            if self._path.exists():
+                found = read_json(self._path)
             sums = {str(run): float(value) for run, value in found["runs"].items()}
             total = float(found["all"])
             if not (all(0 <= value <= total * (1 + 1e-9) for value in sums.values()) and math.isfinite(total)):
