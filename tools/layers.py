@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "extras", "older_python", "seeding", "settings", "strict_json", "units"),
+    ("accelerator", "checksums", "extras", "older_python", "seeding", "settings", "strict_json", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

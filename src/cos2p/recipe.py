@@ -3,7 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -187,7 +187,9 @@ def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     """One line for each wrong field, from the whole recipe and from its method; empty if it can run."""
-    wrong: list[str] = []
+    wrong = [f"{path}: has a NUL character, which no name or path can have" for path in _with_nul(values)]
+    if wrong:
+        return wrong
     try:
         Recipe.model_validate(dict(values))
     except ValidationError as error:
@@ -201,6 +203,14 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
     return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)
+
+
+def _with_nul(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _with_nul(item, f"{path}.{key}" if path else str(key))
 
 
 def _model_problems(values: Mapping[str, Any]) -> list[str]:

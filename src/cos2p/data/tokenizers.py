@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,11 @@ def _byte_encoder(config: DataConfig) -> Encoder:
     return Encoder(encode, piece, around, BYTE_PAD, BYTE_VOCABULARY, identity, _from_bytes)
 
 
+_PLAIN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]")
+_NESTED = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+"""A group that repeats and has a repetition in it, in a pattern whose classes and escapes are out of the way."""
+
+
 def _file_encoder(config: DataConfig) -> Encoder:
     tokenizers = extra("tokenizers", "text", "A tokenizer")
 
@@ -118,6 +124,9 @@ def _file_encoder(config: DataConfig) -> Encoder:
         raise _sentencepiece(file)
     try:
         content = file.read_text(encoding="utf-8")
+        for pattern in re.findall(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")', content):
+            if _NESTED.search(_PLAIN.sub("x", json.loads(pattern))):
+                raise DataError(f"the pattern {pattern} repeats a repetition, which can take for ever")
         tokenizer = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
@@ -132,7 +141,12 @@ def _file_encoder(config: DataConfig) -> Encoder:
 
     def encode(texts: list[str]) -> list[list[int]]:
         tokenizer.enable_truncation(max_length=config.max_tokens)
-        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        try:
+            return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # what Rust calls a defect of its own is no Exception
+                raise
+            raise DataError(f"{file} cannot read the texts ({error}); name another in data.tokenizer") from None
 
     def piece(text: str) -> list[int]:
         tokenizer.no_truncation()

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from cos2p.checksums import check_folder
 from cos2p.errors import ConfigError
 
 Role = Literal["server", "admin", "device"]
@@ -45,6 +46,8 @@ class Kit:
         found = next((kind for file, kind in marks.items() if (path / "startup" / file).is_file()), None)
         if found is None:
             raise ConfigError(f"{folder} is not a kit; make kits with: cos2p fleet provision fleet.toml -o kits/")
+        check_folder(path / "startup")
+        check_folder(path / "local")
         if found != role:
             articled = {"server": "a server", "admin": "an admin", "device": "a device"}
             raise ConfigError(f"{folder} is the kit of {articled[found]}, not of {articled[role]}")

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from cos2p.checksums import check, check_folder
 from cos2p.data.config import DataConfig
 from cos2p.data.tokenizers import Encoder, make_encoder, resolved
 from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
@@ -26,6 +27,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, own_model_file
+from cos2p.runtime.results import stored_recipe
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.events import read_events
 from cos2p.training.personal import Personal
@@ -107,11 +109,11 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
 def _server(run: Path, exit: Exit) -> Trained:
     if not (run / "result.json").is_file() or not (run / "weights.safetensors").is_file():
         raise RunError(f"{run}: this run has not finished; go on with:  cos2p run --resume --out {run}")
-    recipe, result = Recipe.load(run / "recipe.toml", modules=()), read_json(run / "result.json")
+    recipe, result = stored_recipe(run), read_json(check(run / "result.json"))
     started = next((e for e in read_events(run / "events.jsonl") if isinstance(e, Started)), None)
     if started is None:
         raise RunError(f"{run / 'events.jsonl'} does not say how the run began; it is damaged")
-    weights = safetensors.torch.load_file(run / "weights.safetensors")
+    weights = safetensors.torch.load_file(check(run / "weights.safetensors"))
     method = method_class(recipe.method["name"])
     config = ModelConfig.from_dict(started.model)
     return Trained(
@@ -141,8 +143,8 @@ def _device_of(run: Path, device: str, exit: Exit) -> Trained:
     file = own_model_file(run, device)
     if not file.is_file():
         raise RunError(f"{run} holds no submodel of {device!r}; {_others(run)}")
-    result = read_json(run / "result.json") if (run / "result.json").is_file() else {}
-    return _own(Personal.read(file), str(file), result, _tokenizer(Recipe.load(run / "recipe.toml", modules=()), run))
+    result = read_json(check(run / "result.json")) if (run / "result.json").is_file() else {}
+    return _own(Personal.read(file), str(file), result, _tokenizer(stored_recipe(run), run))
 
 
 def _others(run: Path) -> str:
@@ -174,6 +176,7 @@ def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tok
 
 
 def _hugging_face(folder: Path) -> Trained:
+    check_folder(folder)
     values = read_json(folder / "config.json")
     kinds = values.get("architectures") or [""]
     if POOLING_FIELD not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
@@ -212,6 +215,8 @@ def _tokenizer(recipe: Recipe, run: Path | None) -> str:
     """The run's own copy, or where the recipe has it from. A language model's copy puts no mark behind a text, as its
     training did: there the recipe's comes first."""
     copy = [] if run is None else [str(file) for file in [run / "model" / "tokenizer.json"] if file.is_file()]
+    if copy and run is not None:
+        check(run / "model" / "tokenizer.json")
     if copy and recipe.data.task == "classification":
         return copy[0]
     try:

@@ -33,7 +33,7 @@ from cos2p.runtime.run_folder import begin_folder, earlier_result, keep_recipe
 from cos2p.runtime.settled import settled_as
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import read_json, write_atomic, write_json
+from cos2p.tracking.files import read_json, write_json, write_noted
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -170,7 +170,7 @@ class Follower:
     def _bring_home(self, report: Mapping[str, Any]) -> dict[str, Any]:
         for name, size in report["files"].items():
             if name != "result.json":
-                write_atomic(self.folder / name, self._fetch(name, size))
+                write_noted(self.folder / name, self._fetch(name, size))
         stored = Recipe.parse(tomllib_load((self.folder / "recipe.toml").read_text(encoding="utf-8"), "recipe.toml"))
         self.recipe = settled_as(self.recipe, stored)  # the server settled it
         keep_recipe(self.recipe, self.folder)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors import SafetensorError
 
 from cos2p import accelerator
 from cos2p.accelerator import CPU, for_tensors, resolve
@@ -145,6 +146,9 @@ class _Device:
         except Cos2pError as error:
             print(f"task failed: {error}", file=sys.stderr, flush=True)  # the device's own log
             return {"failed": outward(error), "cache_miss": isinstance(error, CacheMiss)}
+        except (OSError, SafetensorError) as error:
+            print(f"task failed: {error}", file=sys.stderr, flush=True)
+            return {"failed": outward(OSError())}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
