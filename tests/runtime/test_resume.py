@@ -46,7 +46,8 @@ class Crash(Exception):
 def test_a_crash_after_any_event_changes_nothing(tmp_path: Path, prefix: dict[str, Any]) -> None:
     """In process: crash after every single event, each time going on from the checkpoint before it."""
     method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}, "prefix": prefix}
-    world = build_world(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
+    changes = {"fleet": {"devices": _faulty_devices()}, "training": {"lr": "auto"}}
+    world = build_world(small(schedule=SCHEDULE, method=method, **changes))
 
     def fresh(log: list[Any], place: str = "crashed") -> Simulation:
         return Simulation(world, InlineWorkers(world, Shelf(tmp_path / place)), log.append)  # type: ignore[arg-type]

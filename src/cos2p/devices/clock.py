@@ -15,6 +15,7 @@ from cos2p.devices.device import Device
 from cos2p.messages import Order
 from cos2p.seeding import numpy_rng
 from cos2p.training.costs import TaskFlops
+from cos2p.training.rate_trial import trial_size
 from cos2p.training.trainer import Trainer
 
 
@@ -44,12 +45,14 @@ def task_phases(
     `widths` are the lengths of its texts; without them every sample is as long as the model takes.
     """
     order, work = trainer.order, _work(trainer, samples, test_samples, widths)
+    trial = trial_size(trainer, samples)
+    more = 1.0 if trial is None else 1.0 + trial.share(samples, trainer.local.epochs)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
     return Phases(
         download=device.download_seconds(download) * factor,
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
-        training=device.compute_seconds(work.training) * factor,
+        training=device.compute_seconds(work.training) * factor * more,
         upload=device.upload_seconds(trainer.wire_upload()) * factor,
     )
 

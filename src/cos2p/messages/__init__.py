@@ -92,6 +92,8 @@ class Order:
     """Frozen parts that outlive the task; None: all come with it and go with it."""
     wire: Wire = Wire()
     """How the trainable tensors travel."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to try before the training, ascending (see `training.rate_trial`); empty: none, `lr` is set."""
 
     def to_dict(self) -> dict[str, Any]:
         values = {
@@ -100,11 +102,14 @@ class Order:
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
-        shelved, wire = values.pop("shelved"), values.pop("wire")  # left out where they say nothing: bytes count
+        # left out where they say nothing: bytes count
+        shelved, wire, rates = values.pop("shelved"), values.pop("wire"), values.pop("rates")
         if shelved is not None:
             values["shelved"] = shelved.to_dict()
         if wire != Wire():
             values["wire"] = asdict(wire)
+        if rates:
+            values["rates"] = list(rates)
         return values
 
     @classmethod
@@ -117,6 +122,7 @@ class Order:
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
                 "shelved": None if shelved is None else Shelved.from_dict(shelved),
                 "wire": Wire(**values.get("wire", {})),
+                "rates": tuple(values.get("rates", ())),
             }
         )
 

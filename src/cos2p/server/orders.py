@@ -24,6 +24,7 @@ from cos2p.models.one_piece import MOST_BYTES
 from cos2p.models.spec import SubmodelSpec
 from cos2p.server.client_cache import Shelves
 from cos2p.server.protocol import Dispatch
+from cos2p.server.rate_search import RateSearch
 from cos2p.server.versions import Versions
 from cos2p.training.prefix import encode
 from cos2p.training.statistics import tells_last
@@ -36,6 +37,7 @@ class Orders(Mapping[str, Order]):
     def __init__(self, context: RunContext, method: Method, versions: Versions, forget: Callable[[int], None]) -> None:
         """`forget` is called with the version of an order that is closed."""
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
+        self.rates = RateSearch(context.training)
         self.caches = Shelves(context.config)
         """What each client has kept of the frozen parts."""
         self._orders: dict[str, Order] = {}
@@ -89,6 +91,8 @@ class Orders(Mapping[str, Order]):
             cycle=dispatch.cycle,
             attempt=dispatch.attempt,
             progress=progress,
+            lr=self.rates.rate(),
+            rates=self.rates.to_try(member.name) if assignment.trainer.trains else (),
         )
         order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
         if assignment.shelved:
@@ -163,10 +167,12 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Any]:
-        return {"orders": [order.to_dict() for order in self._orders.values()], "shelves": self.caches.state()}
+        orders = [order.to_dict() for order in self._orders.values()]
+        return {"orders": orders, "shelves": self.caches.state(), "rates": self.rates.state()}
 
     def load_state(self, values: Mapping[str, Any], versions: Versions) -> None:
         self.versions, self._shared, self._evaluated = versions, None, None
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
         self.caches.load_state(values["shelves"])
+        self.rates.load_state(values["rates"])

@@ -42,6 +42,7 @@ from cos2p.server.rules import rules_of
 from cos2p.server.update_reader import UpdateReader
 from cos2p.server.versions import Versions
 from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Benched, Dispatched, Left, Lowered, Merged, Refused
+from cos2p.training.rate_trial import at_own_rate
 
 
 class ClosedTask(UpdateRefused):
@@ -177,6 +178,10 @@ class Server:
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(client, task):
             raise ClosedTask(task)
+        if order.rates:
+            told = opened.meta.get("report") if isinstance(opened, Envelope) else opened.report
+            order = at_own_rate(order, told if isinstance(told, Mapping) else {})
+            reader = replace(reader, order=order, trainer=self.orders.trainer(order))
         update, size = reader.read(opened) if isinstance(opened, Envelope) else reader.check(opened)
         if self.coordinator.too_late(dispatch):
             return None
@@ -189,6 +194,7 @@ class Server:
         except Exception:
             self.aggregator.guard.drop(order.task)
             raise
+        self.orders.rates.note(order, update.report)
         self.orders.caches.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         if self.aggregator.privacy is not None:  # no noise covers how large an update is, nor its report
             self.aggregator.privacy.merged(order.client)
@@ -280,7 +286,8 @@ class Server:
         if self.method.gathers_first or self.method.gathers_last:
             self._renew_rules()
         barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
-        return [*effects, *undone, *aggregator.spent(), closed, *barred]
+        rated = self.orders.rates.settle(self.context.schedule.taking_part(len(self.context.members)))
+        return [*effects, *undone, *aggregator.spent(), closed, *rated, *barred]
 
     # ------------------------------------------------------------ who takes part
 

@@ -63,6 +63,7 @@ from cos2p.training.prefix import (
     prefix_features,
     prefix_pieces,
 )
+from cos2p.training.rate_trial import at_own_rate, reported, try_rates
 from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
 from cos2p.training.shard import Shard, shuffled, steps
 from cos2p.training.shelf import Lacking, Shelf, chain
@@ -294,6 +295,9 @@ class Trainer:
         self.features = self.shard_features(self.shard.train)
         report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(self.features, FreshFeatures) else {}
         spec, self.start = self.prepare(report)
+        if self.order.rates:
+            report |= reported(try_rates(self, spec))
+            self.order = at_own_rate(self.order, report)
         self._ready = self._take_ready(spec)
         if self._ready is not None:
             self.model = self._ready.model
