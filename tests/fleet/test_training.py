@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -281,3 +282,25 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     child.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("lr", "owner", "tries"),
+    [("auto", {}, True), ("auto", {"send": {"report": "none"}}, False), (1e-3, {}, False)],
+    ids=["asked", "the owner reports nothing", "the recipe does not ask"],
+)
+def test_rates_are_tried_where_recipe_and_owner_say_so(
+    tmp_path: Path, lr: object, owner: dict[str, object], tries: bool
+) -> None:
+    """Reports are off by default: what comes back is the losses alone, and only of a run that searches its rate."""
+    transfers = Transfers(tmp_path, small_recipe(1, training__lr=lr), owner=owner)
+    try:
+        transfers.process.start()
+        task = make_task(transfers.world, 0.25)
+        asked = replace(task, order=replace(task.order, rates=(1e-4, 1e-3)))
+        job, _ = transfers.job(0.25)
+        (tmp_path / "task").write_bytes(asked.to_bytes())
+        assert transfers.process.train(job).done
+        assert sorted(transfers.update.report) == (["trial_0", "trial_1"] if tries else [])
+    finally:
+        transfers.process.stop()

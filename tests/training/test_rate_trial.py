@@ -56,7 +56,7 @@ def test_a_ladder_with_a_cliff_is_climbed_to_its_edge() -> None:
     """Plain SGD on digits: at a rate of a million every loss explodes, and none of those rates is taken."""
     fleet, order = first_training("fedavg")
     settings = {**order.settings, "optimizer": "sgd"}
-    asked = replace(order, settings=settings, rates=(1e-3, 1e-2, 1e-1, 1e6, 1e7, 1e8))
+    asked = replace(order, settings=settings, rates=(1e-3, 1e-2, 1e-1, 1e6, 1e7, 1e8, 1e9))
     task = fleet.server.orders.task(order)
     update, _ = run_task(fleet.context.config, Task(asked, task.weights, task.prefix), fleet.shards[order.client], {})
     assert at_own_rate(asked, update.report).lr <= 1e-1
@@ -85,7 +85,7 @@ def test_a_walk_finds_the_place_that_all_ratios_would_give_if_losses_rise_with_t
 
     ratios.sort()
     found = walk(len(ratios), ratio_at)
-    assert len(asked) <= max(TRIES, len(ratios) - 2)
+    assert len(asked) <= max(TRIES, len(ratios) - 3)
     assert best_place(found) == best_place(ratios)
 
 

@@ -28,7 +28,7 @@ name = {name}
 {devices}
 [training]
 epochs = 2              # passes over a device's samples in one task
-lr = {lr}
+lr = "auto"             # devices try a few rates and agree on one; or a number, such as 1e-3
 
 [schedule]
 rounds = {rounds}
@@ -87,7 +87,6 @@ def new(
         data=_fields(table | inputs),
         partition=_BY_CLASS if "task" not in table else _WITHOUT_CLASSES,
         devices="\n".join(_device(part) for part in devices.split(",")),
-        lr="1e-4                # a pretrained model" if "pretrained" in chosen else "1e-3",
         rounds=rounds,
         form="" if "pretrained" in chosen or "task" in table else _GROWING,
     )

@@ -170,8 +170,9 @@ class TaskReader:
         return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
-NEEDED_REPORT = frozenset({"prefix_recomputed"})
-"""Of a report, what the server acts on: it follows from the settings, not from the data."""
+NEEDED_REPORT = ("prefix_recomputed", "trial_")
+"""Beginnings of figures in a report that the server acts on: whether features were recomputed, and the losses of the
+rates that `training.lr = "auto"` asks a device to try."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +195,9 @@ class Update:
     extras: Weights = field(default_factory=dict)
 
     def without_figures(self) -> Update:
-        """The same without what tells of the data in its report."""
-        return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
+        """The same with nothing in its report but what the server needs."""
+        kept = {name: value for name, value in self.report.items() if name.startswith(NEEDED_REPORT)}
+        return replace(self, report=kept)
 
     def to_bytes(self) -> bytes:
         return bytes(self.parcel())

@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from cos2p.training.trainer import Trainer
 
 LADDERS: Mapping[str, tuple[float, ...]] = {
-    "adan": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-    "adamw": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-    "sgd": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1),
+    "adan": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+    "adamw": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
+    "sgd": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
 }
-"""What is tried, by optimiser, ascending. A step of an adaptive one moves every weight by about the rate."""
+"""What is tried, by optimiser, ascending. A step of an adaptive one moves every weight by about the rate. Fresh models
+bear 1e-2 for a few steps, and every search of docs/results found less to be better for a run."""
 
-FALLBACK = 2
+FALLBACK = 3
 """Place in a ladder that a device begins at, and that is taken where nobody could try any."""
 TRIES = 4
-"""Rates that a device tries at most: from there up to the highest."""
+"""Rates that a device tries at most: from there down to the lowest."""
 
 FEWEST_STEPS, MOST_STEPS = 2, 4
 """At each rate. The first step of an adaptive optimiser is its roughest: one alone would advise too low a rate."""
@@ -114,9 +115,9 @@ def walk(places: int, ratio_at: Callable[[int], float]) -> list[float]:
     none. Places above are not tried and count as `WORST`; those below as 1, since shorter steps change less.
 
     >>> walk(6, [0.99, 0.9, 0.8, 0.9, 2.0, 9.0].__getitem__)
-    [1.0, 1.0, 0.8, 0.9, 2.0, 100.0]
-    >>> walk(6, [0.99, 0.9, 1.3, 3.0, 9.0, 9.0].__getitem__)
-    [1.0, 0.9, 1.3, 100.0, 100.0, 100.0]
+    [1.0, 1.0, 1.0, 0.9, 2.0, 100.0]
+    >>> walk(6, [0.99, 0.9, 0.8, 1.3, 9.0, 9.0].__getitem__)
+    [1.0, 1.0, 0.8, 1.3, 100.0, 100.0]
     """
     place = min(FALLBACK, places - 1)
     ratios = [1.0] * place + [ratio_at(place)] + [WORST] * (places - 1 - place)
