@@ -4,8 +4,9 @@
 
 Every row is a process of its own, one thread. `peak` is the highest resident memory over the idle process, without
 pages of the task's file, which are the system's to take back; `seconds` is processor time of one pass over the samples,
-the least of the repeats. Ours is a whole task: reading, frozen pass, training, the difference that goes back. The peers'
-time is their training loop alone. FedLoRA runs on devices of as much memory as peft took, a third and a sixth of it.
+the least of the repeats. Ours is a whole task: reading, frozen pass, training, the difference that goes back. The
+peers' time is their training loop alone. FedLoRA runs on devices of as much memory as peft took, a third of it and a
+sixth.
 """
 
 from __future__ import annotations

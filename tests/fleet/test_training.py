@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from cos2p.accelerator import overhead, resolve
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import DataError, OwnerRefused
 from cos2p.fleet.device.cap import SLACK_BYTES, bytes_asked
@@ -302,5 +303,33 @@ def test_rates_are_tried_where_recipe_and_owner_say_so(
         (tmp_path / "task").write_bytes(asked.to_bytes())
         assert transfers.process.train(job).done
         assert sorted(transfers.update.report) == (["trial_0", "trial_1"] if tries else [])
+    finally:
+        transfers.process.stop()
+
+
+def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
+    """A server that never counts: the device answers as often as its budget allows, with a new process too."""
+    pytest.importorskip("dp_accounting")
+    method = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
+    private = PrivacySettings(noise="local", epsilon=2.0, participations=2)
+    recipe = small_recipe(1, method=method).model_copy(update={"privacy": private})
+    transfers = Transfers(tmp_path, recipe, kit=str(tmp_path), run="lab-1")
+    job, order = transfers.job(0.25)
+    try:
+        assert transfers.process.train(job).done
+        transfers.process.stop()
+        assert transfers.process.train(job).done
+        (tmp_path / "update").unlink()
+        third = transfers.process.train(job)
+        assert not third.done
+        assert "one more update is too much" in third.reason
+        assert not (tmp_path / "update").exists()
+        statistics = replace(order, trainer="statistics", settings={**order.settings, "depths": [4]})
+        task = make_task(transfers.world, 0.25)
+        (tmp_path / "task").write_bytes(replace(task, order=statistics).to_bytes())
+        assert "statistics of the device's features, in a task" in transfers.process.train(job).reason
+        transfers.process.stop()
+        with pytest.raises(OwnerRefused, match="too much"):  # a device that joins again
+            transfers.process.start()
     finally:
         transfers.process.stop()

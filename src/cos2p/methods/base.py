@@ -23,13 +23,14 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.memory.tasks import Assignment, Call, Member, RunContext
 from cos2p.messages import Order, Update
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.head_settings import HeadSettings, asks_statistics
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
 from cos2p.training.embeddings import Embeddings
+from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 
@@ -81,6 +82,17 @@ class Method:
             return {}
         finish = {"finish": "as-start"} if cls.judges_its_weights() else {}
         return {"start": "discriminant", **finish}
+
+    @classmethod
+    def not_asked(cls, settings: Settings, order: Order) -> str:
+        """What of a task no recipe with these settings asks for; empty if the task follows from it. A device of a real
+        fleet refuses the rest: its owner accepted the recipe."""
+        if order.quotas is not None:
+            return "masks that the device chooses by its data"
+        if order.trainer == StatisticsTrainer.name:
+            final, moments = (bool(order.settings.get(name)) for name in ("final", "moments"))
+            return "" if asks_statistics(settings, final, moments) else "statistics of the device's features"
+        return "" if order.trainer in {kind.name for kind in cls.trainers} else f"the trainer {order.trainer!r}"
 
     @classmethod
     def judges_its_weights(cls) -> bool:

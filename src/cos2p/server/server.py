@@ -93,6 +93,9 @@ class Server:
         if isinstance(news, ClientJoined) and news.client in self._barred:
             return [Benched(client=news.client, task="", reason=self._barred[news.client])]
         effects = self._carry_out(self._decide(news))
+        if isinstance(news, UpdateRejected) and self.coordinator.is_benched(news.client):
+            # For the whole run: one that says `ready` again is the one that sent all this.
+            self._barred.setdefault(news.client, f"its updates were refused; the last one: {news.reason}")
         self._forget(getattr(news, "client", ""))
         return effects
 
@@ -292,7 +295,7 @@ class Server:
     # ------------------------------------------------------------ who takes part
 
     @property
-    def _barred(self) -> Mapping[str, str]:
+    def _barred(self) -> dict[str, str]:
         return self.aggregator.guard.barred
 
     def _newly_barred(self) -> list[str]:
