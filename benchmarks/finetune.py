@@ -34,7 +34,7 @@ from cos2p.data.paths import find
 from cos2p.errors import BudgetError
 from cos2p.fleet.device.payload import read_task
 from cos2p.messages import Order
-from cos2p.methods import make_trainer, run_task, trainer_class
+from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world, first_weights
@@ -102,7 +102,7 @@ def training_task(world: World, folder: Path) -> None:
     server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
     (client,) = world.context.members
     order = _sent(server.handle(ClientJoined(client)))
-    while not trainer_class(order.trainer).trains:
+    while not make_contract(world.config, order).trains:
         update, _ = run_task(world.config, server.orders.task(order), world.shards[client], {})
         order = _sent(server.receive(client, update.to_bytes()))
     server.orders.write_task(order, folder / "task")
@@ -120,7 +120,7 @@ def measured(name: str, row: Row, samples: int, repeats: int) -> dict[str, Any]:
             training_task(world, Path(folder))
             order = read_task(Path(folder, "task")).order
             (member,) = world.context.members.values()
-            found["predicted"] = make_trainer(world.config, order).memory(member.samples).total
+            found["predicted"] = make_contract(world.config, order).memory(member.samples).total
         runs = [_child(name, row, samples, folder) for _ in range(repeats)]
     return found | {"peak": min(run["peak"] for run in runs), "seconds": min(run["seconds"] for run in runs)}
 

@@ -10,7 +10,7 @@ import torch
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
@@ -27,7 +27,7 @@ Wrong = Callable[[Update], Update]
 
 
 def check_update(update: Update, order: Order, config: ModelConfig, **limits: float) -> float:
-    return admission.check_update(update, order, config, make_trainer(config, order), **limits)
+    return admission.check_update(update, order, config, make_contract(config, order), **limits)
 
 
 def with_delta(change: Callable[[Weights], Any]) -> Wrong:

@@ -30,7 +30,7 @@ LADDER = LADDERS["adan"]
 def first_training(method: str) -> tuple[Fleet, Order]:
     """The first task of the last device that trains."""
     fleet = Fleet(replace(digits_house(rounds=6), as_bound=True), {"name": method})
-    while not make_trainer(fleet.context.config, fleet.orders[-1]).trains:
+    while not make_trainer(fleet.context.config, fleet.orders[-1]).contract.trains:
         fleet.answer()
     return fleet, fleet.orders[-1]
 

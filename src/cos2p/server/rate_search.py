@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cos2p.messages import Order
-from cos2p.methods import trainer_class
 from cos2p.tracking.event_kinds import Rated
 from cos2p.training.rate_trial import FALLBACK, LADDERS, best_place, read_report
 from cos2p.training.settings import TrainingSettings
@@ -43,7 +42,7 @@ class RateSearch:
 
     def note(self, order: Order, report: Mapping[str, Any]) -> None:
         """A task was answered."""
-        if order.rates and self.settled is None and trainer_class(order.trainer).trains:
+        if order.rates and self.settled is None:
             self.found[order.client] = read_report(order, report)
 
     def settle(self, devices: int) -> list[Rated]:

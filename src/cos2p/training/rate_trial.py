@@ -26,6 +26,7 @@ from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
 
 if TYPE_CHECKING:
+    from cos2p.training.contract import TaskContract
     from cos2p.training.trainer import Trainer
 
 LADDERS: Mapping[str, tuple[float, ...]] = {
@@ -81,11 +82,17 @@ class TrialSize:
         return (TRIES * self.steps * self.batch + (TRIES + 1) * self.held / 3) / (epochs * samples)
 
 
-def trial_size(trainer: Trainer, samples: int) -> TrialSize | None:
-    """None where the trainer tries nothing."""
-    if not (trainer.order.rates and trainer.trains):
+def trial_size(contract: TaskContract, samples: int) -> TrialSize | None:
+    """None where a task tries nothing."""
+    if not (contract.order.rates and contract.trains):
         return None
-    return TrialSize.of(samples, trainer.local.batch, trainer.local.epochs)
+    return TrialSize.of(samples, contract.local.batch, contract.local.epochs)
+
+
+def give(trainer: Trainer, order: Order) -> None:
+    """Have the trainer go on with this order, which differs in its rate alone."""
+    trainer.order, trainer.contract = order, copy.copy(trainer.contract)
+    trainer.contract.order = order
 
 
 def try_rates(trainer: Trainer, spec: SubmodelSpec) -> list[float]:
@@ -94,7 +101,7 @@ def try_rates(trainer: Trainer, spec: SubmodelSpec) -> list[float]:
     The trainer has its features and `start`, and is left as it is.
     """
     order, samples = trainer.order, len(trainer.shard.train)
-    size = trial_size(trainer, samples)
+    size = trial_size(trainer.contract, samples)
     if size is None:
         return []
     drawn = torch.randperm(samples, generator=_rng(order))
@@ -133,7 +140,8 @@ def _loss_after(
 ) -> float:
     """On the held-out rows, after a step on each of the batches; infinite if training breaks down."""
     trial = copy.copy(trainer)
-    trial.order, trial.rng = replace(trainer.order, lr=rate, rates=()), _rng(trainer.order)
+    give(trial, replace(trainer.order, lr=rate, rates=()))
+    trial.rng = _rng(trainer.order)
     trial.remembered, trial.idle = dict(trainer.remembered), None
     trial.batches = lambda epochs: iter(batches)  # type: ignore[method-assign]
     trial.model = trial.build(spec)

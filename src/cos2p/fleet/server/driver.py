@@ -30,7 +30,7 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
 from cos2p.messages.envelope import Buffer, mapped
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
@@ -354,7 +354,7 @@ class Driver(Session):
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
-        limit = make_trainer(self.config, order).wire_upload() + ALLOWANCE
+        limit = make_contract(self.config, order).wire_upload() + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, partial(self.server.orders.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)
