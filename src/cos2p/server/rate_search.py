@@ -50,16 +50,16 @@ class RateSearch:
         if self.settled is not None or len(self.found) < max(1, math.ceil(QUORUM * devices)):
             return []
         self.settled = self.rate()
-        return [Rated(lr=self.settled, tried=list(self.ladder), losses=self._middle(), devices=len(self._told()))]
+        return [Rated(lr=self.settled, tried=list(self.ladder), losses=self._middle(), devices=len(self._tried()))]
 
     def _told(self) -> list[list[float]]:
         return [ratios for ratios in self.found.values() if ratios]
 
     def _middle(self) -> list[float]:
-        return [round(statistics.median_high(ratios), 4) for ratios in zip(*self._told(), strict=True)]
+        return [round(statistics.median_high(ratios), 4) for ratios in zip(*self._tried(), strict=True)]
 
     def _place(self) -> int:
-        return best_place(self._middle()) if self._told() else FALLBACK
+        return best_place(self._middle()) if self._tried() else FALLBACK
 
     # ------------------------------------------------------------ checkpoint
 
