@@ -169,7 +169,8 @@ class Orders(Mapping[str, Order]):
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
         self.caches.load_state(values["shelves"])
-        self.rates.load_state(values["rates"])
+        if "rates" in values:  # a checkpoint of an earlier release has none
+            self.rates.load_state(values["rates"])
 
 
 def _held(order: Order) -> tuple[str, ...]:

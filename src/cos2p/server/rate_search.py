@@ -52,7 +52,7 @@ class RateSearch:
         self.settled = self.rate()
         return [Rated(lr=self.settled, tried=list(self.ladder), losses=self._middle(), devices=len(self._tried()))]
 
-    def _told(self) -> list[list[float]]:
+    def _tried(self) -> list[list[float]]:
         return [ratios for ratios in self.found.values() if ratios]
 
     def _middle(self) -> list[float]:
