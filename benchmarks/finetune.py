@@ -37,7 +37,7 @@ from cos2p.messages import Order
 from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.seeding import torch_rng
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
@@ -87,7 +87,7 @@ def recipe_of(name: str, row: Row, samples: int) -> Recipe:
         f"data.validation_fraction={fraction}",
         *("data.test_samples=20", "partition.kind=iid", "partition.local_test=0", "training.lr=1e-4"),
         *("training.epochs=1", "schedule.updates=24"),
-        *("training.savings.recompute=needed", "training.savings.micro_batch=needed"),
+        *("training.memory_optimizations.recompute=needed", "training.memory_optimizations.micro_batch=needed"),
         f'fleet.devices=[{{preset = "laptop", batch = {BATCH}, memory = "{row.memory}"}}]',
         *row.changes,
     ]
@@ -97,13 +97,13 @@ def recipe_of(name: str, row: Row, samples: int) -> Recipe:
 # ---------------------------------------------------------------- the parent
 
 
-def training_task(world: World, folder: Path) -> None:
+def training_task(run_setup: RunSetup, folder: Path) -> None:
     """The device's first task that trains, as a file; before it, what it reports of its features."""
-    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
-    (client,) = world.context.members
+    server = Server(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
+    (client,) = run_setup.context.members
     order = _sent(server.handle(ClientJoined(client)))
-    while not make_contract(world.config, order).trains:
-        update, _ = run_task(world.config, server.orders.task(order), world.shards[client], {})
+    while not make_contract(run_setup.config, order).trains:
+        update, _ = run_task(run_setup.config, server.orders.task(order), run_setup.shards[client], {})
         order = _sent(server.receive(client, update.to_bytes()))
     server.orders.write_task(order, folder / "task")
 
@@ -116,11 +116,11 @@ def measured(name: str, row: Row, samples: int, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {}
         if row.kind == "ours":
-            world = build_world(recipe_of(name, row, samples))
-            training_task(world, Path(folder))
+            run_setup = build_run_setup(recipe_of(name, row, samples))
+            training_task(run_setup, Path(folder))
             order = read_task(Path(folder, "task")).order
-            (member,) = world.context.members.values()
-            found["predicted"] = make_contract(world.config, order).memory(member.samples).total
+            (member,) = run_setup.context.members.values()
+            found["predicted"] = make_contract(run_setup.config, order).memory(member.samples).total
         runs = [_child(name, row, samples, folder) for _ in range(repeats)]
     return found | {"peak": min(run["peak"] for run in runs), "seconds": min(run["seconds"] for run in runs)}
 
@@ -183,10 +183,10 @@ def _show(title: str, found: dict[str, Any], peft: dict[str, Any]) -> None:
 def _measure(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     row = Row(**{**request["row"], "changes": tuple(request["row"]["changes"])})
-    world = build_world(recipe_of(request["name"], row, request["samples"]))
-    (shard,) = world.shards.values()
-    config, pretrained = world.config, str(find(world.recipe.model.pretrained))
-    del world
+    run_setup = build_run_setup(recipe_of(request["name"], row, request["samples"]))
+    (shard,) = run_setup.shards.values()
+    config, pretrained = run_setup.config, str(find(run_setup.recipe.model.pretrained))
+    del run_setup
     _warm_up()
     work: Callable[[], Callable[[], object]]
     if row.kind == "ours":

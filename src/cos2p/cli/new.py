@@ -37,7 +37,7 @@ def new(
     from cos2p.cli.spinner import busy
     from cos2p.drafting import draft_recipe, usual_model
     from cos2p.runtime.rehearsal import rehearse
-    from cos2p.terminal.recipe_plan import rehearsal_words
+    from cos2p.terminal.recipe_plan import rehearsal_text
 
     if file.exists() and not force:
         raise ConfigError(f"{file} exists and was left alone; choose another name, or replace it by --force")
@@ -58,7 +58,7 @@ def new(
         typer.echo(fact, err=True)
     try:
         with busy(mode, "reading data and model, cutting the first tasks"):
-            words = rehearsal_words(rehearse(recipe))
+            words = rehearsal_text(rehearse(recipe))
     except Cos2pError as error:
         typer.echo(f"{file} was written, but cannot run as it is: {error}", err=True)
         raise typer.Exit(error.exit_code) from None

@@ -153,7 +153,7 @@ def _loss_after(
     except TrainingError:
         return math.inf
     trial.model.eval()
-    total, at_once = 0.0, trial.local.savings.at_once(trial.local.batch)
+    total, at_once = 0.0, trial.local.memory_optimizations.at_once(trial.local.batch)
     with torch.no_grad():
         for rows in held.split(at_once):
             batch = trial.batch(rows)
