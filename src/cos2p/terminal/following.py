@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable, rate_words
+from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable, rate_text
 from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Rated, Started, Waiting
 from cos2p.tracking.events import Listener
@@ -95,7 +95,7 @@ class _View:
         if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):
             self.say(over_budget_text(over))
         if isinstance(event, Rated):
-            self.say(f"learning rate {rate_words(event)}")
+            self.say(f"learning rate {rate_text(event)}")
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_text(event)):

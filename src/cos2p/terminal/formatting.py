@@ -104,7 +104,7 @@ def print_line(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def rate_words(event: Rated) -> str:
+def rate_text(event: Rated) -> str:
     """What was tried, and what was chosen."""
     if not event.devices:
         return f"{event.lr:g}: no device had enough samples to try others"
