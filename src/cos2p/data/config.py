@@ -104,7 +104,7 @@ class DataConfig(BaseModel):
     task: Task = Field(
         default="classification",
         description="classification: one label per sample; language-modeling: the next token, from texts alone; "
-        "instruction: a text whose answer is the next tokens, learned and judged by the answer alone.",
+        "instruction: a text whose answer is the next tokens, learned and evaluated by the answer alone.",
     )
     prompt: str = Field(
         default="{text} Answer:",
@@ -173,7 +173,7 @@ class DataConfig(BaseModel):
     tokenizer: str = Field(
         default="auto",
         description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one "
-        "token per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
+        "token per byte, 259 tokens, no file needed; `auto`: the one next to `model.pretrained`, bytes for a fresh "
         "model.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(

@@ -41,7 +41,7 @@ LabelSkew = Literal["ignored", "logit-adjustment"]
 
 @dataclass(frozen=True)
 class CachedParts:
-    """What a device has or is to keep on its shelf (see `training.client_cache`) for a task."""
+    """What a device has or is to keep in its cache (see `training.client_cache`) for a task."""
 
     parts: Mapping[str, str]
     """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
@@ -49,13 +49,18 @@ class CachedParts:
     """Those of them that do not come with the task: the device has them."""
     features: int = 0
     """The device has its samples' features behind so many blocks, through just these parts; 0: none that are valid."""
+    keep: int = 0
+    """The device is to keep the features behind so many blocks; 0: none."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features}
+        """Without what is empty: bytes count."""
+        values = {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features, "keep": self.keep}
+        return {name: value for name, value in values.items() if value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CachedParts:
-        return cls(dict(values["parts"]), frozenset(values["held"]), int(values["features"]))
+        given = (values.get("features", 0), values.get("keep", 0))
+        return cls(dict(values["parts"]), frozenset(values.get("held", ())), *map(int, given))
 
     def through(self, depth: int) -> tuple[str, ...]:
         """The names of the parts below so many blocks, in their order."""
@@ -170,9 +175,9 @@ class TaskReader:
         return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
-NEEDED_REPORT = ("prefix_recomputed", "trial_")
-"""Beginnings of figures in a report that the server acts on: whether features were recomputed, and the losses of the
-rates that `training.lr = "auto"` asks a device to try."""
+NEEDED_REPORT = ("prefix_recomputed", "uncached", "trial_")
+"""Beginnings of figures in a report that the server acts on: whether features were recomputed and parts could be
+kept, and the losses of the rates that `training.lr = "auto"` asks a device to try."""
 
 
 @dataclass(frozen=True, eq=False)

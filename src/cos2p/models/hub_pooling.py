@@ -33,7 +33,7 @@ _MODULE = "sentence_transformers.models."
 def stored_pooling(folder: Path, values: Mapping[str, Any], has_classifier: bool) -> dict[str, str]:
     """`pooling` and `pooler` as far as the checkpoint says: `config.json` (ours), or sentence-transformers' files.
 
-    A classifier of transformers was trained behind its family's own pooling, whatever lies beside it.
+    A classifier of transformers was trained behind its family's own pooling, whatever lies next to it.
     """
     if has_classifier:
         return {}
@@ -89,7 +89,7 @@ def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
 
 
 def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
-    """What sentence-transformers needs beside encoder, tokenizer and `2_Dense`."""
+    """What sentence-transformers needs next to encoder, tokenizer and `2_Dense`."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _MODULE + kind} for i, (path, kind) in enumerate(modules)

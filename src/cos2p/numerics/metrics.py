@@ -140,7 +140,7 @@ class LikelihoodCounter:
     def result(self) -> dict[str, float]:
         """`loss` in nats, the mean over tokens, and `perplexity`."""
         if not self.tokens:
-            raise DataError("no token was counted; a language model is judged by at least one")
+            raise DataError("no token was counted; a language model is evaluated by at least one")
         mean = self.loss / self.tokens
         return {"loss": mean, "perplexity": perplexity(mean)}
 
