@@ -62,7 +62,7 @@ class DataConfig(BaseModel):
 
     source: str = Field(
         default="digits",
-        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no "
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that cos2p brings along, no "
         "files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
         "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
         "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from cos2p.errors import CheckpointError
+from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import read_json
 
@@ -85,7 +85,8 @@ def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
     we what is no padding token: they differ where texts are padded with their end mark or the unknown word."""
     if config.family == "vit" or tokenizer is None or config.pad_token < 0:
         return False
-    return "pad" in (Tokenizer.from_file(str(tokenizer)).id_to_token(config.pad_token) or "").lower()
+    loaded = extra("tokenizers", "text", "A tokenizer").Tokenizer.from_file(str(tokenizer))
+    return "pad" in (loaded.id_to_token(config.pad_token) or "").lower()
 
 
 def write_sentence_modules(folder: Path, config: ModelConfig) -> None:

@@ -177,7 +177,8 @@ class Server:
         """
         client, order = dispatch.client, self.orders[dispatch.task]
         samples = self.context.members[client].samples
-        contract, largest = self.orders.contract(order), self.aggregator.largest_rms
+        contract = self.orders.contract(order)
+        largest = self.aggregator.largest_step(order, contract, self.versions[order.version])
         reader = UpdateReader(order, self.context.config, contract, samples, largest)
         opened = data if isinstance(data, Update) else reader.open(data)
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
@@ -190,10 +191,11 @@ class Server:
         update, size = reader.read(opened) if isinstance(opened, Envelope) else reader.check(opened)
         if self.coordinator.too_late(dispatch):
             return None
-        return self._add(order, update, size, self.coordinator.staleness(dispatch))
+        return self._add(order, update, size, self.coordinator.staleness(dispatch), largest)
 
-    def _add(self, order: Order, update: Update, size: float, staleness: int) -> Merged:
-        weight = self.aggregator.add(order, update, staleness, self.versions[order.version], self.weights)
+    def _add(self, order: Order, update: Update, size: float, staleness: int, largest: float) -> Merged:
+        received = self.versions[order.version]
+        weight = self.aggregator.add(order, update, staleness, received, self.weights, largest)
         try:
             self.method.accepted(order, update)
         except Exception:
