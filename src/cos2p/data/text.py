@@ -142,6 +142,7 @@ def _answered(prompt: str, answer: str, encoder: Encoder, longest: int) -> tuple
     the prompt alone.
     """
     before, after = encoder.around
+    after = after or (() if encoder.end is None else (encoder.end,))  # so that a model learns to stop
     whole, alone = encoder.encode_piece(f"{prompt} {answer}"), encoder.encode_piece(prompt)
     begins = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(whole, alone, strict=False))))
     room = longest - len(before) - len(after)

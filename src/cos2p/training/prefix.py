@@ -27,6 +27,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
+from cos2p.numerics.output_table import Table
 from cos2p.submodel.slicing import Slice, compact_shape, frozen_names, frozen_slices, take
 from cos2p.training.shelf import Shelf
 from cos2p.units import format_bytes
@@ -110,6 +111,14 @@ class PrefixFile:
     def part(self, start: str) -> Weights:
         decoded = decode(place_all(self.encoded(start), self.device))
         return {name.removeprefix(start): tensor for name, tensor in decoded.items()}
+
+    def table(self, name: str) -> Table:
+        """A table of rows that is decoded some rows at a time."""
+        found = self.encoded(name.partition(".")[0] + ".")
+        encoded = {key: found[key] for key in (name, name + SCALE) if key in found}
+        rows, dim = encoded[name].shape
+        read = lambda chosen: decode({key: place(own[chosen], self.device) for key, own in encoded.items()})[name]  # noqa: E731
+        return Table(rows, dim, read)
 
     def parts(self) -> Iterator[Weights]:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
