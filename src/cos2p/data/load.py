@@ -16,7 +16,7 @@ from cos2p.data.lazy import LazyImages, left_out, open_images, unreadable
 from cos2p.data.ragged import Tokens
 from cos2p.data.raw import Raw, RawSplits, encode_labels
 from cos2p.data.select import IntArray, split_off, stratified
-from cos2p.data.text import read_text, tokenize, tokenize_answers
+from cos2p.data.text import choices, read_text, tokenize, tokenize_answers
 from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.seeding import numpy_rng
@@ -166,6 +166,8 @@ def examples_at(
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
     tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
+    if config.task == "instruction" and config.has_labels:
+        common["choices"] = choices(names, config)
     if raw.texts is not None and config.task == "instruction":
         answers = raw.answers(indices) if raw.answers else [names[i] for i in (classes if classes is not None else ())]
         tokens = tokenize_answers(raw.texts(indices), answers, config)

@@ -71,6 +71,16 @@ class Ragged:
             next_nT[torch.arange(next_nT.shape[1]) + 1 < self.answers[rows][:, None]] = IGNORE
         return next_nT
 
+    def prompts(self, rows: Tensor) -> tuple[list[list[int]], list[list[int]]]:
+        """Of these texts what stands before their answers, and the answers."""
+        assert self.answers is not None
+        found = []
+        for row in rows.tolist():
+            start, length, answer = int(self.starts[row]), int(self.lengths[row]), int(self.answers[row])
+            own = self.values[start : start + length].tolist()
+            found.append((own[:answer], own[answer:]))
+        return [before for before, _ in found], [after for _, after in found]
+
     def different(self) -> Tensor:
         """The ids that occur, ascending."""
         before = self.lengths.cumsum(0) - self.lengths

@@ -135,6 +135,17 @@ def tokenize_answers(texts: list[str], answers: list[str], config: DataConfig) -
     return Tokens(replace(ids, answers=torch.tensor([at for _, at in found])), encoder.vocabulary)
 
 
+def choices(names: tuple[str, ...], config: DataConfig) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The names of classes with the tokens that they have behind a prompt."""
+    encoder, prompt = make_encoder(config), config.prompt.replace("{text}", "")
+    ends = len(encoder.around[1]) or int(encoder.end is not None)
+    found = []
+    for name in names:
+        ids, at = _answered(prompt, name, encoder, config.max_tokens)
+        found.append((name, tuple(ids[at : len(ids) - ends])))
+    return tuple(found)
+
+
 def _answered(prompt: str, answer: str, encoder: Encoder, longest: int) -> tuple[list[int], int]:
     """The ids, and the place of the answer's first one.
 

@@ -119,7 +119,10 @@ class Block(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if context.rotary is not None:
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
-        y_BNTH = _attend(q, k, v, context.mask, self.config.family == "llama", self.config.queries_per_group)
+        causal = self.config.family == "llama" and context.past is None  # then the mask says it
+        if context.past is not None:
+            k, v = context.past.extend(self, k, v)
+        y_BNTH = _attend(q, k, v, context.mask, causal, self.config.queries_per_group)
         if gate is not None:
             gate_N = gate.repeat_interleave(self.config.queries_per_group, dim=-1)  # of all samples, or (B, N)
             y_BNTH = y_BNTH * gate_N.view(-1, y_BNTH.shape[1], 1, 1)

@@ -7,12 +7,14 @@ from typing import Any
 from cos2p.accelerator import resolve
 from cos2p.data import Bundle
 from cos2p.data.examples import Examples
+from cos2p.data.tokenizers import make_encoder, resolved
 from cos2p.methods import method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.numerics.output_table import SMALL
 from cos2p.recipe import Recipe
 from cos2p.seeding import numpy_rng
+from cos2p.training.answers import answer_scores
 from cos2p.training.evaluation import evaluate_exits
 
 
@@ -31,6 +33,9 @@ def score_model(
         if len(part):
             by_exit = evaluate_exits(model, part, recipe.data.normalize)
             scores[name] = {str(depth): result for depth, result in by_exit.items()}
+            if part.answers:
+                encoder = make_encoder(resolved(recipe.data, recipe.model.pretrained))
+                scores[name][str(config.depth)] |= answer_scores(model, part, encoder.decode, encoder.end)
     return scores
 
 
