@@ -23,7 +23,7 @@ from cos2p.messages import Order, Update
 from cos2p.methods import make_trainer
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
@@ -105,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_pages()  # as a simulation does
-    config = model(arguments.model)
+    config = model_config(arguments.model)
     start = init_weights(config, seed=0)
     ways = [False] if native.found() is None else [False, True]
     for rate in arguments.rates:

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.costs.budget import Workload, flops, largest_rate, peak
 from cos2p.costs.fitting import make_spec
 from cos2p.devices.measure import measure
@@ -119,7 +119,7 @@ def step_peak_in_own_process(entry: str, blocks: int, threads: int) -> int:
 
 def print_what_fits(memory: str, batch: int, threads: int) -> None:
     """The largest part of vit-base that trains in `memory`, with one saving more in every line."""
-    config, plain = model("vit-base"), Workload(batch=batch, threads=threads)
+    config, plain = model_config("vit-base"), Workload(batch=batch, threads=threads)
     print(
         f"vit-base, batch {batch}, {memory}, {threads} thread(s), torch {torch.__version__}; each line adds to the last"
     )

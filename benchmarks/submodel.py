@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cos2p import ModelConfig, SubmodelSpec, __version__, model
+from cos2p import ModelConfig, SubmodelSpec, __version__, model_config
 from cos2p.costs.budget import Workload, flops, peak
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.workload import Prefix
@@ -127,7 +127,7 @@ def main() -> None:
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for name in arguments.models:
-            plan = list(cells(model(name), arguments.rates, arguments.places, workload))
+            plan = list(cells(model_config(name), arguments.rates, arguments.places, workload))
             console.print(table(name, plan, arguments.steps, progress))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cos2p.methods import methods
-from cos2p.models.sizes import SIZES, model
+from cos2p.models.sizes import SIZES, model_config
 from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
@@ -19,7 +19,7 @@ SHIPPED = [
     "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
     "trec-depth",
 ]  # fmt: skip
-CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model("llama-nano", depth=5, mlp=172)}
+CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model_config("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "cos2p"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
+    ("api", "cli"),
     ("view",),
     ("studies",),
     ("fleet", "inference", "terminal"),

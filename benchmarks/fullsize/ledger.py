@@ -17,7 +17,7 @@ from cos2p.messages import tensor_bytes
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, recipe_values, switch_method
 from cos2p.runtime.world import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
@@ -48,7 +48,7 @@ def predict(name: str, method: str, masks: bool) -> list[Row]:
         values["method"]["masks"]["epochs"] = 0
     switch_method(values, method)
     recipe = Recipe.parse(values, name)
-    config = model(recipe.model.size)
+    config = model_config(recipe.model.size)
     members = {
         device.name: Member(device.name, device, group.rate or 1.0, group.batch, SAMPLES)
         for device, group in fleet_devices(recipe)

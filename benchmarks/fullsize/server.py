@@ -28,7 +28,7 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import to_bits
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     chosen = parser.parse_args()
-    config = replace(model("llama-1.1b"), depth=chosen.depth)
+    config = replace(model_config("llama-1.1b"), depth=chosen.depth)
     torch.set_num_threads(1)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as name:

@@ -13,7 +13,7 @@ from cos2p.costs.budget import Workload, peak
 from cos2p.costs.fitting import make_spec
 from cos2p.devices.measure import measure
 from cos2p.models.config import ModelConfig
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.rates import cut
 
@@ -56,7 +56,7 @@ MINILM = ModelConfig(
 )
 MODELS = (
     TextModel("minilm", MINILM, batch=16, tokens=32, most=1e9),
-    TextModel("llama-1.1b-ledger", model("llama-1.1b"), batch=1, tokens=128, most=0.5e9),
+    TextModel("llama-1.1b-ledger", model_config("llama-1.1b"), batch=1, tokens=128, most=0.5e9),
 )
 
 

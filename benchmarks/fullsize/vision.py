@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fullsize.tasks import Record, announce, first_orders, measure, tier_of
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
 from cos2p.runtime.world import build_world, first_weights
 
@@ -29,7 +29,7 @@ def synthetic(name: str, method: str, folder: Path, batch: int, epochs: int = 2,
         group["batch"] = min(int(group["batch"]), batch or 2**30)
     values["fleet"]["devices"] = groups
     values["fleet"]["enforce_memory"] = False
-    classes = model(values["model"]["size"]).classes
+    classes = model_config(values["model"]["size"]).classes
     total = sum(int(group["batch"]) * int(group.get("count", 1)) for group in groups)
     _write(folder, total, classes)
     old = values["data"]

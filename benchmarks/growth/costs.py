@@ -19,7 +19,7 @@ from cos2p.costs.fitting import make_spec
 from cos2p.costs.workload import Workload
 from cos2p.devices.measure import Measurement, measure
 from cos2p.models.layout import init_weights, parameter_count
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run
 from cos2p.tracking.event_kinds import Aggregated, Event
@@ -30,7 +30,7 @@ WIDTHS = (128, 192, 256, 384, 512)
 
 def _client(rate: float) -> Measurement:
     """A task of vit-tiny (25.8 M) with a batch of 4, its window at the bottom: nothing is frozen, so R is all."""
-    config = model("vit-tiny")
+    config = model_config("vit-tiny")
     return measure(config, make_spec(config, rate), Workload(batch=4), steps=2, threads=1)
 
 
@@ -44,7 +44,7 @@ def client_time(rate: float) -> float:
 
 def merge_time(width: float) -> float:
     """One update of R = 1/4 added and the round closed, by the parameters of the model in millions."""
-    config = model("vit-tiny", dim=int(width), mlp=4 * int(width))
+    config = model_config("vit-tiny", dim=int(width), mlp=4 * int(width))
     spec, weights = make_spec(config, 0.25), init_weights(config, 0)
     delta = random_delta(config, spec)
     merge = SegmentMerge(config)
@@ -56,7 +56,7 @@ def merge_time(width: float) -> float:
 
 
 def millions(width: float) -> float:
-    return parameter_count(model("vit-tiny", dim=int(width), mlp=4 * int(width))) / 1e6
+    return parameter_count(model_config("vit-tiny", dim=int(width), mlp=4 * int(width))) / 1e6
 
 
 def event_time(devices: float) -> float:

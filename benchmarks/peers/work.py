@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 
@@ -24,7 +24,7 @@ class LastExit(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        config = model("vit-nano")
+        config = model_config("vit-nano")
         self.inner = ElasticTransformer(config, SubmodelSpec.full(config))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.methods.cos2p import Cos2p
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.server.server import Server
 from cos2p.training.settings import TrainingSettings
 from cos2p.units import parse_bytes
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     chosen = parser.parse_args()
-    config, budget = model(chosen.model), parse_bytes(chosen.memory)
+    config, budget = model_config(chosen.model), parse_bytes(chosen.memory)
     title = f"largest rate of {chosen.model} in {chosen.memory}, batch {chosen.batch}"
     shown = Table("", *chosen.methods, box=MARKDOWN, title=title, title_justify="left")
     savings: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import Member, Method, RunContext
 from cos2p.methods.cos2p import Cos2p
 from cos2p.models.layout import Weights, layout
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
 from cos2p.runtime.world import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
@@ -64,7 +64,7 @@ def context(recipe_name: str, changes: tuple[str, ...] = (), method: str = "cos2
         device.name: Member(device.name, device, group.rate or 1.0, group.batch, SAMPLES)
         for device, group in fleet_devices(recipe)
     }
-    config = model(recipe.model.size)
+    config = model_config(recipe.model.size)
     return recipe, RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, enforce_memory=False)
 
 

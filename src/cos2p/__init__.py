@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from cos2p.api import Run as Run
+    from cos2p.api import Study as Study
+    from cos2p.api import compare as compare
+    from cos2p.api import open as open
+    from cos2p.api import run as run
+    from cos2p.api import wrap as wrap
     from cos2p.costs.fitting import fit_submodel as fit_submodel
     from cos2p.costs.fitting import make_spec as make_spec
     from cos2p.data import DataConfig as DataConfig
@@ -20,12 +26,11 @@ if TYPE_CHECKING:
     from cos2p.models.hub import load_pretrained as load_pretrained
     from cos2p.models.hub import save_pretrained as save_pretrained
     from cos2p.models.layout import init_weights as init_weights
-    from cos2p.models.sizes import model as model
+    from cos2p.models.sizes import model_config as model_config
     from cos2p.models.spec import SubmodelSpec as SubmodelSpec
     from cos2p.models.transformer import ElasticTransformer as ElasticTransformer
     from cos2p.numerics.optimizers import make_optimizer as make_optimizer
     from cos2p.recipe import Recipe as Recipe
-    from cos2p.runtime.run import run as run
     from cos2p.submodel.slicing import extract as extract
     from cos2p.submodel.slicing import extract_prefix as extract_prefix
     from cos2p.submodel.slicing import scatter as scatter
@@ -37,7 +42,10 @@ _HOMES = {
     "Method": "methods.base",
     "ModelConfig": "models.config",
     "Recipe": "recipe",
+    "Run": "api",
+    "Study": "api",
     "SubmodelSpec": "models.spec",
+    "compare": "api",
     "extract": "submodel.slicing",
     "extract_prefix": "submodel.slicing",
     "fit_submodel": "costs.fitting",
@@ -45,12 +53,15 @@ _HOMES = {
     "load_pretrained": "models.hub",
     "make_optimizer": "numerics.optimizers",
     "make_spec": "costs.fitting",
-    "model": "models.sizes",
-    "run": "runtime.run",
+    "model_config": "models.sizes",
+    "open": "api",
+    "run": "api",
     "save_pretrained": "models.hub",
     "scatter": "submodel.slicing",
+    "wrap": "api",
 }
 
+# `open` is public too; a star import must not hide Python's own.
 __all__ = [
     "Cos2pError",
     "DataConfig",
@@ -58,8 +69,11 @@ __all__ = [
     "Method",
     "ModelConfig",
     "Recipe",
+    "Run",
+    "Study",
     "SubmodelSpec",
     "__version__",
+    "compare",
     "extract",
     "extract_prefix",
     "fit_submodel",
@@ -67,10 +81,11 @@ __all__ = [
     "load_pretrained",
     "make_optimizer",
     "make_spec",
-    "model",
+    "model_config",
     "run",
     "save_pretrained",
     "scatter",
+    "wrap",
 ]
 
 

@@ -36,8 +36,8 @@ class LeadingMethod(WidthMethod):
 def leading_spec(config: ModelConfig, budget: SubmodelSize) -> SubmodelSpec:
     """The first segments of every block, as many as the budget has.
 
-    >>> from cos2p import model
-    >>> spec = leading_spec(model("vit-tiny"), SubmodelSize(8, 1.0, heads=12, units=8))
+    >>> from cos2p import model_config
+    >>> spec = leading_spec(model_config("vit-tiny"), SubmodelSize(8, 1.0, heads=12, units=8))
     >>> [len(keep.heads) for keep in spec.window], spec.window[0].units
     ([2, 2, 2, 2, 1, 1, 1, 1], (0,))
     """

@@ -11,7 +11,7 @@ from benchmarks.rival.forms import FORMS, RIVAL
 from benchmarks.rival.plans import Tier, plan, positions, tiers
 from benchmarks.rival.ratios import of_kind, of_run, rival
 from benchmarks.rival.wire import WIRES, bytes_of_a_task
-from cos2p import model
+from cos2p import model_config
 from cos2p.methods.cos2p.settings import FORMS as METHOD_FORMS
 from cos2p.recipe import Recipe, recipe_values
 from cos2p.runtime.world import build_world
@@ -102,7 +102,7 @@ def plain_epochs(name: str) -> int:
 
 
 def test_the_largest_rate_that_fits_is_the_last_one() -> None:
-    config = model("vit-mini")
+    config = model_config("vit-mini")
     budget = peak(config, "fedrolex", {}, 4, 0.25)
     rate = largest(config, "fedrolex", {}, 4, budget)
     assert rate >= 0.25

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import CliRunner
 
-from cos2p import init_weights, model
+from cos2p import init_weights, model_config
 from cos2p.cli.app import app
 from cos2p.models.hub import save_pretrained
 
@@ -44,7 +44,7 @@ workers = 1
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A BERT of eight positions and six words, its tokenizer, texts and a recipe that would run."""
     monkeypatch.chdir(tmp_path)
-    config = model("bert-nano", dim=16, depth=2, heads=2, mlp=16, vocab=6, max_tokens=8, classes=2)
+    config = model_config("bert-nano", dim=16, depth=2, heads=2, mlp=16, vocab=6, max_tokens=8, classes=2)
     save_pretrained(tmp_path / "model", config, init_weights(config, 0))
     _tokenizer("one two three").save("model/tokenizer.json")
     Path("texts.csv").write_text("text,label\n" + "one two,0\nthree two,1\n" * 20)

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from cos2p import init_weights, model
+from cos2p import init_weights, model_config
 from cos2p.cli.app import app
 from cos2p.models.hub import save_pretrained
 from tests.models.checkpoints import change_config
@@ -76,7 +76,7 @@ def test_plain_texts_are_for_language_models(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_decides_how_the_data_is_brought_to_it(table: Path, tmp_path: Path) -> None:
-    config = model("bert-nano", vocab=300, max_tokens=24, classes=2)
+    config = model_config("bert-nano", vocab=300, max_tokens=24, classes=2)
     save_pretrained(tmp_path / "bert", config, init_weights(config, 0))
     options = ("--data", table, "--devices", "laptop", "--model", tmp_path / "bert")
     assert cli("new", tmp_path / "r.toml", *options)[0] == 0

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.budget import Workload, largest_rate, ledger, mask_plan, peak, require
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import BudgetError
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.rates import cut
 
-TINY, BASE = model("vit-tiny"), model("vit-base")
+TINY, BASE = model_config("vit-tiny"), model_config("vit-base")
 
 
 def fits_everywhere(config: ModelConfig, rate: float, memory: int, workload: Workload, ratio: float) -> bool:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, model
+from cos2p import ModelConfig, model_config
 from cos2p.costs.budget import Workload, peak
 from cos2p.costs.fitting import fit_submodel, make_spec
 from cos2p.errors import BudgetError, ConfigError
@@ -17,7 +17,7 @@ from cos2p.seeding import torch_rng
 from cos2p.submodel.rates import cut, prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
 
-TINY = model("vit-tiny")
+TINY = model_config("vit-tiny")
 
 
 @given(st.sampled_from(list(SIZES.values())), st.floats(1e-3, 1.0), st.floats(0, 1), st.none() | st.integers(0, 9))
@@ -46,7 +46,7 @@ def test_a_seed_draws_the_segments_the_same_every_time_and_others_in_every_block
 
 def test_the_remainder_goes_round_with_the_window() -> None:
     """3 heads on 2 blocks: the block that gets one more changes as the window rolls."""
-    config = model("vit-nano", depth=8, heads=4)
+    config = model_config("vit-nano", depth=8, heads=4)
     counts = {start: [len(k.heads) for k in make_spec(config, 3 / 32, start, ratio=1.5).window] for start in (0, 1)}
     assert counts == {0: [2, 1], 1: [1, 2]}
 
@@ -87,7 +87,7 @@ def test_a_budget_too_small_for_anything_is_refused() -> None:
 
 
 def test_cut_train_and_merge_in_five_lines() -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
     images, labels = torch.randn(4, 1, 8, 8, generator=torch_rng(0, "images")), torch.tensor([0, 1, 2, 3])
 
     weights = init_weights(config, seed=0)

@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.flops import block_forward, flops, task_flops
 from cos2p.costs.workload import Workload
@@ -17,11 +17,11 @@ from cos2p.training.distillation import exits_loss
 from tests.submodel.strategies import random_inputs, random_weights
 
 SMALL = {
-    "vit": model("vit-nano", depth=3),
-    "bert": model("bert-nano", depth=3, max_tokens=12),
-    "llama classification": model("llama-nano", depth=3, task="classification", max_tokens=12),
-    "llama tied": model("llama-nano", depth=3, max_tokens=12),
-    "llama untied": model("llama-nano", depth=3, tied=False, max_tokens=12),
+    "vit": model_config("vit-nano", depth=3),
+    "bert": model_config("bert-nano", depth=3, max_tokens=12),
+    "llama classification": model_config("llama-nano", depth=3, task="classification", max_tokens=12),
+    "llama tied": model_config("llama-nano", depth=3, max_tokens=12),
+    "llama untied": model_config("llama-nano", depth=3, tied=False, max_tokens=12),
 }
 SPECS = {
     "whole": SubmodelSpec(0, (BlockKeep((0, 1, 2, 3), tuple(range(100))),) * 3, (3,)),
@@ -32,7 +32,7 @@ BATCH = 2
 
 
 def test_recomputation_is_one_forward_more_of_the_windows_blocks() -> None:
-    config = model("vit-tiny")
+    config = model_config("vit-tiny")
     spec, plain = SubmodelSpec.full(config), Workload(batch=8)
     more = flops(config, spec, plain.with_(recompute=True)) - flops(config, spec, plain)
     assert more == 8 * 8 * block_forward(config, BlockSize.full(config), config.tokens)
@@ -81,7 +81,7 @@ def test_a_step_costs_what_torch_counts(name: str, spec: str, mask: bool) -> Non
 
 
 def test_a_cached_prefix_is_counted_once_and_a_held_one_at_every_step() -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
     spec = make_spec(config, 0.25, start=4)
     streamed, held = Workload(batch=8, samples=32, epochs=5), Workload(batch=8, samples=32, epochs=5, prefix="held")
     once = flops(config, spec, streamed, "prefix")
@@ -92,7 +92,7 @@ def test_a_cached_prefix_is_counted_once_and_a_held_one_at_every_step() -> None:
 
 
 def test_the_mask_phase_runs_at_the_candidates_width() -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
     spec = make_spec(config, 0.25)
     wide = SubmodelSpec(spec.frozen, (BlockKeep.full(config),) * len(spec.window), spec.exits)
     workload = Workload(batch=8, samples=16, mask_epochs=3)
@@ -103,7 +103,7 @@ def test_the_mask_phase_runs_at_the_candidates_width() -> None:
 
 
 def test_flops_follow_the_rate() -> None:
-    config = model("vit-base")
+    config = model_config("vit-base")
     whole = flops(config, make_spec(config, 1.0), Workload())
     # ViT-Base: 17.6 GFLOP forward for an image of 224 pixels is the published figure for one multiply-add as one
     assert whole / (8 * 3 * 2) == pytest.approx(17.6e9, rel=0.02)

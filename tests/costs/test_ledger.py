@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import (
     BF16_KERNEL_BYTES,
@@ -29,7 +29,7 @@ from cos2p.numerics.optimizers import STATE_BYTES
 from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices
 from tests.submodel.strategies import submodels, submodels_around
 
-TINY = model("vit-tiny")
+TINY = model_config("vit-tiny")
 U = 8 * 197 * 512 * 4  # a tensor of residual width: 8 images of 197 tokens
 
 
@@ -98,7 +98,7 @@ def test_states_in_8_bits_cost_a_quarter_where_there_are_codes(optimizer: str, s
 
 
 def test_with_few_tokens_the_optimizer_step_is_the_worst_moment() -> None:
-    small = model("vit-tiny", image=32)
+    small = model_config("vit-tiny", image=32)
     entry = ledger(small, make_spec(small, 0.25, start=4), Workload(batch=1))
     assert entry.moment == "step"
     assert entry.gradients == entry.weights  # all of them are there
@@ -151,7 +151,7 @@ def test_micro_batches_trade_activations_for_held_gradients() -> None:
 
 
 def test_a_step_in_backward_holds_one_matrix_of_gradients() -> None:
-    small = model("vit-tiny", image=32)
+    small = model_config("vit-tiny", image=32)
     spec = make_spec(small, 1.0)
     plain, inside = (ledger(small, spec, Workload(batch=1, step_in_backward=there)) for there in (False, True))
     assert plain.gradients == plain.weights
@@ -192,14 +192,14 @@ def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
 
 
 def test_a_tied_table_above_a_prefix_is_held_frozen() -> None:
-    config = model("llama-nano")
+    config = model_config("llama-nano")
     bottom, top = (ledger(config, make_spec(config, 0.25, start=start), Workload(batch=2)) for start in (0, 1))
     assert bottom.weights == top.weights  # as the trained embeddings there, as the frozen output table here
     assert bottom.optimizer > top.optimizer
 
 
 def test_logits_of_a_language_model_are_charged_for_every_exit() -> None:
-    config = model("llama-nano", vocab=4096)
+    config = model_config("llama-nano", vocab=4096)
     one, two = (SubmodelSpec(0, SubmodelSpec.full(config).window, exits) for exits in ((4,), (2, 4)))
     logits = 8 * 64 * 4096 * 4
     difference = ledger(config, two, Workload()).activations - ledger(config, one, Workload()).activations
@@ -248,4 +248,4 @@ def test_a_workload_that_cannot_be_is_refused(fields: dict[str, object], message
 
 def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
     with pytest.raises(ConfigError, match="tokens is 65, but the model takes at most 64"):
-        ledger(model("bert-nano"), SubmodelSpec.full(model("bert-nano")), Workload(tokens=65))
+        ledger(model_config("bert-nano"), SubmodelSpec.full(model_config("bert-nano")), Workload(tokens=65))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, extract_prefix, init_weights, model
+from cos2p import ModelConfig, SubmodelSpec, extract_prefix, init_weights, model_config
 from cos2p.costs.shape import Shape
 from cos2p.costs.tape import pass_tape
 from cos2p.costs.walk import walk
@@ -25,19 +25,19 @@ from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import specs
 
 PLAIN = {
-    "vit": model("vit-nano"),
-    "bert": model("bert-nano"),
-    "llama": model("llama-nano", task="classification"),
-    "llama tied": model("llama-nano"),
-    "llama untied": model("llama-nano", tied=False),
+    "vit": model_config("vit-nano"),
+    "bert": model_config("bert-nano"),
+    "llama": model_config("llama-nano", task="classification"),
+    "llama tied": model_config("llama-nano"),
+    "llama untied": model_config("llama-nano", tied=False),
 }
 SWITCHED = {
-    "vit mean": model("vit-nano", pooling="mean"),
-    "bert mean": model("bert-nano", pooling="mean"),
-    "llama mean": model("llama-nano", task="classification", pooling="mean"),
-    "bert without types": model("bert-nano", token_types=0, activation="gelu_tanh"),
-    "llama qkv": model("llama-nano", task="classification", attention_bias="qkv"),
-    "llama qk norm": model("llama-nano", task="classification", attention_bias="all", qk_norm=True),
+    "vit mean": model_config("vit-nano", pooling="mean"),
+    "bert mean": model_config("bert-nano", pooling="mean"),
+    "llama mean": model_config("llama-nano", task="classification", pooling="mean"),
+    "bert without types": model_config("bert-nano", token_types=0, activation="gelu_tanh"),
+    "llama qkv": model_config("llama-nano", task="classification", attention_bias="qkv"),
+    "llama qk norm": model_config("llama-nano", task="classification", attention_bias="all", qk_norm=True),
 }
 NANO = PLAIN | SWITCHED
 
@@ -133,7 +133,7 @@ def test_what_stays_around_the_window_is_predicted_and_hardly_too_much(
 
 
 def test_rows_that_a_device_lacks_cost_nothing() -> None:
-    config, workload = model("bert-nano", pooling="mean", vocab=4000), Workload(batch=2, threads=1)
+    config, workload = model_config("bert-nano", pooling="mean", vocab=4000), Workload(batch=2, threads=1)
     spec = replace(full(config, 0, 1), rows=tuple(range(0, 4000, 100)))
     predicted = walk(pass_tape(config, Shape.of(config, spec), workload)).total
     assert real_peak(config, spec, workload, train=True) == pytest.approx(predicted, rel=0.02)

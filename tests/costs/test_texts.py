@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cos2p import ModelConfig, model
+from cos2p import ModelConfig, model_config
 from cos2p.costs.budget import Workload, shape_peak
 from cos2p.costs.shape import WHOLE, Shape, Tables
 from cos2p.submodel.rates import cut
@@ -13,7 +13,7 @@ from cos2p.submodel.window import positions
 MINILM = ModelConfig(
     "bert", dim=384, depth=6, heads=12, mlp=1536, classes=77, vocab=30522, max_tokens=512, token_types=2
 )
-LLAMA = model("llama-1.1b")
+LLAMA = model_config("llama-1.1b")
 CASES = [
     # Rows: as many different tokens as one batch can have, and the one that fills up.
     (MINILM, Workload(batch=16, tokens=32, keep_start=True), 16 * 32 + 1),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from cos2p import run
 from cos2p.data import Bundle, DataConfig, Examples, load
 from cos2p.data import config as config_module
 from cos2p.data import own as own_module
@@ -18,6 +17,7 @@ from cos2p.data.own import bundle_name, pack_bundle
 from cos2p.data.select import Groups
 from cos2p.errors import DataError, RunError
 from cos2p.recipe import Recipe
+from cos2p.runtime.run import run
 
 
 def waves(config: DataConfig, seed: int) -> Bundle:

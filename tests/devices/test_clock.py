@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p import ModelConfig, SubmodelSpec, make_spec, model
+from cos2p import ModelConfig, SubmodelSpec, make_spec, model_config
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import device
 from cos2p.messages import Order
@@ -17,7 +17,7 @@ from cos2p.models.spec import BlockSize
 from cos2p.training.costs import update_bytes
 from cos2p.training.settings import LocalSettings, MaskPhase
 
-CONFIG = model("vit-nano")
+CONFIG = model_config("vit-nano")
 BOARD = device("board", flops=1e9, memory="1GB", down="1MB/s", up="0.5MB/s", latency=0.25)
 
 
@@ -94,7 +94,7 @@ def test_tasks_are_lost_as_often_as_the_device_says() -> None:
     assert lost_after(BOARD, order(spec), 10.0) is None
 
 
-@pytest.mark.parametrize("config", [model("bert-nano"), model("llama-nano")], ids=["bert", "llama"])
+@pytest.mark.parametrize("config", [model_config("bert-nano"), model_config("llama-nano")], ids=["bert", "llama"])
 def test_texts_take_what_they_are_long(config: ModelConfig) -> None:
     """As if the model ended there; and half of them twice as long take the mean of both."""
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.budget import Workload, ledger, mask_plan, peak
 from cos2p.costs.fitting import make_spec
 from cos2p.devices.measure import measure
 from cos2p.errors import TrainingError
 from cos2p.models.spec import BlockKeep
 
-TINY = model("vit-tiny")
+TINY = model_config("vit-tiny")
 WORKLOAD = Workload(batch=8, samples=16, threads=1)
 
 
 def test_a_small_submodel_is_measured_in_a_process_of_its_own() -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
     spec = make_spec(config, 0.25, start=2)
     measured = measure(config, spec, WORKLOAD, steps=2)
     assert set(measured.phase_bytes) == {"prefix", "weight"}
@@ -33,7 +33,7 @@ def test_a_small_submodel_is_measured_in_a_process_of_its_own() -> None:
 def test_what_goes_wrong_in_the_child_is_told() -> None:
     foreign = SubmodelSpec.full(TINY)
     with pytest.raises(TrainingError, match=r"ended with code 1: .*SpecError: block 0 has no unit 2047"):
-        measure(model("vit-nano"), foreign, WORKLOAD)
+        measure(model_config("vit-nano"), foreign, WORKLOAD)
 
 
 LIGHT = {"recompute": True, "activation_bytes": 2}
@@ -58,7 +58,7 @@ CELLS: list[Any] = [
 def test_what_is_measured_is_at_most_and_nearly_what_was_predicted(
     name: str, rate: float, position: str, options: dict[str, Any]
 ) -> None:
-    config, workload = model(name), WORKLOAD.with_(**options)
+    config, workload = model_config(name), WORKLOAD.with_(**options)
     places = config.depth - len(make_spec(config, rate).window)
     start = {"bottom": 0, "middle": places // 2, "top": places}[position]
     spec = make_spec(config, rate, start, seed=0, tier_blocks=[1])

@@ -10,10 +10,10 @@ import pytest
 from cos2p.devices.measure import Measurement
 from cos2p.devices.profile import Profile, Sample, profile, read_device, recommended_rate, write_device
 from cos2p.errors import BudgetError, ConfigError, TrainingError
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 
-NANO = model("vit-nano")
+NANO = model_config("vit-nano")
 
 
 def samples(*rows: tuple[float, float, int]) -> tuple[Sample, ...]:

@@ -17,7 +17,7 @@ from cos2p.devices.measure import _Peak, _warm_up
 from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer
 from cos2p.models.layout import init_weights
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.processes.children import CHILD_ENV
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
@@ -29,7 +29,7 @@ SAMPLES = 24
 
 def measured() -> dict[str, int]:
     """In a child: the frozen part is there before, as if on disk; predicted and measured bytes over that."""
-    config = model("vit-base", depth=3, image=64, classes=50)
+    config = model_config("vit-base", depth=3, image=64, classes=50)
     settings = StatisticsSettings(depths=(2, 3), moments=True, batch=8, features="memory")
     order = Order(
         "pi", "t", 0, 0, 0, 0, "statistics", settings.model_dump(mode="json"), 1e-3, statistics_spec(config),

@@ -19,6 +19,7 @@ def test_every_cell_runs(tmp_path: Path) -> None:
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs for cell in cells)
+    assert "cos2p." not in "".join(cell.source for cell in cells).replace("cos2p.run(", "")
     assert "config.json" in str(cells[-1].outputs)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.costs.budget import largest_rate
 from cos2p.costs.shape import WHOLE
 from cos2p.costs.workload import Workload
@@ -21,7 +21,7 @@ from cos2p.server.server import Server
 from cos2p.submodel.rates import LADDER
 from tests.runtime.small import VALUES, small
 
-CONFIG = model("vit-tiny")
+CONFIG = model_config("vit-tiny")
 
 
 def chosen(memory: str, flops: float = 1e12, target: float = 0.0) -> float:

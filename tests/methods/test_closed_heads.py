@@ -19,7 +19,7 @@ from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.server.protocol import ClientLeft
 from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house
@@ -77,7 +77,7 @@ def test_a_small_device_passes_fewer_samples_at_a_time() -> None:
 
 def test_a_language_model_has_no_classes_to_tell_of() -> None:
     with pytest.raises(ConfigError, match=r"exits.start = 'fresh'"):
-        check_has_classes(model("llama-nano", vocab=100, task="language-modeling"))
+        check_has_classes(model_config("llama-nano", vocab=100, task="language-modeling"))
 
 
 OTHERS = ("fedavg", "fedasync", "fedbuff", "fedrolex", "ramfed", "fedavg-platon", "prunefl", "heterofl", "fedmezo")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.aggregation.merge import SegmentMerge
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import BudgetError
@@ -213,7 +213,7 @@ def test_without_mask_epochs_there_is_no_mask_phase() -> None:
 
 
 def test_where_memory_is_short_candidates_take_turns_and_the_present_mask_stays() -> None:
-    config = model("vit-tiny")
+    config = model_config("vit-tiny")
     roomy = context(config, (0.0625,), samples=4)
     assert all(keep == BlockKeep.full(config) for keep in assign(method(roomy)).spec.window)
     to = method(with_memory(roomy, 40_000_000))
@@ -232,7 +232,7 @@ def test_where_memory_is_short_candidates_take_turns_and_the_present_mask_stays(
 
 
 def test_a_device_too_small_for_the_mask_phase_is_told_unless_memory_does_not_count() -> None:
-    tiny = with_memory(context(model("vit-tiny"), (0.0625,), samples=4), 5_000_000)
+    tiny = with_memory(context(model_config("vit-tiny"), (0.0625,), samples=4), 5_000_000)
     with pytest.raises(BudgetError, match="the mask phase needs"):
         assign(method(tiny))
     assert assign(method(replace(tiny, enforce_memory=False))).quotas is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cos2p import SubmodelSpec, model
+from cos2p import SubmodelSpec, model_config
 from cos2p.messages import Order
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
@@ -54,7 +54,7 @@ def test_scores_in_the_memory_of_the_training_take_fewer_samples_at_a_time() -> 
     for kind in ("trainable", "first-order"):
         given = build_method(
             {"name": "cos2p", "masks": {"heads": kind, "units": kind}, "window": {"schedule": "top"}},
-            context(model("vit-mini"), rates=(1 / 16,), samples=64),
+            context(model_config("vit-mini"), rates=(1 / 16,), samples=64),
         )
         assert isinstance(given, Cos2p)
         member = replace(given.context.members["pi-0"], batch=64)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.methods.widths import (
     random_spec,
     rolling,
@@ -18,8 +18,8 @@ from tests.tiny import VIT
 
 
 def test_the_papers_smallest_tier_has_fewer_heads_than_blocks() -> None:
-    assert (width_budget(model("vit-tiny"), 1 / 16).heads, model("vit-tiny").depth) == (4, 8)
-    assert (width_budget(model("vit-base-ext"), 1 / 64).heads, model("vit-base-ext").depth) == (3, 16)
+    assert (width_budget(model_config("vit-tiny"), 1 / 16).heads, model_config("vit-tiny").depth) == (4, 8)
+    assert (width_budget(model_config("vit-base-ext"), 1 / 64).heads, model_config("vit-base-ext").depth) == (3, 16)
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 100))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cos2p import ModelConfig, model
+from cos2p import ModelConfig, model_config
 from cos2p.errors import ConfigError
 from cos2p.models.sizes import SIZES
 
@@ -19,7 +19,7 @@ def test_what_is_left_out_is_worked_out() -> None:
 
 
 def test_families_differ_where_they_should() -> None:
-    vit, bert, llama = (model(name) for name in ("vit-nano", "bert-nano", "llama-nano"))
+    vit, bert, llama = (model_config(name) for name in ("vit-nano", "bert-nano", "llama-nano"))
     assert [c.pre_norm for c in (vit, bert, llama)] == [True, False, True]
     assert [c.gated for c in (vit, bert, llama)] == [False, False, True]
     assert [c.biased for c in (vit, bert, llama)] == [True, True, False]
@@ -28,13 +28,13 @@ def test_families_differ_where_they_should() -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_dict_round_trip(name: str) -> None:
-    assert ModelConfig.from_dict(model(name).to_dict()) == model(name)
+    assert ModelConfig.from_dict(model_config(name).to_dict()) == model_config(name)
 
 
 def test_changed_fields_are_worked_out_again_and_chosen_ones_stay() -> None:
-    assert model("vit-nano", heads=4).head_dim == 16
-    assert model("vit-nano", heads=4).kv_heads == 4
-    wider = model("llama-nano", dim=128)
+    assert model_config("vit-nano", heads=4).head_dim == 16
+    assert model_config("vit-nano", heads=4).kv_heads == 4
+    wider = model_config("llama-nano", dim=128)
     assert (wider.heads, wider.kv_heads, wider.head_dim) == (8, 4, 16)
     apart = ModelConfig(**LLAMA, head_dim=32)
     assert apart.with_(dim=128).head_dim == 32
@@ -67,7 +67,7 @@ def test_a_value_that_cannot_work_is_named_with_what_would(fields: dict[str, Any
 
 def test_misspelt_fields_are_named() -> None:
     with pytest.raises(ConfigError, match="unknown model field 'depht'; known: activation, attention_bias, channels"):
-        model("vit-nano", depht=3)
+        model_config("vit-nano", depht=3)
     with pytest.raises(ConfigError, match="unknown model field 'depht'"):
         ModelConfig.from_dict(VIT | {"depht": 3})
     with pytest.raises(ConfigError, match=r"incomplete model description.*mlp"):

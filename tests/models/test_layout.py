@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cos2p import SubmodelSpec, model
+from cos2p import SubmodelSpec, model_config
 from cos2p.models.layout import Axis, init_tensor, init_weights, layout, segment_width
 from cos2p.models.transformer import ElasticTransformer
 from tests.submodel.strategies import CONFIGS
@@ -27,13 +27,13 @@ def test_cut_axes_are_whole_numbers_of_segments() -> None:
 
 
 def test_an_exit_at_every_depth_or_one_for_all() -> None:
-    bank, shared = (layout(model("vit-nano", exits=kind)) for kind in ("bank", "shared"))
+    bank, shared = (layout(model_config("vit-nano", exits=kind)) for kind in ("bank", "shared"))
     assert {name.split(".")[1] for name in bank if name.startswith("exits.")} == {str(d) for d in range(1, 9)}
     assert {name.split(".")[1] for name in shared if name.startswith("exits.")} == {"shared"}
 
 
 def test_fresh_weights_depend_on_seed_and_name_alone() -> None:
-    nano, deeper = model("vit-nano"), model("vit-nano", depth=9)
+    nano, deeper = model_config("vit-nano"), model_config("vit-nano", depth=9)
     name = "blocks.3.fc1.weight"
     assert torch.equal(init_weights(nano, 7)[name], init_weights(deeper, 7)[name])
     assert torch.equal(init_weights(nano, 7)[name], init_tensor(nano, name, 7))
@@ -42,7 +42,7 @@ def test_fresh_weights_depend_on_seed_and_name_alone() -> None:
 
 
 def test_fresh_weights_have_the_usual_spread() -> None:
-    weights = init_weights(model("vit-nano"), 0)
+    weights = init_weights(model_config("vit-nano"), 0)
     assert weights["blocks.0.fc1.weight"].std().item() == pytest.approx(0.02 * (768 / 64) ** 0.5, rel=0.05)
     assert weights["blocks.0.norm1.weight"].unique().tolist() == [1.0]
     assert weights["blocks.0.fc1.bias"].unique().tolist() == [0.0]

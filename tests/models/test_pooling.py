@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.flops import exit_forward
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.hub import load_pretrained, save_pretrained
@@ -33,24 +33,25 @@ def logits_and_features(config: ModelConfig, weights: Weights, inputs: Tensor) -
 
 
 def test_habits() -> None:
-    assert [(c.pooling, c.pooler) for c in (model("vit-nano"), model("bert-nano"), model("llama-nano"))] == [
+    assert [(c.pooling, c.pooler) for c in map(model_config, ("vit-nano", "bert-nano", "llama-nano"))] == [
         ("cls", "none"), ("cls", "tanh"), ("last", "none"),
     ]  # fmt: skip
-    mean = model("bert-nano", pooling="mean")
+    mean = model_config("bert-nano", pooling="mean")
     assert mean.pooler == "none"
-    assert mean.with_(pooling="cls") == model("bert-nano")
+    assert mean.with_(pooling="cls") == model_config("bert-nano")
     assert ModelConfig.from_dict(mean.to_dict()) == mean
 
 
 def test_a_mean_needs_no_pooler() -> None:
-    plain, mean = model("bert-small"), model("bert-small", pooling="mean")
+    plain, mean = model_config("bert-small"), model_config("bert-small", pooling="mean")
     pooler = plain.dim**2 + plain.dim
     assert parameter_count(plain) - parameter_count(mean) == pooler
     assert list(exit_parameters(mean)) == ["linear.weight", "linear.bias"]
     assert exit_forward(plain, 512) - exit_forward(mean, 512) == 2 * plain.dim**2
-    same = init_weights(model("bert-nano"), 3)
+    same = init_weights(model_config("bert-nano"), 3)
     assert all(
-        torch.equal(tensor, same[name]) for name, tensor in init_weights(model("bert-nano", pooling="mean"), 3).items()
+        torch.equal(tensor, same[name])
+        for name, tensor in init_weights(model_config("bert-nano", pooling="mean"), 3).items()
     )
 
 
@@ -66,12 +67,12 @@ def test_a_mean_needs_no_pooler() -> None:
 )
 def test_what_a_family_does_not_have_is_refused(family: str, field: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model(f"{family}-nano", **{field: value})
+        model_config(f"{family}-nano", **{field: value})
 
 
 def test_a_mean_has_no_pooler() -> None:
     with pytest.raises(ConfigError, match="pooler is 'tanh'; a mean is read without one"):
-        model("bert-nano", pooling="mean", pooler="tanh")
+        model_config("bert-nano", pooling="mean", pooler="tanh")
 
 
 @pytest.mark.parametrize("name", MEAN)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
 
@@ -12,11 +12,11 @@ from cos2p.models.layout import parameter_count
     [("vit-tiny", 25.82), ("vit-base", 86.03), ("vit-base-ext", 114.38), ("llama-1.1b", 1100.05)],
 )
 def test_sizes_have_the_published_number_of_parameters(name: str, millions: float) -> None:
-    assert parameter_count(model(name)) / 1e6 == pytest.approx(millions, abs=0.005)
+    assert parameter_count(model_config(name)) / 1e6 == pytest.approx(millions, abs=0.005)
 
 
 def test_paper_shapes() -> None:
-    shapes = {name: model(name) for name in ("vit-tiny", "bert-small", "llama-1.1b")}
+    shapes = {name: model_config(name) for name in ("vit-tiny", "bert-small", "llama-1.1b")}
     assert [(c.depth, c.dim, c.heads, c.mlp) for c in shapes.values()] == [
         (8, 512, 8, 2048),
         (4, 512, 8, 2048),
@@ -26,13 +26,13 @@ def test_paper_shapes() -> None:
 
 
 def test_a_field_can_be_changed() -> None:
-    assert model("vit-base", classes=10).classes == 10
+    assert model_config("vit-base", classes=10).classes == 10
 
 
 def test_an_unknown_size_is_answered_with_the_closest() -> None:
     with pytest.raises(
         ConfigError, match="unknown model size 'vit-tinny'; did you mean 'vit-tiny'\\? known: bert-nano"
     ):
-        model("vit-tinny")
+        model_config("vit-tinny")
     with pytest.raises(ConfigError, match="unknown model size 'xyz'; known: "):
-        model("xyz")
+        model_config("xyz")

@@ -2,7 +2,7 @@
 
 import torch
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.models.layout import init_weights
 from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
@@ -39,7 +39,7 @@ def test_a_copied_model_computes_what_a_made_one_does() -> None:
 
 
 def test_a_module_that_is_used_in_two_places_is_one_in_the_copy_too() -> None:
-    config = model("llama-nano", qk_norm=True)
+    config = model_config("llama-nano", qk_norm=True)
     block = Block(config, BlockKeep((0,), (0, 1)), rest=True)
     copy = Skeleton(block).twin()
     assert copy.rest is not None

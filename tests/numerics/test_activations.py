@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -18,7 +18,7 @@ def passed(
     name: str, *, recompute: bool = False, bf16: bool = False, inside: bool = False
 ) -> tuple[list[float], dict[str, Tensor]]:
     """The losses of some steps, and the weights behind them."""
-    config = model(name)
+    config = model_config(name)
     spec = SubmodelSpec(0, SubmodelSpec.full(config).window, (1, config.depth))
     net = ElasticTransformer(config, spec).load(init_weights(config, seed=0)).train()
     lighten(net.blocks.values(), net.exits.values(), recompute=recompute, bf16=bf16)
@@ -63,7 +63,7 @@ def test_recomputed_bf16_is_bf16_bit_for_bit() -> None:
 
 
 def test_what_is_recomputed_keeps_nothing_from_inside_a_block() -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
 
     def kept(recompute: bool) -> int:
         net = ElasticTransformer(config, SubmodelSpec.full(config)).load(init_weights(config, seed=0)).train()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.errors import TrainingError
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
@@ -21,7 +21,7 @@ OPTIMIZERS = ["adan", "adamw", "sgd", "adan-8bit", "adamw-8bit"]
 
 def trained(name: str, optimizer_name: str, step: Callable[[torch.optim.Optimizer, Tensor], None]) -> list[Tensor]:
     """Three steps of a small transformer with two exits and two groups."""
-    config = model(name)
+    config = model_config(name)
     spec = SubmodelSpec(0, SubmodelSpec.full(config).window, (1, config.depth))
     net = ElasticTransformer(config, spec).load(init_weights(config, seed=0))
     parameters = list(net.parameters())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.errors import ConfigError, TrainingError
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
@@ -86,7 +86,7 @@ def test_the_minimum_of_a_quadratic_is_found_as_with_floats(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.slow
 def test_a_transformer_learns_as_with_floats(name: str) -> None:
-    config = model("vit-nano", dim=64, mlp=256, depth=2)
+    config = model_config("vit-nano", dim=64, mlp=256, depth=2)
     rng = torch_rng(4, "transformer")
     images, labels = torch.randn(64, 1, 8, 8, generator=rng), torch.randint(0, config.classes, (64,), generator=rng)
 

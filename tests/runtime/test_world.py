@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p import ModelConfig, model
+import cos2p
+from cos2p import ModelConfig
 from cos2p.data import Bundle
 from cos2p.errors import CheckpointError, ConfigError, RecipeError
 from cos2p.memory.task_plan import largest_fitting
@@ -59,12 +60,12 @@ def test_what_the_recipe_says_of_a_checkpoint_is_never_ignored(tmp_path: Path) -
 
 
 def test_a_fresh_llama_is_what_the_data_ask_for() -> None:
-    labelled = bundle(model("llama-nano", task="classification", classes=3))
+    labelled = bundle(cos2p.model_config("llama-nano", task="classification", classes=3))
     found = model_config(recipe(size="llama-nano"), labelled)
-    assert found == model("llama-nano", task="classification", classes=3)
+    assert found == cos2p.model_config("llama-nano", task="classification", classes=3)
     assert init_weights(found, 0)["exits.4.linear.weight"].shape == (3, 64)
     with pytest.raises(ConfigError, match="language-modeling is for llama"):
-        model_config(recipe(size="bert-nano"), bundle(model("llama-nano")))
+        model_config(recipe(size="bert-nano"), bundle(cos2p.model_config("llama-nano")))
 
 
 def on(accelerator: str, **training: Any) -> Recipe:

@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from cos2p import ModelConfig, model
+from cos2p import ModelConfig, model_config
 from cos2p.errors import ConfigError
 from cos2p.submodel.coverage import FLEETS, Coverage, coverage_table, fleet_rates
 from cos2p.submodel.window import Schedule
 
 ROUNDS = 360
 SCHEDULES: tuple[Schedule, ...] = ("rolling", "balanced")
-HARD_MIX = (model("vit-nano"), [1 / 16] * 4 + [1 / 4] * 4)
+HARD_MIX = (model_config("vit-nano"), [1 / 16] * 4 + [1 / 4] * 4)
 
 
 def paper_fleet(name: str) -> tuple[ModelConfig, list[float]]:
     size, tiers = FLEETS[name]
-    return model(size), fleet_rates(tiers)
+    return model_config(size), fleet_rates(tiers)
 
 
 def covered(coverage: Coverage) -> bool:
@@ -59,7 +59,7 @@ def test_no_offsets_whatever_let_plain_rolling_cover_the_hard_mix() -> None:
 
 def test_by_hand() -> None:
     """Two blocks: one device trains both, one rolls over them."""
-    config = model("vit-nano", depth=2)
+    config = model_config("vit-nano", depth=2)
     coverage = coverage_table(config, [1.0, 0.25], rounds=3)
     assert coverage.blocks == ((2, 1), (1, 2), (2, 1))
     assert coverage.top_exit == (1, 2, 1)
@@ -73,22 +73,22 @@ def test_by_hand() -> None:
 
 
 def test_a_single_device_cannot_cover_alone() -> None:
-    coverage = coverage_table(model("vit-nano"), [1 / 16], rounds=7)
+    coverage = coverage_table(model_config("vit-nano"), [1 / 16], rounds=7)
     assert coverage.minimum == 0
     assert coverage.uncovered == 7
     assert coverage.top_exit == (0, 0, 0, 0, 0, 0, 1)
 
 
 def test_the_ratio_changes_the_windows() -> None:
-    only_width = coverage_table(model("vit-nano"), [1 / 16], ratio=0.0, rounds=3)
+    only_width = coverage_table(model_config("vit-nano"), [1 / 16], ratio=0.0, rounds=3)
     assert only_width.blocks == ((1,) * 8,) * 3
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ConfigError, match="at least one device and one round, got 0 and 100"):
-        coverage_table(model("vit-nano"), [])
+        coverage_table(model_config("vit-nano"), [])
     with pytest.raises(ConfigError, match="1 offsets for 2 devices; give one for each"):
-        coverage_table(model("vit-nano"), [0.5, 0.5], offsets=[0])
+        coverage_table(model_config("vit-nano"), [0.5, 0.5], offsets=[0])
 
 
 def test_the_printed_table() -> None:
@@ -105,7 +105,7 @@ def test_the_printed_table() -> None:
 
 def test_a_growing_model_is_trained_from_the_bottom_to_its_top() -> None:
     """Two thirds of these devices have half of a block, one third two blocks; all of them train the newest one."""
-    found = coverage_table(model("vit-nano"), [1 / 16, 1 / 16, 1 / 4], 4.0, "growing", rounds=40)
+    found = coverage_table(model_config("vit-nano"), [1 / 16, 1 / 16, 1 / 4], 4.0, "growing", rounds=40)
     first, last = found.blocks[0], found.blocks[-1]
     assert first == (1, 3, 0, 0, 0, 0, 0, 0)
     assert last == (0, 0, 0, 0, 0, 0, 1, 3)

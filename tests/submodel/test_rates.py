@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, model
+from cos2p import ModelConfig, model_config
 from cos2p.errors import ConfigError
 from cos2p.models.layout import Axis, layout
 from cos2p.models.sizes import SIZES
@@ -74,19 +74,19 @@ def test_a_larger_rate_is_never_shallower(config: ModelConfig, a: float, b: floa
     ],
 )
 def test_tiers_of_the_paper(name: str, rate: float, blocks: int, heads: int, units: int) -> None:
-    size = cut(model(name), rate)
+    size = cut(model_config(name), rate)
     assert (size.blocks, size.heads, size.units) == (blocks, heads, units)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("vit-tiny", 25.19), ("vit-base", 85.00), ("vit-base-ext", 113.33)])
 def test_prunable_parameters(name: str, millions: float) -> None:
-    assert prunable(model(name)) / 1e6 == pytest.approx(millions, abs=0.006)
+    assert prunable(model_config(name)) / 1e6 == pytest.approx(millions, abs=0.006)
 
 
 def test_width_only_and_balanced_cost_the_same_at_the_paper_tiers() -> None:
     for name in ("vit-tiny", "vit-base", "vit-base-ext"):
         for rate in (1 / 16, 1 / 4, 9 / 16):
-            config = model(name)
+            config = model_config(name)
             assert cost(config, cut(config, rate)) == cost(config, cut(config, rate, 0.0)) == rate * prunable(config)
 
 
@@ -113,7 +113,7 @@ def test_spread_deals_everything_evenly(total: int, blocks: int, rotation: int) 
 @pytest.mark.parametrize("rate", [0.0, -0.5, 1.0001, math.nan, math.inf])
 def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
     with pytest.raises(ConfigError, match=rf"rate {rate} is outside \(0, 1\]; it is the share"):
-        cut(model("vit-nano"), rate)
+        cut(model_config("vit-nano"), rate)
 
 
 @pytest.mark.parametrize("ratio", [-1.0, math.nan])
@@ -121,4 +121,4 @@ def test_a_ratio_below_zero_is_refused(ratio: float) -> None:
     with pytest.raises(
         ConfigError, match=rf"ratio {ratio} must be ≥ 0 \(1 is balanced, 0 only width, inf only depth\)"
     ):
-        cut(model("vit-nano"), 0.5, ratio)
+        cut(model_config("vit-nano"), 0.5, ratio)

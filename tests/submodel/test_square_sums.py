@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cos2p import SubmodelSpec, model
+from cos2p import SubmodelSpec, model_config
 from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece, arrangement
 from cos2p.models.spec import BlockKeep
@@ -47,7 +47,7 @@ def compared(config: ModelConfig, spec: SubmodelSpec) -> int:
 
 
 def test_blocks_that_are_alike_are_summed_together_bit_for_bit() -> None:
-    config = model("vit-nano", depth=12)  # block 10 stands before block 2
+    config = model_config("vit-nano", depth=12)  # block 10 stands before block 2
     assert compared(config, SubmodelSpec.full(config)) < 20
 
 
@@ -68,7 +68,7 @@ def test_blocks_of_unequal_width_are_summed_one_by_one_or_together_with_the_same
 def test_sums_and_norms_in_c_have_the_bits_of_torch(
     head_dim: int, mlp: int, classes: int, depth: int, seed: int
 ) -> None:
-    config = model("vit-nano", dim=8 * head_dim, heads=8, mlp=mlp, classes=classes, depth=depth)
+    config = model_config("vit-nano", dim=8 * head_dim, heads=8, mlp=mlp, classes=classes, depth=depth)
     piece = filled(config, SubmodelSpec.full(config), seed)
     with native.using(None):
         expected = segment_squares(piece, config, Scratch()).values, norms(piece)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from cos2p import Recipe, run
+from cos2p import Recipe
+from cos2p.runtime.run import run
 from cos2p.tracking.event_kinds import KINDS, Event
 from cos2p.tracking.events import read_events
 

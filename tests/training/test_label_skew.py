@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cos2p
 from cos2p.data.examples import Bundle
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Task
 from cos2p.methods import run_task
-from cos2p.models.sizes import model
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
@@ -133,7 +133,7 @@ def test_models_without_class_biases_are_refused(name: str) -> None:
 
 def test_a_run_and_a_fleet_refuse_at_the_start_what_devices_would_fail_at() -> None:
     """Both take their model from `model_config`; a device would find out only at its first task."""
-    config = model("llama-nano")
+    config = cos2p.model_config("llama-nano")
     texts = examples(config, 4)
     values = {"name": "lm", "model": {"size": "llama-nano"}, "fleet": {"devices": [{"preset": "laptop"}]}}
     values |= {"data": {"source": "digits"}, "schedule": {"rounds": 1}}

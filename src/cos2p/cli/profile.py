@@ -84,7 +84,7 @@ def profile(
 def _shape(model: str) -> ModelConfig:
     """The shape of what `--model` names: a recipe's follows its data, a checkpoint's its config.json."""
     from cos2p.models.sizes import SIZES
-    from cos2p.models.sizes import model as named
+    from cos2p.models.sizes import model_config as named
     from cos2p.recipes import shipped_recipes
 
     if model not in SIZES and (model.endswith(".toml") or model in shipped_recipes()):

@@ -33,8 +33,8 @@ def make_spec(
     `ratio` is R_width / R_depth (see `rates.cut`). Without a seed the leading heads and units are kept, otherwise
     random ones. `tier_blocks` lists the depths of the fleet's tiers, for the exits; by default the deepest exit alone.
 
-    >>> from cos2p import model
-    >>> spec = make_spec(model("vit-tiny"), 0.25, start=2)
+    >>> from cos2p import model_config
+    >>> spec = make_spec(model_config("vit-tiny"), 0.25, start=2)
     >>> spec.frozen, spec.top, len(spec.window[0].heads), len(spec.window[0].units)
     (2, 6, 4, 1024)
     """
@@ -79,8 +79,8 @@ def fit_submodel(
 
     `workload` are further fields of `Workload`: optimizer, samples, prefix, features, ...
 
-    >>> from cos2p import model
-    >>> len(fit_submodel(model("vit-base"), "600MB").window)
+    >>> from cos2p import model_config
+    >>> len(fit_submodel(model_config("vit-base"), "600MB").window)
     5
     """
     work, tiers = Workload(batch=batch, **workload), tuple(tier_blocks or ())

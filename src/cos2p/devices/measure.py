@@ -31,7 +31,7 @@ from cos2p.errors import Cos2pError, TrainingError
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
@@ -121,7 +121,7 @@ def _warm_up(config: ModelConfig, workload: Workload, device: torch.device) -> N
     A step of a single wide block, a step of the smallest model of the family, and a product as large as that of logits.
     """
     light = Workload(batch=2, recompute=workload.recompute, activation_bytes=workload.activation_bytes)
-    wide, family = model("vit-base", depth=1), model(f"{config.family}-nano", task=config.task)
+    wide, family = model_config("vit-base", depth=1), model_config(f"{config.family}-nano", task=config.task)
     for warming in (wide, family):
         _Task(warming, SubmodelSpec.full(warming), light, "weight", "cut", device).run(1)
     features, table = torch.ones(512, 1024, requires_grad=True), torch.ones(8192, 1024, requires_grad=True)

@@ -68,8 +68,8 @@ class AveragingMethod(WidthMethod):
 def width_budget(config: ModelConfig, rate: float) -> SubmodelSize:
     """N_H and N_U over all blocks.
 
-    >>> from cos2p import model
-    >>> budget = width_budget(model("vit-tiny"), 1 / 16)
+    >>> from cos2p import model_config
+    >>> budget = width_budget(model_config("vit-tiny"), 1 / 16)
     >>> budget.heads, budget.units
     (4, 1024)
     """

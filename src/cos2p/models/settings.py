@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from cos2p.models.config import ExitKind, ModelConfig, Pooling
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.settings import Settings
 
 
@@ -42,4 +42,4 @@ class ModelSettings(Settings):
 
     def config(self, **facts: Any) -> ModelConfig:
         """The model's shape; `facts` are what the data says (task, classes, channels, vocabulary)."""
-        return model(self.size, **{**facts, **self.chosen})
+        return model_config(self.size, **{**facts, **self.chosen})

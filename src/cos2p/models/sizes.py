@@ -30,10 +30,10 @@ SIZES: dict[str, ModelConfig] = {
 }  # fmt: skip
 
 
-def model(name: str, **changes: Any) -> ModelConfig:
+def model_config(name: str, **changes: Any) -> ModelConfig:
     """A named size, with any field changed.
 
-    >>> model("vit-base").depth, model("vit-base", classes=10).classes
+    >>> model_config("vit-base").depth, model_config("vit-base", classes=10).classes
     (12, 10)
     """
     if name not in SIZES:

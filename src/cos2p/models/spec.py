@@ -61,8 +61,8 @@ class SubmodelSpec:
     What does not train inside and above the window is removed (`rest` and `suffix` false: a smaller model, for one that
     learns from scratch) or stays as it is, frozen (true: for a pretrained model, whose parts rely on each other).
 
-    >>> from cos2p import model
-    >>> spec = SubmodelSpec.full(model("vit-nano"))
+    >>> from cos2p import model_config
+    >>> spec = SubmodelSpec.full(model_config("vit-nano"))
     >>> spec.frozen, spec.top, spec.exits
     (0, 8, (8,))
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.submodel.rates import cut
 from cos2p.submodel.window import Schedule, growing_top, tier_offsets, window_start
 
@@ -68,7 +68,7 @@ def coverage_table(
 
     `first` as in the recipe; of a growing model these rounds are the whole run.
 
-    >>> coverage_table(model("vit-tiny"), [1 / 16] + 7 * [9 / 16]).minimum
+    >>> coverage_table(model_config("vit-tiny"), [1 / 16] + 7 * [9 / 16]).minimum
     2
     """
     if not rates or rounds < 1:
@@ -109,7 +109,7 @@ def _line(title: str, cells: Sequence[object]) -> str:
 def main(rounds: int = 120) -> None:
     schedules: tuple[Schedule, ...] = ("rolling", "balanced")
     for name, (size, tiers) in FLEETS.items():
-        config, rates = model(size), fleet_rates(tiers)
+        config, rates = model_config(size), fleet_rates(tiers)
         parts = " + ".join(f"{count}×{rate:g} (K={cut(config, rate).blocks})" for count, rate in tiers)
         print(f"{name}: {size}, {config.depth} blocks, {parts}; {rounds} rounds, devices per round")
         for schedule in schedules:

@@ -45,10 +45,10 @@ def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> SubmodelSize:
     `ratio=0` cuts the width only (full depth), `ratio=inf` cuts the depth only (full width), as far as one block
     allows. Where one of the two would exceed 1, the other takes up the rest.
 
-    >>> from cos2p import model
-    >>> cut(model("vit-tiny"), 0.25)
+    >>> from cos2p import model_config
+    >>> cut(model_config("vit-tiny"), 0.25)
     SubmodelSize(blocks=4, width=0.5, heads=16, units=4096)
-    >>> cut(model("vit-tiny"), 0.0625, ratio=0.0)
+    >>> cut(model_config("vit-tiny"), 0.0625, ratio=0.0)
     SubmodelSize(blocks=8, width=0.0625, heads=4, units=1024)
     """
     check_rate(rate)

@@ -25,8 +25,8 @@ Slice = tuple[int, Tensor]
 def segment_index(config: ModelConfig, axis: Axis, keep: BlockKeep) -> Tensor:
     """The entries along `axis` that belong to the kept segments.
 
-    >>> from cos2p import model
-    >>> segment_index(model("vit-nano", heads=32), Axis.QUERY, BlockKeep((1, 3), ())).tolist()
+    >>> from cos2p import model_config
+    >>> segment_index(model_config("vit-nano", heads=32), Axis.QUERY, BlockKeep((1, 3), ())).tolist()
     [2, 3, 6, 7]
     """
     kept = torch.tensor(keep.units if axis is Axis.UNIT else keep.heads, dtype=torch.int64)

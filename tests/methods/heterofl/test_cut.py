@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p import ModelConfig, SubmodelSpec, model
+from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.errors import BudgetError
 from cos2p.methods.heterofl.cut import (
     fitted_config,
@@ -40,14 +40,14 @@ def test_sizes_are_rounded_up_and_exact_where_they_can_be() -> None:
 
 @given(st.floats(0.02, 1.0))
 def test_heads_and_units_cost_at_most_the_rate(rate: float) -> None:
-    config = model("vit-nano")
+    config = model_config("vit-nano")
     r = scaled_rate(config, rate)
     assert prunable(scaled_config(config, r)) <= rate * prunable(config) + 1e-6
     assert r <= rate**0.5 + 1e-6
 
 
 def test_the_whole_model_has_rate_one_and_no_rate_is_wasted() -> None:
-    config = model("vit-tiny")
+    config = model_config("vit-tiny")
     assert scaled_rate(config, 1.0) == 1.0
     for rate in (1 / 16, 1 / 4, 9 / 16):
         used = prunable(scaled_config(config, scaled_rate(config, rate))) / prunable(config)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.errors import ConfigError
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
@@ -78,7 +78,7 @@ def test_the_original_trains_everything_and_says_so() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_other_families_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="for vision transformers, the model is a bert"):
-        build_method({"name": name}, context(model("bert-nano")))
+        build_method({"name": name}, context(model_config("bert-nano")))
 
 
 def test_the_server_evaluates_the_largest_devices_submodel_with_its_policies() -> None:

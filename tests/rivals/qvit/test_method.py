@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cos2p import model
+from cos2p import model_config
 from cos2p.errors import ConfigError
 from cos2p.methods import build_method, make_trainer, run_task
 from cos2p.methods.base import Call
@@ -127,9 +127,9 @@ def test_the_hard_variant_keeps_the_budget(rate: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_other_families_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"reads the cls token; set model\.pooling to 'cls', not 'mean'"):
-        build_method({"name": name}, context(model("vit-nano", pooling="mean")))
+        build_method({"name": name}, context(model_config("vit-nano", pooling="mean")))
     with pytest.raises(ConfigError, match="for vision transformers, the model is a llama"):
-        build_method({"name": name}, context(model("llama-nano")))
+        build_method({"name": name}, context(model_config("llama-nano")))
 
 
 def test_the_server_evaluates_the_quantised_model_of_the_largest_device() -> None:

@@ -46,7 +46,7 @@ from cos2p.messages import Order, Task
 from cos2p.methods import Trainer, make_trainer, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import init_weights
-from cos2p.models.sizes import model
+from cos2p.models.sizes import model_config
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import die_with_parent, forget_peak
@@ -216,7 +216,7 @@ def _shelf_of(remembered: Path, disk: int) -> Shelf:
 def _warm_up(device: torch.device) -> None:
     """One task of a small model through all phases: modules that are loaded late, thread pools and what kernels keep
     for good belong to the idle state."""
-    config = model("vit-nano", image=8, patch=4, channels=1, classes=2)
+    config = model_config("vit-nano", image=8, patch=4, channels=1, classes=2)
     spec = replace(make_spec(config, 0.1, start=1), window=(BlockKeep.full(config),) * cut(config, 0.1).blocks)
     weights = init_weights(config, 0)
     settings = LocalSettings(epochs=1, batch=4, mask=MaskPhase(epochs=1))

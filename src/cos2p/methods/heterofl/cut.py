@@ -92,8 +92,8 @@ def scaled_rate(config: ModelConfig, rate: float) -> float:
 
     √R_n itself would cost a little more, because dimensions are rounded up and biases fall with r, not r².
 
-    >>> from cos2p import model
-    >>> scaled_sizes(model("vit-tiny"), scaled_rate(model("vit-tiny"), 1 / 4))
+    >>> from cos2p import model_config
+    >>> scaled_sizes(model_config("vit-tiny"), scaled_rate(model_config("vit-tiny"), 1 / 4))
     (256, 32, 1022)
     """
     check_rate(rate)

@@ -1,0 +1,115 @@
+"""cos2p from Python: what a user types first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cos2p
+from cos2p.api import Table, _path_of
+from cos2p.errors import ConfigError, RunError
+
+QUICK: dict[str, Any] = {"rounds": 1, "train_samples": 120, "test_samples": 60, "depth": 2, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cos2p.Run]:
+    before, place = Path.cwd(), tmp_path_factory.mktemp("api")
+    os.chdir(place)
+    yield cos2p.run("quickstart", progress=False, lr=2e-3, **QUICK)
+    os.chdir(before)
+
+
+def test_a_run_has_figures_rounds_and_a_short_form(run: cos2p.Run) -> None:
+    assert run.recipe.training.lr == 2e-3
+    assert 0 <= run.result.top1 <= 1
+    assert run.result["top1"] == run.result.top1
+    assert len(run.rounds) >= 1
+    assert len(repr(run)) < 400
+    assert "<table>" in run._repr_html_()
+
+
+def test_a_figure_that_is_not_there_is_named(run: cos2p.Run) -> None:
+    with pytest.raises(AttributeError, match=r"no 'accuracy'.*top1"):
+        _ = run.result.accuracy
+
+
+def test_the_same_call_returns_the_same_run(run: cos2p.Run) -> None:
+    began = (run.folder / "result.json").stat().st_mtime_ns
+    again = cos2p.run("quickstart", progress=False, lr=2e-3, **QUICK)
+    assert again.folder == run.folder
+    assert (again.folder / "result.json").stat().st_mtime_ns == began
+
+
+def test_another_recipe_of_the_name_gets_a_folder_of_its_own(run: cos2p.Run) -> None:
+    other = cos2p.run("quickstart", progress=False, lr=1e-3, **QUICK)
+    assert other.folder.name == f"{run.folder.name}-2"
+
+
+def test_it_is_opened_evaluated_exported_and_reported(run: cos2p.Run, tmp_path: Path) -> None:
+    opened = cos2p.open(run.folder)
+    assert isinstance(opened, cos2p.Run)
+    assert opened.result == run.result
+    assert opened.evaluate().accuracy == run.result.top1
+    assert (opened.export(tmp_path / "out") / "config.json").is_file()
+    assert opened.report(tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_a_curve_is_drawn(run: cos2p.Run) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    assert run.plot().get_xlabel() == "updates"
+    with pytest.raises(ConfigError, match="nothing to plot against 'joy'"):
+        run.plot("joy")
+
+
+def test_a_folder_that_is_neither_run_nor_study(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="neither a run"):
+        cos2p.open(tmp_path)
+
+
+def test_changes_find_their_field() -> None:
+    assert [_path_of(name) for name in ("lr", "rounds", "seed")] == ["training.lr", "schedule.rounds", "seed"]
+
+
+def test_a_change_that_fits_no_field() -> None:
+    with pytest.raises(ConfigError, match="no recipe field is called 'lrr'; did you mean 'lr'"):
+        cos2p.run("quickstart", progress=False, lrr=1e-3)
+
+
+def test_devices_get_one_memory() -> None:
+    with pytest.raises(cos2p.Cos2pError, match=r"has 1\.00 kB"):
+        cos2p.run("quickstart", progress=False, memory="1kB")
+
+
+def test_rows_without_pandas() -> None:
+    table = Table([{"name": "a<b", "top1": 0.5}])
+    assert repr(table) == "Table of 1 rows: name, top1"
+    assert "a&lt;b" in table._repr_html_()
+
+
+def test_wrap_writes_a_folder_that_a_recipe_reads(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    folder = cos2p.wrap(transformers.ViTForImageClassification(config), folder=tmp_path / "model")
+    assert cos2p.load_pretrained(folder)[0].depth == 2
+    with pytest.raises(ConfigError, match="not str"):
+        cos2p.wrap("vit")
+
+
+@pytest.mark.slow
+def test_a_comparison(tmp_path: Path) -> None:
+    study = cos2p.compare(
+        "quickstart", ["cos2p", "fedrolex"], seeds=[0], out=tmp_path / "study", updates=8, progress=False,
+        train_samples=120, test_samples=60, depth=2,
+    )  # fmt: skip
+    assert len(study.table) == 2
+    assert len(study.runs) == 2
+    assert "<table>" in study._repr_html_()
+    assert repr(cos2p.open(tmp_path / "study")) == repr(study)
