@@ -24,7 +24,7 @@ _PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>"
 """Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
 
 
-_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>", "[SEP]")
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>", "<|end_of_text|>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,8 @@ class Encoder:
     """Ids as text, as far as they are one."""
     end: int | None
     """What ends an answer: the mark behind a text, or the model's own end of text."""
+    unknown: int | None = None
+    """What stands for a sign that the tokenizer does not know; None: it knows all."""
 
 
 def find_tokenizer(pretrained: str) -> str:
@@ -144,9 +146,17 @@ def _file_encoder(config: DataConfig) -> Encoder:
 
     identity = f"{tokenizers.__version__} {key_of(content)}"
     size = tokenizer.get_vocab_size()
-    ends = [tokenizer.token_to_id(token) for token in (_stated_end(file), *_END_TOKENS)]
-    end = after[-1] if after else next((i for i in ends if i is not None), None)
-    return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode, end)
+    end = end_of_text(tokenizer, file)
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    unknown = tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
+    return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode, end, unknown)
+
+
+def end_of_text(tokenizer: Any, file: Path) -> int | None:
+    """The mark behind a text; where a tokenizer puts none there, the one that its model ends with."""
+    after = around(tokenizer)[1]
+    known = [tokenizer.token_to_id(token) for token in (_stated_end(file), *_END_TOKENS)]
+    return after[-1] if after else next((number for number in known if number is not None), None)
 
 
 def _stated_end(file: Path) -> str:
