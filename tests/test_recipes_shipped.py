@@ -16,8 +16,8 @@ from tests.methods.played import first_orders
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10", "cifar10-mini",
     "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
-    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
-    "trec-depth",
+    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-finance",
+    "smollm-fpb-mini", "stories-shakespeare", "tinyllama-finance", "trec-depth",
 ]  # fmt: skip
 CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model_config("llama-nano", depth=5, mlp=172)}
 """Shapes of the recipes' checkpoints, which come apart from the package."""

@@ -121,10 +121,11 @@ def load_adapter(folder: Path) -> tuple[ModelConfig, Weights, Path]:
         ours = re.sub(r"^exit\b", exit_key(config, config.depth), ours)
         change = stored[key.replace(".lora_A", ".lora_B")] @ tensor * scale if factor else tensor
         if ours not in weights or weights[ours].shape != change.shape:
+            module = name.removesuffix(".weight").removesuffix(".lora_A")
             has = f"there it is {tuple(weights[ours].shape)}" if ours in weights else "which is not there"
             raise CheckpointError(
-                f"{folder} is an adapter for another base than {base}: it has {name.removesuffix('.weight').removesuffix('.lora_A')} of shape "
-                f"{tuple(change.shape)}, {has}; name its own in adapter_config.json (base_model_name_or_path)"
+                f"{folder} is an adapter for another base than {base}: it has {module} of shape {tuple(change.shape)}, "
+                f"{has}; name its own in adapter_config.json (base_model_name_or_path)"
             )
         weights[ours] = weights[ours] + change if factor else change.float()
     return config, weights, base

@@ -28,8 +28,8 @@ _LUMA = (0.299, 0.587, 0.114)
 _BILINEAR = 2
 _FILES = (
     "README.md", "config.json", "model.safetensors", "model.onnx", "model.onnx.data", "adapter_config.json",
-    "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "preprocessor_config.json",
-    "modules.json",    "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/*",
+    "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+    "preprocessor_config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/*",
 )  # fmt: skip
 
 
