@@ -31,7 +31,7 @@ from cos2p.fleet.admin.local import LocalFleet, make_local_fleet, running
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.device.training import TrainingProcess
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run as simulate
@@ -108,7 +108,7 @@ def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple
             order = next(effect.order for effect in effects if isinstance(effect, Send))
             Path(files.task).write_bytes(server.orders.task(order).to_bytes())
             outcome = process.train(files)
-            phases = task_phases(make_trainer(world.config, order), device, member.samples, member.test_samples, 0)
+            phases = task_phases(make_contract(world.config, order), device, member.samples, member.test_samples, 0)
             flop += phases.prefix + phases.masks + phases.training
             seconds += outcome.numbers["cpu_seconds"]
             effects = server.receive(member.name, Path(files.update).read_bytes())

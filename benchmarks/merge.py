@@ -20,7 +20,7 @@ import torch
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Update
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights, layout
 from cos2p.models.sizes import model_config
@@ -63,7 +63,7 @@ def jobs(config: ModelConfig, spec: SubmodelSpec, start: Weights) -> dict[str, C
     update = Update("pi-1", "pi-1#0", 0, spec, rounds.delta, samples=100)
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in rounds.delta.items()],
-        "check at the door": lambda: check_update(update, order, config, make_trainer(config, order), max_rms=10.0),
+        "check at the door": lambda: check_update(update, order, config, make_contract(config, order), max_rms=10.0),
         "add, first of its round": lambda: rounds.add(0),
         "add, τ = 0": lambda: rounds.add(0),
         "add, first with τ = 1": lambda: rounds.add(1),

@@ -17,7 +17,7 @@ from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, TaskReader, Update, envelope, tensor_bytes
 from cos2p.messages.envelope import DTYPES
 from cos2p.messages.packing import pack
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import BlockKeep, BlockSize
@@ -190,7 +190,7 @@ HOSTILE = {
 def let_in(data: bytes) -> None:
     """As the server reads the answer to a task."""
     given_order = order(SPEC)
-    reader = UpdateReader(given_order, VIT, make_trainer(VIT, given_order))
+    reader = UpdateReader(given_order, VIT, make_contract(VIT, given_order))
     reader.read(reader.open(data))
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks.fullsize.tasks import tier_of
 from cos2p.messages import tensor_bytes
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import layout
 from cos2p.models.sizes import model_config
@@ -22,7 +22,6 @@ from cos2p.recipe import Recipe, recipe_values, switch_method
 from cos2p.runtime.world import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
-from cos2p.training.prefix import encode
 
 SAMPLES = 512
 """A device's samples: the time of a task is in proportion to them, its peak is not."""
@@ -61,9 +60,9 @@ def predict(name: str, method: str, masks: bool) -> list[Row]:
         for effect in server.handle(ClientJoined(client)):
             if isinstance(effect, Send) and tier_of(client) not in rows:
                 order, member = effect.order, members[client]
-                trainer = make_trainer(config, order)
+                trainer = make_contract(config, order)
                 work = trainer.flops(SAMPLES, 0)
-                frozen = encode(trainer.sent_frozen(weights), order.prefix_precision)
+                frozen = trainer.sent_frozen(weights)
                 rows[tier_of(client)] = Row(
                     method if masks or method != "cos2p" else "cos2p, masks known",
                     tier_of(client), kinds[tier_of(client)], member.rate, member.batch,

@@ -13,7 +13,7 @@ from cos2p.costs.budget import Ledger
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.layout import Weights
 from cos2p.runtime.world import World
 from cos2p.server.protocol import ClientJoined, Send
@@ -82,8 +82,8 @@ def measure(
     deliver: Callable[[Path], None] = lambda update: None,
 ) -> Measured:
     """Have the task done, and its update delivered. One that does not fit its cap is recorded with the reason."""
-    member, trainer = world.context.members[order.client], make_trainer(world.config, order)
-    ledger: Ledger = trainer.memory(member.samples)
+    member, contract = world.context.members[order.client], make_contract(world.config, order)
+    ledger: Ledger = contract.memory(member.samples)
     setup = Setup(
         member.name, world.recipe.model_dump(mode="json"), world.config.to_dict(), list(world.bundle.class_names),
         trusted=True, memory=cap, threads=1,

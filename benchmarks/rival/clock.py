@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.fullsize.tasks import announce
 from cos2p.messages import Task, Update
 from cos2p.messages.packing import Parcel
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.recipe import Recipe
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome, Workers
@@ -46,13 +46,13 @@ class Idle(Workers):
 
     def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
         order = Task.from_bytes(bytes(task)).order
-        member, trainer = self.world.context.members[order.client], make_trainer(self.world.config, order)
-        work = trainer.flops(member.samples, member.test_samples)
+        member, contract = self.world.context.members[order.client], make_contract(self.world.config, order)
+        work = contract.flops(member.samples, member.test_samples)
         self.flops += work.prefix + work.masks + work.training
         self.mask_flops += work.masks
         self.frozen.setdefault(order.client, []).append(order.spec.frozen)
         spec = trained_spec(order)
-        moved = {name: torch.full(shape, STEP) for name, shape in trainer.answer(spec).items()}
+        moved = {name: torch.full(shape, STEP) for name, shape in contract.answer(spec).items()}
         update = Update(order.client, order.task, order.version, spec, moved, member.samples)
         answer = as_it_travels(update, order).to_bytes()
         self.down, self.up = self.down + len(task), self.up + len(answer)

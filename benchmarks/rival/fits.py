@@ -21,7 +21,7 @@ from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.costs.ledger import last_holding
 from cos2p.devices.device import device
 from cos2p.errors import Cos2pError
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member, RunContext
 from cos2p.methods.cos2p import Cos2p
 from cos2p.models.config import ModelConfig
@@ -66,7 +66,7 @@ def peak(config: ModelConfig, method: str, savings: dict[str, Any], batch: int, 
     blocks = built.cuts["board"].blocks if isinstance(built, Cos2p) else config.depth
     for start in sorted({0, min(1, config.depth - blocks), config.depth - blocks}):
         server = Server(context, build_method({"name": method, **METHODS[method]}, context), weights)
-        trainer = make_trainer(config, order_at(server, "board", start))
+        trainer = make_contract(config, order_at(server, "board", start))
         worst = max(worst, trainer.memory(SAMPLES).total)
     return worst
 

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.rival.forms import EPOCHS, FORMS, RIVAL, ROUNDS
 from cos2p.messages import Order, tensor_bytes
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member, Method, RunContext
 from cos2p.methods.cos2p import Cos2p
 from cos2p.models.layout import Weights, layout
@@ -20,7 +20,6 @@ from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
 from cos2p.runtime.world import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
-from cos2p.training.prefix import encode
 from cos2p.training.wire import packed_bytes
 
 SAMPLES = 512
@@ -111,10 +110,10 @@ def plan(tier: Tier, form: str, trains_masks: bool, start: int, wire: tuple[str,
     for client, batch in zip(tier.clients, batches, strict=True):
         if batch not in peaks:
             order = order_at(server, client, start)
-            trainer = make_trainer(around.config, order)
+            trainer = make_contract(around.config, order)
             peaks[batch] = trainer.memory(SAMPLES).total
     work = trainer.flops(SAMPLES, 0)
-    frozen = encode(trainer.sent_frozen(weights), order.prefix_precision)
+    frozen = trainer.sent_frozen(weights)
     sent = {name: tuple(tensor.shape) for name, tensor in trainer.sent(weights).items()}
     return Plan(
         start,

@@ -1,7 +1,7 @@
 """What devices report of the heads and units they held, one number each (PLATON, PruneFL): both ends of it.
 
-On the device a `ReportingTrainer` trains plainly, watches its steps, and sends the numbers beside its update; on the
-server they are checked when they come in (`beside`) and read (`reported`).
+On the device a trainer with a `ReportingContract` trains plainly, watches its steps, and sends the numbers with its
+update; on the server they are checked when they come in (`extra_tensors`) and read (`reported`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.methods import TensorForm, Trainer, Update, segment_costs
+from cos2p.methods import TaskContract, TensorForm, Update, segment_costs
 from cos2p_rivals.segments import Kind, held, per_block
 
 LARGEST_REPORT = 1e12
 """Sums over updates and samples stay finite."""
 
 
-class ReportingTrainer(Trainer):
+class ReportingContract(TaskContract):
     """The same steps, in the same order, as plain training; what was seen goes back as `heads.3`, `units.3`, ..."""
 
     flops_per_scalar: ClassVar[float]
@@ -42,7 +42,7 @@ class ReportingTrainer(Trainer):
         """The update, and one number for each head and unit in it."""
         return super().upload() + 4 * self.segments()
 
-    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+    def extra_tensors(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         """A number at or above 0 for each held segment."""
         return {
             f"{kind}.{block}": TensorForm((len(kept),), low=0.0, high=LARGEST_REPORT, optional=True)
@@ -54,7 +54,7 @@ class ReportingTrainer(Trainer):
 def reported(update: Update, config: ModelConfig, kind: Kind) -> tuple[Tensor, Tensor]:
     """What a device says of the segments it held: their numbers through all blocks, and a value for each.
 
-    The values were checked when they came in (`ReportingTrainer.beside`).
+    The values were checked when they came in (`ReportingContract.extra_tensors`).
     """
     segments = per_block(config, kind)
     numbers, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]

@@ -12,7 +12,7 @@ from cos2p import ModelConfig, SubmodelSpec, make_spec, model_config
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import device
 from cos2p.messages import Order
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.spec import BlockSize
 from cos2p.training.costs import update_bytes
 from cos2p.training.settings import LocalSettings, MaskPhase
@@ -29,7 +29,7 @@ def order(spec: SubmodelSpec, quotas: tuple[BlockSize, ...] | None = None, **cha
 
 def test_bytes_over_bandwidth_plus_latency() -> None:
     phases = task_phases(
-        make_trainer(CONFIG, order(make_spec(CONFIG, 0.25))), BOARD, samples=100, test_samples=0, download=2_000_000
+        make_contract(CONFIG, order(make_spec(CONFIG, 0.25))), BOARD, samples=100, test_samples=0, download=2_000_000
     )
     assert phases.download == pytest.approx(0.25 + 2.0)
     sent = update_bytes(CONFIG, order(make_spec(CONFIG, 0.25)))
@@ -38,38 +38,38 @@ def test_bytes_over_bandwidth_plus_latency() -> None:
 
 def test_flops_over_speed_for_every_epoch() -> None:
     spec = make_spec(CONFIG, 0.25)
-    once = make_trainer(CONFIG, order(spec)).flops(samples=100, test_samples=0)
-    phases = task_phases(make_trainer(CONFIG, order(spec)), BOARD, samples=100, test_samples=0, download=0)
+    once = make_contract(CONFIG, order(spec)).flops(samples=100, test_samples=0)
+    phases = task_phases(make_contract(CONFIG, order(spec)), BOARD, samples=100, test_samples=0, download=0)
     assert phases.training == pytest.approx(once.training / 1e9)
     longer = replace(order(spec), settings={**order(spec).settings, "epochs": 4})
-    assert make_trainer(CONFIG, longer).flops(100, 0).training == pytest.approx(2 * once.training)
+    assert make_contract(CONFIG, longer).flops(100, 0).training == pytest.approx(2 * once.training)
 
 
 def test_a_frozen_prefix_is_paid_once_per_sample_and_not_per_epoch() -> None:
     low, high = order(make_spec(CONFIG, 0.25, start=0)), order(make_spec(CONFIG, 0.25, start=4))
-    assert make_trainer(CONFIG, low).flops(100, 20).prefix == 0
-    prefix = make_trainer(CONFIG, high).flops(100, 20).prefix
+    assert make_contract(CONFIG, low).flops(100, 20).prefix == 0
+    prefix = make_contract(CONFIG, high).flops(100, 20).prefix
     assert prefix > 0
-    assert make_trainer(CONFIG, high).flops(200, 40).prefix == pytest.approx(2 * prefix)
+    assert make_contract(CONFIG, high).flops(200, 40).prefix == pytest.approx(2 * prefix)
     longer = replace(high, settings={**high.settings, "epochs": 20})
-    assert make_trainer(CONFIG, longer).flops(100, 20).prefix == prefix
+    assert make_contract(CONFIG, longer).flops(100, 20).prefix == prefix
 
 
 def test_the_mask_phase_counts_only_where_there_is_one_and_at_the_candidates_width() -> None:
     wide = make_spec(CONFIG, 0.5, ratio=4.0)
     quotas = tuple(BlockSize(2, 32) for _ in wide.window)
-    assert make_trainer(CONFIG, order(wide)).flops(100, 0).masks == 0
-    with_masks = make_trainer(CONFIG, order(wide, quotas)).flops(100, 0)
+    assert make_contract(CONFIG, order(wide)).flops(100, 0).masks == 0
+    with_masks = make_contract(CONFIG, order(wide, quotas)).flops(100, 0)
     assert with_masks.masks > 0
     assert (
-        with_masks.training < make_trainer(CONFIG, order(wide)).flops(100, 0).training
+        with_masks.training < make_contract(CONFIG, order(wide)).flops(100, 0).training
     )  # trained at the quota's width
     assert update_bytes(CONFIG, order(wide, quotas)) < update_bytes(CONFIG, order(wide))
 
 
 def test_the_test_of_the_personal_submodel_takes_time_too() -> None:
     spec = make_spec(CONFIG, 0.25)
-    without, with_test = (make_trainer(CONFIG, order(spec)).flops(100, n).training for n in (0, 50))
+    without, with_test = (make_contract(CONFIG, order(spec)).flops(100, n).training for n in (0, 50))
     assert with_test > without
 
 
@@ -78,7 +78,7 @@ def test_jitter_depends_on_the_attempt_and_the_seed_alone() -> None:
     spec = make_spec(CONFIG, 0.25)
 
     def total(**changes: Any) -> float:
-        return task_phases(make_trainer(CONFIG, order(spec, **changes)), shaky, 100, 0, 1000).total
+        return task_phases(make_contract(CONFIG, order(spec, **changes)), shaky, 100, 0, 1000).total
 
     assert total() == total() == total(version=7, task="board#99")
     assert len({total(attempt=n) for n in range(5)} | {total(seed=9)}) == 6
@@ -99,7 +99,7 @@ def test_texts_take_what_they_are_long(config: ModelConfig) -> None:
     """As if the model ended there; and half of them twice as long take the mean of both."""
 
     def seconds(longest: int, *widths: int) -> float:
-        given = make_trainer(config.with_(max_tokens=longest), order(make_spec(config, 0.25, start=1)))
+        given = make_contract(config.with_(max_tokens=longest), order(make_spec(config, 0.25, start=1)))
         lengths = torch.tensor(widths) if widths else None
         return task_phases(given, BOARD, 100, 20, 0, lengths).total - given.upload() / 500_000
 

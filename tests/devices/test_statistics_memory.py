@@ -42,13 +42,13 @@ def measured() -> dict[str, int]:
     part = Examples(images, torch.arange(SAMPLES) % 50, tuple(map(str, range(50))))
     shard = Shard(part, part.subset(torch.arange(0)), Normalize((0.5,), (0.5,)))
     _warm_up(config, Workload(batch=2), CPU)
-    sent = trainer.sent(weights)
+    sent = trainer.contract.sent(weights)
     del weights
     peak = _Peak(CPU)
     trainer.run(Task(order, sent, prefix), shard, {})
     peak.record("statistics")
     own = sum(tensor.nbytes for tensor in sent.values())
-    return {"predicted": trainer.memory(SAMPLES).total, "measured": peak.phases["statistics"] + own}
+    return {"predicted": trainer.contract.memory(SAMPLES).total, "measured": peak.phases["statistics"] + own}
 
 
 @pytest.mark.memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cos2p.errors
+from cos2p.aggregation.privacy.account import epsilon_of, multiplier_for
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import paths
 from cos2p.errors import ConfigError, Cos2pError, DataError, OwnerRefused
 from cos2p.fleet.device.jobs import outward
 from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend, Spending, remembered_file
 from cos2p.fleet.device.shards import own_shard
+from cos2p.fleet.device.task_check import PrivacyAccount, check_task
+from cos2p.memory.tasks import make_order
+from cos2p.messages import Order, Wire
+from cos2p.methods import Call, methods
+from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world
+from cos2p.runtime.world import build_world, first_weights, private_settings
 from cos2p.training.shelf import Lacking, Shelf
 from tests.fleet.lab import small_recipe
 
@@ -118,11 +126,11 @@ def test_no_word_of_an_error_leaves(kind: type[Cos2pError], secret: str) -> None
     assert marked not in outward(kind(f"/home/{marked}/patients.csv has no column {marked}"))
 
 
-def test_counts_leave(own: Path) -> None:
+def test_no_counts_leave(own: Path) -> None:
     with paths.confined_to(own), pytest.raises(DataError) as caught:
         own_shard(recipe_for("train.npz"), str(own), ["one", "two"], CONFIG)
     assert outward(caught.value) == (
-        "data: its data cannot be used for this run (classes that the run does not know: 10); its own log says more"
+        "data: its data cannot be used for this run (classes that the run does not know); its own log says more"
     )
     with paths.confined_to(own), pytest.raises(DataError, match="patient") as caught:
         own_shard(recipe_for("odd.npz"), str(own), CLASSES, CONFIG)
@@ -143,8 +151,9 @@ def test_the_file_that_kits_bring_allows_what_no_file_allows(tmp_path: Path) -> 
     assert owner(tmp_path, TEMPLATE) == OwnerFile() == OwnerFile.read(tmp_path / "none")
     text = "\n".join(line.removeprefix("# ") for line in TEMPLATE.splitlines() if not line.startswith("# What"))
     read = owner(tmp_path, text)  # every line that is commented out is one that works
-    assert read.spend == Spend(memory=2 * 2**30, disk=10**9, seconds_per_day=3600, bytes_per_day=2 * 10**9)
+    assert read.spend == Spend(memory=2 * 2**30, disk=10**9, seconds_per_day=3600, bytes_per_day=2 * 10**9, epsilon=8)
     assert read.accept.methods == ("cos2p",)
+    assert read.accept.columns == ("text", "label")
     assert read.send.report == "none"
 
 
@@ -163,6 +172,8 @@ def test_mistakes_in_it_are_named(tmp_path: Path) -> None:
         ('[accept.fields]\n"data.source" = ["csv"]', "data.source = 'digits'"),
         ('[accept.fields]\n"fleet.reports" = "full"', "fleet.reports = 'minimal'"),
         ('[accept.fields]\n"fleet.devices.0.batch" = {max = 15}', "fleet.devices.0.batch = 16"),
+        ('[accept]\ncolumns = ["text", "topic"]', "data.image_column = 'image'"),
+        ('[accept]\ncolumns = ["label", "image"]', ""),
         ('[accept]\nmethods = ["cos2p"]\n[accept.fields]\n"training.epochs" = {min = 1, max = 1}', ""),
     ],
 )
@@ -212,6 +223,13 @@ def test_a_day_has_so_many_seconds_and_bytes(tmp_path: Path) -> None:
     account.check_transfer(1000)
 
 
+def test_without_a_limit_half_of_the_free_disk_is_the_limit(tmp_path: Path) -> None:
+    account = Spending(tmp_path, Spend())
+    account.check_disk(2**20)
+    with pytest.raises(OwnerRefused, match="disk: "):
+        account.check_disk(2**50)
+
+
 def test_an_account_that_is_broken_is_no_way_round_the_limits(tmp_path: Path) -> None:
     (tmp_path / "spent.json").write_text("{")
     with pytest.raises(OwnerRefused, match="delete it"):
@@ -219,3 +237,121 @@ def test_an_account_that_is_broken_is_no_way_round_the_limits(tmp_path: Path) ->
     (tmp_path / "spent.json").write_text(json.dumps({"day": "x"}))
     with pytest.raises(OwnerRefused):
         Spending(tmp_path, Spend(seconds_per_day=5)).check_seconds()
+
+
+# ---------------------------------------------------------------- a task, against the recipe that was accepted
+
+
+def order_of(recipe: Recipe) -> Order:
+    """The first task of the recipe's device, as an honest server makes it."""
+    world = build_world(recipe)
+    method = world.method()
+    member = world.context.members["dev-1"]
+    call = Call(member, 0, 0, 0, method.initial_weights(first_weights(world.recipe, world.config)))
+    return make_order(method, member, method.assign(call))
+
+
+def look(recipe: Recipe, order: Order, config: ModelConfig = CONFIG) -> None:
+    check_task(order, "dev-1", recipe, private_settings(recipe), config)
+
+
+STATISTICS = {"trainer": "statistics", "quotas": None, "settings": {"depths": [4], "epochs": 1}}
+FIXED = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
+LOCAL = {"noise": "local", "multiplier": 2.0, "epsilon": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "named"),
+    [
+        ({}, STATISTICS, "statistics"),
+        ({"method__exits": {"start": "means"}}, STATISTICS | {"settings": {"depths": [4], "moments": True}},
+         "statistics"),
+        ({"method__exits": {"start": "means"}}, STATISTICS | {"settings": {"depths": [4], "final": True}},
+         "statistics"),
+        ({"method": {"name": "fedavg"}}, STATISTICS, "statistics"),
+        ({}, {"trainer": "lora"}, "trainer 'lora'"),
+        ({"method": {"name": "fedavg"}}, {"trainer": "scaled"}, "trainer 'scaled'"),
+        ({"method": FIXED}, {"quotas": ()}, "masks"),
+        ({"method": {"name": "fedrolex"}}, {"quotas": ()}, "masks"),
+        ({}, {"settings": {"epochs": 2}}, "training.epochs = 2"),
+        ({}, {"settings": {"local": {"optimizer": "sgd"}}}, "training.optimizer = 'sgd'"),
+        ({"training__wire": {"up": "int8"}}, {"wire": Wire()}, "training.wire"),
+        ({}, {"label_skew": "corrected"}, "training.label_skew"),
+        ({}, {"client": "dev-2"}, "a task of 'dev-2'"),
+    ],
+)  # fmt: skip
+def test_a_task_does_what_the_accepted_recipe_asks_and_no_more(
+    recipe: dict[str, object], change: dict[str, object], named: str
+) -> None:
+    accepted = small_recipe(1, **recipe)
+    order = order_of(accepted)
+    look(accepted, order)  # the honest one is done
+    with pytest.raises(OwnerRefused) as caught:
+        look(accepted, replace(order, **change))
+    assert named in str(caught.value)
+    assert named in outward(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(methods()))
+def test_no_task_of_an_honest_server_is_refused(name: str) -> None:
+    recipe = small_recipe(1, method={"name": name})
+    look(recipe, order_of(recipe), build_world(recipe).config)
+
+
+def test_no_task_under_local_privacy_tells_what_no_noise_covers(tmp_path: Path) -> None:
+    """Also where the recipe itself asks for it: no server makes such tasks, so whoever sends one has changed it."""
+    pytest.importorskip("dp_accounting")
+    for method, change in (({"name": "cos2p"}, {}), ({"name": "cos2p", "exits": {"start": "means"}}, STATISTICS)):
+        recipe = small_recipe(1, method=method)
+        order = replace(order_of(recipe), **change)
+        look(recipe, order)
+        with pytest.raises(OwnerRefused, match=r"privacy\.noise"):
+            look(recipe.model_copy(update={"privacy": PrivacySettings.model_validate(LOCAL)}), order)
+
+
+# ---------------------------------------------------------------- the device's own account of ε
+
+
+def account(kit: Path, run: str = "lab-1", total: float = 0.0, **privacy: object) -> PrivacyAccount:
+    pytest.importorskip("dp_accounting")
+    settings = PrivacySettings.model_validate(LOCAL | privacy)
+    return PrivacyAccount(kit, run, settings, OwnerFile(spend=Spend(epsilon=total)))
+
+
+def answered(kit: Path, most: int = 30, **settings: object) -> int:
+    """Updates that a device gives, with a new process for each."""
+    for count in range(most):
+        own = account(kit, **settings)
+        try:
+            own.check()
+        except OwnerRefused:
+            return count
+        own.add()
+    return most
+
+
+def test_a_device_stops_by_itself_when_its_budget_is_spent(tmp_path: Path) -> None:
+    sigma = multiplier_for(2.0, 1e-5, updates=3)
+    assert answered(tmp_path, multiplier=sigma) == 3
+    assert answered(tmp_path, multiplier=sigma) == 0  # a restart forgets nothing
+    assert answered(tmp_path, run="lab-2", multiplier=sigma) == 3  # another run, with a budget of its own ...
+    owner = {"multiplier": sigma, "total": epsilon_of(8, sigma, 1e-5)}
+    assert answered(tmp_path, run="lab-3", **owner) == 2  # ... within the owner's for all of them
+    assert answered(tmp_path, run="lab-4", **owner) == 0
+    assert answered(tmp_path, run="lab-5", multiplier=sigma, epsilon=None, most=5) == 5  # none: counted alone
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", '{"all": 0.0, "runs": {"lab-1": 3.0}}', '{"all": "x", "runs": {}}'])
+def test_an_account_of_epsilon_that_is_broken_counts_as_spent(tmp_path: Path, damage: str) -> None:
+    own = account(tmp_path)
+    own.add()
+    (tmp_path / "privacy.json").write_text(damage)
+    with pytest.raises(OwnerRefused, match="cannot be read"):
+        own.check()
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 1e-6, 0.01, 0.2])
+def test_noise_that_protects_nothing_is_not_local_privacy(tmp_path: Path, multiplier: float) -> None:
+    with pytest.raises(OwnerRefused, match="gives no protection"):
+        account(tmp_path, multiplier=multiplier, epsilon=None)
+    account(tmp_path, multiplier=0.5, epsilon=None)

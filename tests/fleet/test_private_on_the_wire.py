@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 def test_privacy_and_owners_hold_on_a_real_fleet(tmp_path: Path) -> None:
     method = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
     recipe = small_recipe(devices=2, rounds=100_000, schedule__redispatch="at-aggregation", method=method)
-    private = PrivacySettings(noise="local", multiplier=0.1, clip=0.1)
+    private = PrivacySettings(noise="local", multiplier=1.0, clip=0.01)
     recipe = recipe.model_copy(update={"privacy": private})
     with running_lab(tmp_path, recipe, {"dev-1": slow(1.0)}, absent=("dev-2",)) as lab:
         (lab.machine("dev-2").kit.folder / "owner.toml").write_text('[spend]\nbytes_per_day = "450kB"\n')

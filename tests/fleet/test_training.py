@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cos2p.accelerator import overhead, resolve
+from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import DataError, OwnerRefused
 from cos2p.fleet.device.cap import SLACK_BYTES, bytes_asked
@@ -19,7 +21,7 @@ from cos2p.fleet.device.owner import Accept, OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order, Task, Update
-from cos2p.methods import Call, build_method, make_trainer, run_task
+from cos2p.methods import Call, build_method, make_contract, run_task
 from cos2p.recipe import Recipe
 from cos2p.runtime.workers import unpack_memory
 from cos2p.runtime.world import World, build_world, first_weights
@@ -119,7 +121,7 @@ def test_it_trains_a_method_of_an_installed_package_that_its_owner_accepts(tmp_p
     asked = method.assign(Call(world.context.members["dev-1"], 0, 0, 0, given))
     settings = asked.settings.model_dump(mode="json")
     order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, asked.trainer.name, settings, 1e-3, asked.spec)
-    task = Task(order, make_trainer(world.config, order).sent(given))
+    task = Task(order, make_contract(world.config, order).sent(given))
     (tmp_path / "task").write_bytes(task.to_bytes())
     try:
         transfers.process.start()
@@ -148,7 +150,7 @@ def its_process_is_killed(transfers: Transfers, job: Job) -> None:
 def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) -> None:
     recipe = wide_recipe()
     world = build_world(recipe)
-    whole = make_trainer(world.config, make_task(world, 1.0).order).memory(12).total
+    whole = make_contract(world.config, make_task(world, 1.0).order).memory(12).total
     cap = whole // 3
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
@@ -164,12 +166,12 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         rate = next(
             rate
             for rate in (0.5625, 0.25, 0.0625)
-            if make_trainer(world.config, make_task(world, rate, 0).order).memory(12).total <= cap
+            if make_contract(world.config, make_task(world, rate, 0).order).memory(12).total <= cap
         )
         smaller, order = transfers.job(rate, start=world.config.depth - len(make_task(world, rate).order.spec.window))
         outcome = transfers.process.train(smaller)
         assert outcome.done, outcome.reason
-        assert outcome.numbers["peak"] <= make_trainer(world.config, order).memory(12).total + SLACK_BYTES
+        assert outcome.numbers["peak"] <= make_contract(world.config, order).memory(12).total + SLACK_BYTES
     finally:
         transfers.process.stop()
 
@@ -178,7 +180,7 @@ def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
     """Windows at every height, in one process: what a task leaves behind must not count against the next."""
     recipe = wide_recipe()
     orders = [make_task(build_world(recipe), 0.375, start).order for start in (0, 1, 2)]
-    cap = max(make_trainer(build_world(recipe).config, order).memory(12).total for order in orders)
+    cap = max(make_contract(build_world(recipe).config, order).memory(12).total for order in orders)
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
         transfers.process.start()
@@ -210,7 +212,7 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
             job, order = transfers.job(0.1, start)
             outcome = transfers.process.train(job)
             assert outcome.done, outcome.reason
-            assert outcome.numbers["peak"] <= make_trainer(transfers.world.config, order).memory(12).total
+            assert outcome.numbers["peak"] <= make_contract(transfers.world.config, order).memory(12).total
     finally:
         transfers.process.stop()
 
@@ -219,7 +221,7 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
 def test_a_gpu_keeps_the_cap_and_what_fits_trains(tmp_path: Path) -> None:
     gpu, recipe = resolve("cuda"), wide_recipe()
     world = build_world(recipe)
-    whole = make_trainer(world.config, make_task(world, 1.0).order).memory(12).total
+    whole = make_contract(world.config, make_task(world, 1.0).order).memory(12).total
     for cap, fits in ((whole // 3 + overhead(gpu), False), (whole + overhead(gpu), True)):
         transfers = Transfers(tmp_path, recipe, memory=cap, accelerator="cuda")
         try:
@@ -281,3 +283,31 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     child.wait(timeout=60)
+
+
+def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
+    """A server that never counts: the device answers as often as its budget allows, with a new process too."""
+    pytest.importorskip("dp_accounting")
+    method = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
+    private = PrivacySettings(noise="local", epsilon=2.0, participations=2)
+    recipe = small_recipe(1, method=method).model_copy(update={"privacy": private})
+    transfers = Transfers(tmp_path, recipe, kit=str(tmp_path), run="lab-1")
+    job, order = transfers.job(0.25)
+    try:
+        assert transfers.process.train(job).done
+        transfers.process.stop()
+        assert transfers.process.train(job).done
+        (tmp_path / "update").unlink()
+        third = transfers.process.train(job)
+        assert not third.done
+        assert "one more update is too much" in third.reason
+        assert not (tmp_path / "update").exists()
+        statistics = replace(order, trainer="statistics", settings={**order.settings, "depths": [4]})
+        task = make_task(transfers.world, 0.25)
+        (tmp_path / "task").write_bytes(replace(task, order=statistics).to_bytes())
+        assert "statistics of the device's features, in a task" in transfers.process.train(job).reason
+        transfers.process.stop()
+        with pytest.raises(OwnerRefused, match="too much"):  # a device that joins again
+            transfers.process.start()
+    finally:
+        transfers.process.stop()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cos2p.memory.task_plan import lowered
-from cos2p.methods import build_method, make_trainer, methods, run_task
+from cos2p.methods import build_method, make_contract, methods, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.server.protocol import ClientJoined, Send, TaskFailed
@@ -67,4 +67,4 @@ def test_after_a_task_ran_out_of_memory_the_next_is_smaller(world: World, method
 
 def size(made: Server, task: Send, world: World, member: Member) -> int:
     """Bytes the task's trainer would need."""
-    return make_trainer(world.config, task.order).memory(member.samples).total
+    return make_contract(world.config, task.order).memory(member.samples).total

@@ -16,7 +16,7 @@ from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import TensorForm
-from cos2p.methods import build_method, make_trainer, methods, run_task
+from cos2p.methods import build_method, make_contract, methods, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import to_bits
@@ -146,10 +146,10 @@ def honest_answer(server: Server, order: Order) -> bytes:
 
 def answer(config: ModelConfig, order: Order) -> Update:
     """As an honest device would send it, with made-up numbers of an honest size."""
-    spec, trainer = trained_spec(order), make_trainer(config, order)
+    spec, contract = trained_spec(order), make_contract(config, order)
     rng = torch_rng(0, "honest", order.trainer)
-    delta = {name: 0.01 * torch.randn(shape, generator=rng) for name, shape in trainer.answer(spec).items()}
-    extras = {name: _filled(form, rng) for name, form in (trainer.beside(spec) or {}).items()}
+    delta = {name: 0.01 * torch.randn(shape, generator=rng) for name, shape in contract.answer(spec).items()}
+    extras = {name: _filled(form, rng) for name, form in contract.extra_tensors(spec).items()}
     report = {"loss": 1.5, "local_samples": 4, "local_top1": 0.25}
     return Update(order.client, order.task, order.version, spec, delta, 10, report, extras)
 

@@ -9,7 +9,7 @@ import torch
 
 from cos2p.errors import RecipeError
 from cos2p.messages import Order, Task, Update
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.base import Assignment, Call
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world, first_weights
@@ -64,7 +64,7 @@ def done(settings: dict[str, Any]) -> tuple[World, Task, Update]:
     )  # fmt: skip
     task = Task(
         order,
-        weights=make_trainer(world.config, order).sent(weights),
+        weights=make_contract(world.config, order).sent(weights),
         prefix=encode(extract_prefix(weights, world.config, order.spec), "float32"),
     )
     update, _ = run_task(world.config, Task.from_bytes(task.to_bytes()), world.shards[member.name], {})
@@ -80,4 +80,4 @@ def test_a_device_trains_its_part_and_nothing_else(rest: str) -> None:
     assert any(bool(delta.abs().max() > 0) for name, delta in update.delta.items() if "blocks." in name)
     assert all(bool(torch.isfinite(delta).all()) for delta in update.delta.values())
     member = world.context.members[update.client]
-    assert make_trainer(world.config, task.order).memory(member.samples).total > 0
+    assert make_contract(world.config, task.order).memory(member.samples).total > 0

@@ -16,7 +16,7 @@ from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import RecipeError
 from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Order, Task, tensor_bytes
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
@@ -85,7 +85,7 @@ def test_factors_do_not_come_and_both_go_back() -> None:
     config, (order, task) = fleet.context.config, first(fleet)
     assert sorted(task.weights) == sorted(name for name in fleet.start if name.startswith("exits.2."))
     update, _ = run_task(config, Task.from_bytes(task.to_bytes()), digits().shards[order.client], {})
-    known = make_trainer(config, order)
+    known = make_contract(config, order)
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
     assert tensor_bytes(update.delta) == known.upload()
     assert update.to_bytes() == run_task(config, task, digits().shards[order.client], {})[0].to_bytes()
@@ -244,7 +244,7 @@ def test_a_model_that_grows_has_nothing_for_factors_yet() -> None:
 def test_looking_for_directions_takes_time() -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), ALL)
     order = fleet.orders[0]
-    own, lora = (kind(fleet.context.config, order) for kind in (FactoredTrainer, LoraTrainer))
+    own, lora = (kind.contract_of(fleet.context.config, order) for kind in (FactoredTrainer, LoraTrainer))
     seen = 2 * order.settings["batch"] / 120
     more = own.flops(120, 0).training / lora.flops(120, 0).training - 1
     assert more == pytest.approx(seen / order.settings["epochs"])

@@ -14,7 +14,7 @@ from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.fleet.device.payload import read_task
 from cos2p.memory.fit import needed_bytes
 from cos2p.messages import Task, Update, tensor_bytes
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
@@ -58,7 +58,7 @@ def test_a_restart_changes_nothing(form: str, tmp_path: Path) -> None:
 def test_what_is_promised_is_what_travels_and_again_the_same(form: str) -> None:
     fleet = Fleet(digits_house(rounds=1), FORMS[form])
     config, order = fleet.context.config, fleet.orders[0]
-    known, task, shard = make_trainer(config, order), fleet.server.orders.task(order), digits().shards[order.client]
+    known, task, shard = make_contract(config, order), fleet.server.orders.task(order), digits().shards[order.client]
     update, _ = run_task(config, Task.from_bytes(task.to_bytes()), shard, {})
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == known.answer(update.spec)
     assert tensor_bytes(update.delta, update.extras) == known.upload() == tensor_bytes(task.weights)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.devices.device import device
 from cos2p.messages import tensor_bytes
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.base import Assignment, Call, Member
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
@@ -161,7 +161,7 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
     config = fleet.context.config
     for order in fleet.orders:
-        known = make_trainer(config, order)
+        known = make_contract(config, order)
         task = fleet.server.orders.task(order)
         update, _ = run_task(config, task, digits().shards[order.client], {})
         assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(update.spec)
@@ -172,8 +172,8 @@ def test_what_is_promised_is_what_travels(name: str) -> None:
 @pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
 def test_small_devices_work_less_and_need_less(name: str) -> None:
     fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    known = [make_trainer(fleet.context.config, order) for order in fleet.orders]
-    work = [trainer.flops(30, 5).training for trainer in known]
-    memory = [trainer.memory(30).total for trainer in known]
+    known = [make_contract(fleet.context.config, order) for order in fleet.orders]
+    work = [contract.flops(30, 5).training for contract in known]
+    memory = [contract.memory(30).total for contract in known]
     assert work == sorted(set(work))
     assert memory == sorted(set(memory))

@@ -19,7 +19,9 @@ SPEC = width_spec([[0, 2], [1], [], [3]], [[], [5], [0, 1], [9]])
 def check(**extras: Tensor) -> None:
     found = {name.replace("_", "."): tensor for name, tensor in extras.items()}
     settings = ExtendedSettings(local=LocalSettings()).model_dump(mode="json")
-    forms = PruneFlTrainer(VIT, replace(order(SPEC), trainer="prunefl", settings=settings)).beside(SPEC)
+    forms = PruneFlTrainer.contract_of(VIT, replace(order(SPEC), trainer="prunefl", settings=settings)).extra_tensors(
+        SPEC
+    )
     check_forms(forms, {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in found.items()})
     check_values(forms, found)
 

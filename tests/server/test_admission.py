@@ -10,12 +10,13 @@ import torch
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.server import admission
 from cos2p.server.admission import root_mean_square
+from cos2p.server.protocol import ClientJoined
 from cos2p.server.server import Server
 from tests.aggregation.brute import random_delta
 from tests.runtime.played import answer, join_all, notes, sent, server, snapshot
@@ -26,7 +27,7 @@ Wrong = Callable[[Update], Update]
 
 
 def check_update(update: Update, order: Order, config: ModelConfig, **limits: float) -> float:
-    return admission.check_update(update, order, config, make_trainer(config, order), **limits)
+    return admission.check_update(update, order, config, make_contract(config, order), **limits)
 
 
 def with_delta(change: Callable[[Weights], Any]) -> Wrong:
@@ -244,6 +245,9 @@ def test_who_is_refused_time_and_again_is_benched() -> None:
     assert [note["client"] for note in benched] == ["pi-0"]
     assert "not an update" in benched[0]["reason"]
     assert notes(played.receive("pi-0", b"garbage"), "refused")[0]["reason"] == "it has no open task"
+    again = played.handle(ClientJoined("pi-0"))  # it says that it is ready: nothing changes
+    assert [note["client"] for note in notes(again, "benched")] == ["pi-0"]
+    assert len(again) == 1
 
 
 def test_root_mean_square_by_hand() -> None:

@@ -6,20 +6,22 @@ import copy
 import json
 import struct
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
-from cos2p.methods import build_method, make_trainer
+from cos2p.messages.forms import Forms, TensorForm
+from cos2p.methods import build_method, make_contract
 from cos2p.models.layout import init_weights
+from cos2p.models.spec import SubmodelSpec
 from cos2p.server.protocol import ClientJoined, Stop
 from cos2p.server.server import Server
 from cos2p.server.update_reader import REPORT_FIGURES, UpdateReader, kept_report
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
+from cos2p.training.contract import TaskContract
+from cos2p.training.settings import LocalSettings
 from tests.fuzz.arena import CLIENT, Arena, answer, arena, harm, play
 from tests.fuzz.memory import growth
 from tests.fuzz.mutations import joined, split
@@ -106,33 +108,33 @@ def test_a_plugin_that_says_nothing_is_sent_nothing_beside() -> None:
     assert "'x/more'; " in refusal(place, with_tensors(place, more=torch.zeros(1)))
 
 
-class Talkative(SubmodelTrainer):
-    """With a `check` of its own, and without a word on what comes beside the update."""
+class Talkative(TaskContract):
+    """One number comes with every update; what it may be a `check` says."""
 
-    name: ClassVar[str] = "talkative"
-
-    def upload(self) -> int:
-        return super().upload() + 4
+    def extra_tensors(self, spec: SubmodelSpec) -> Forms:
+        return {"said": TensorForm((1,))}
 
     def check(self, update: Update, max_rms: float) -> None:
-        if "said" not in update.extras:
-            raise UpdateRefused("nothing is said")
+        if float(update.extras["said"]) > 1:
+            raise UpdateRefused("too much is said")
 
 
-def test_what_is_not_declared_is_bounded_all_the_same() -> None:
+def test_what_a_contract_declares_may_come_and_nothing_else() -> None:
     place = arena("fedavg")
     (order,) = (order for order in place.server.orders.values() if order.client == CLIENT)
-    door = UpdateReader(order, VIT, Talkative(VIT, order), max_rms=10.0)
+    contract = Talkative(VIT, order, LocalSettings.model_validate(order.settings))
+    door = UpdateReader(order, VIT, contract, max_rms=10.0)
 
     def read(**extras: torch.Tensor) -> Update:
         return door.read(door.open(with_tensors(place, **extras)))[0]
 
     assert read(said=torch.ones(1)).extras["said"].tolist() == [1.0]
     for extras, reason in (
-        ({}, "nothing is said"),
+        ({}, "said"),
+        ({"said": torch.tensor([2.0])}, "too much is said"),
         ({"said": torch.tensor([torch.nan])}, "not finite"),
         ({"said": torch.zeros(100_000)}, "an answer to this task has at most"),
-        ({str(i): torch.zeros(0) for i in range(65)}, "65 tensors beside the update"),
+        ({"said": torch.zeros(1), "more": torch.zeros(1)}, "more"),
     ):
         with pytest.raises(UpdateRefused, match=reason):
             read(**extras)
@@ -153,12 +155,12 @@ def test_a_header_larger_than_the_task_asks_for_is_not_read() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_number_between_its_bounds_is_left_out_of_a_report(figure: dict[str, Any]) -> None:
-    assert kept_report({"mask_loss": 2, **figure}, Trainer) == {"mask_loss": 2}  # type: ignore[arg-type]
+    assert kept_report({"mask_loss": 2, **figure}, TaskContract) == {"mask_loss": 2}  # type: ignore[arg-type]
 
 
 def test_a_report_of_very_many_figures_is_refused() -> None:
     with pytest.raises(UpdateRefused, match="65 figures"):
-        kept_report({str(i): 1.0 for i in range(REPORT_FIGURES + 1)}, Trainer)  # type: ignore[arg-type]
+        kept_report({str(i): 1.0 for i in range(REPORT_FIGURES + 1)}, TaskContract)  # type: ignore[arg-type]
 
 
 def test_a_merge_that_stumbles_refuses_and_benches_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +209,7 @@ def test_reading_a_large_update_takes_its_bytes_once_more() -> None:
     server = Server(home, build_method({"name": "fedavg"}, home), init_weights(config, 0))
     server.handle(ClientJoined(CLIENT))
     (order,) = server.orders.values()
-    door = UpdateReader(order, config, make_trainer(config, order), max_rms=10.0)
+    door = UpdateReader(order, config, make_contract(config, order), max_rms=10.0)
     data = answer(config, order).to_bytes()
     spoilt = data[:-4] + struct.pack("<f", 11.0)
     assert len(data) > 8e6

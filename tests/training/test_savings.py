@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.methods.registry import build_method
 from cos2p.models.layout import init_weights
@@ -18,7 +16,8 @@ from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.training.micro_batches import MicroBatches, counted
 from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
-from cos2p.training.trainer import Batch, Trainer
+from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import Trainer
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, context, order, same, shard, task, window
 
@@ -86,7 +85,7 @@ def test_gradients_that_add_up_are_not_dropped_at_once() -> None:
 
 def bytes_of(config: ModelConfig, batch: int = 8, **savings: object) -> int:
     given = order(SubmodelSpec.full(config), optimizer="adan", batch=batch, savings=savings)
-    return make_trainer(config, given).memory(64).total
+    return make_contract(config, given).memory(64).total
 
 
 def test_the_ledger_counts_every_saving() -> None:
@@ -104,42 +103,34 @@ def test_the_ledger_counts_every_saving() -> None:
 
 class _Looks(Trainer):
     name = "looks"
+    supports = frozenset({"eight_bit", "recompute", "bf16", "micro_batch"})
 
     def before_step(self) -> None:
         assert all(p.grad is not None for p in self.model.parameters())
 
 
-class _OwnObjective(Trainer):
-    name = "own-objective"
+class _SaysNothing(SubmodelTrainer):
+    """A class that declares nothing inherits no declaration: it may have changed anything."""
 
-    def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
-        return loss**2
-
-
-class _OwnLoop(Trainer):
-    name = "own-loop"
-
-    def fit(self) -> float:
-        return 0.0
+    name = "says-nothing"
 
 
 @pytest.mark.parametrize(
     ("trainer", "left"),
     [
         (_Looks, Savings(eight_bit=True, recompute="yes", bf16=True)),
-        (_OwnLoop, Savings()),
-        (_OwnObjective, Savings(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
+        (_SaysNothing, Savings()),
         (Trainer, Savings(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
     ],
 )
-def test_a_trainer_makes_the_savings_that_what_it_overrides_allows(trainer: type[Trainer], left: Savings) -> None:
+def test_a_trainer_makes_the_savings_that_it_declares(trainer: type[Trainer], left: Savings) -> None:
     everything = {"step_in_backward": True, "eight_bit": True, "recompute": "yes", "bf16": True}
     given = order(SubmodelSpec.full(VIT), savings=everything)
     assert trainer(VIT, given).local.savings == left
 
 
-@pytest.mark.parametrize(("trainer", "left"), [(_Looks, 2), (_OwnObjective, 0), (_OwnLoop, 0), (Trainer, 2)])
-def test_a_trainer_with_an_objective_of_its_own_takes_the_batch_whole(trainer: type[Trainer], left: int) -> None:
+@pytest.mark.parametrize(("trainer", "left"), [(_Looks, 2), (_SaysNothing, 0), (Trainer, 2)])
+def test_a_trainer_takes_a_batch_in_parts_if_it_declares_that(trainer: type[Trainer], left: int) -> None:
     given = order(SubmodelSpec.full(VIT), savings={"micro_batch": 2})
     assert trainer(VIT, given).local.savings.micro_batch == left
 
@@ -163,7 +154,7 @@ def first_order_of(memory: int, **savings: object) -> Send:
 
 def test_recomputation_where_it_is_needed_and_nowhere_else() -> None:
     roomy = first_order_of(2**30).order
-    needed = make_trainer(VIT, roomy).memory(10).total
+    needed = make_contract(VIT, roomy).memory(10).total
     tight = first_order_of(needed - 1).order
     assert make_trainer(VIT, roomy).local.savings.recompute == "no"
     assert make_trainer(VIT, tight).local.savings.recompute == "yes"
@@ -176,7 +167,7 @@ def test_fewer_samples_at_a_time_before_blocks_run_again() -> None:
         if chosen is not None:
             found.append(chosen.order.settings)
         chosen = first_order_of(memory, **both)
-        memory = make_trainer(VIT, chosen.order).memory(10).total - 1
+        memory = make_contract(VIT, chosen.order).memory(10).total - 1
     ways = [Savings.model_validate(settings.get("savings", {})) for settings in found]
     assert [(way.recompute, way.micro_batch) for way in ways[:2]] == [("no", 0), ("no", 2)]
     assert (ways[-1].recompute, ways[-1].micro_batch) == ("yes", 1)

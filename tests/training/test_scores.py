@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from cos2p import ModelConfig
 from cos2p.errors import TrainingError
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.spec import BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
@@ -130,7 +130,7 @@ def test_a_share_of_the_samples_is_what_the_masks_see_and_what_is_counted(monkey
     def flops(**phase: object) -> float:
         given = order(window(VIT, 2), QUOTAS, mask=phase)
         run_task(VIT, task(VIT, random_weights(VIT, 1), given), shard(VIT), {})
-        return make_trainer(VIT, given).flops(10, 4).masks
+        return make_contract(VIT, given).flops(10, 4).masks
 
     whole = flops(epochs=5)
     assert sum(seen) == 50

@@ -11,7 +11,7 @@ import torch
 
 from cos2p import ModelConfig
 from cos2p.messages import Order, Shelved, Task
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.prefix import encode, part_of
@@ -68,7 +68,7 @@ def test_features_of_an_earlier_task_are_used_and_not_computed_again(tmp_path: P
 def test_the_clock_counts_what_is_computed() -> None:
     weights = random_weights(VIT, 1)
     whole, part = (
-        make_trainer(VIT, shelved_task(VIT, weights, 2, set(), features).order).flops(10, 4) for features in (0, 1)
+        make_contract(VIT, shelved_task(VIT, weights, 2, set(), features).order).flops(10, 4) for features in (0, 1)
     )
     assert 0 < part.prefix < 0.6 * whole.prefix
     assert part.training == whole.training

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task, Update
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights, init_weights
@@ -39,7 +39,7 @@ def told(batch: int = 7) -> Update:
     asked, weights = order(world.config, client, batch), init_weights(world.config, 0)
     task = Task(
         asked,
-        weights=make_trainer(world.config, asked).sent(weights),
+        weights=make_contract(world.config, asked).sent(weights),
         prefix=encode(extract_prefix(weights, world.config, asked.spec), "float32"),
     )
     return read_update(run_task(world.config, task, world.shards[client], {})[0].to_bytes())
@@ -107,7 +107,7 @@ def moved(x: torch.Tensor, place: int, by: float) -> torch.Tensor:
 )
 def test_the_door_lets_in_only_what_unit_vectors_can_add_up_to(wrong: Callable[[Update], Update], said: str) -> None:
     update = told()
-    trainer = make_trainer(digits().config, order(digits().config, update.client))
+    trainer = make_contract(digits().config, order(digits().config, update.client))
     trainer.check(update, 10.0)
     with pytest.raises(UpdateRefused, match=said):
         trainer.check(wrong(update), 10.0)
@@ -115,7 +115,7 @@ def test_the_door_lets_in_only_what_unit_vectors_can_add_up_to(wrong: Callable[[
 
 def test_what_is_sent_has_no_classifier_and_what_comes_back_is_as_large_as_said() -> None:
     update = told()
-    trainer = make_trainer(digits().config, order(digits().config, update.client))
+    trainer = make_contract(digits().config, order(digits().config, update.client))
     assert not [name for name in trainer.sent(init_weights(digits().config, 0)) if "linear" in name]
     assert trainer.upload() == sum(tensor.nbytes for tensor in update.extras.values())
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import ConfigError, TrainingError
 from cos2p.messages import Task, Update
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
@@ -249,5 +249,5 @@ def test_an_unknown_trainer_is_told_with_those_there_are() -> None:
 def test_memory_is_predicted_from_the_order_alone() -> None:
     memory: Remembered = {}
     given = mask_task(VIT)
-    predicted = make_trainer(VIT, given.order).memory(10).total
+    predicted = make_contract(VIT, given.order).memory(10).total
     assert predicted > sum(t.nbytes for t in run_task(VIT, given, shard(VIT), memory)[0].delta.values())

@@ -11,7 +11,7 @@ import torch
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Precision, Task, Wire, tensor_bytes
-from cos2p.methods import make_trainer, methods, run_task
+from cos2p.methods import make_contract, methods, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import BlockSize
 from cos2p.seeding import torch_rng
@@ -95,7 +95,7 @@ def test_an_order_says_nothing_of_a_plain_wire() -> None:
 def test_the_door_lets_in_what_was_announced_alone() -> None:
     weights, given = init_weights(VIT, 0), travelling(order(window(VIT, 1)), Wire(up="int8"))
     update, _ = run_task(VIT, task(VIT, weights, given), shard(VIT), {})
-    door = UpdateReader(given, VIT, make_trainer(VIT, given), 10, 10.0)
+    door = UpdateReader(given, VIT, make_contract(VIT, given), 10, 10.0)
     travelled = as_it_travels(update, given)
     read, size = door.read(door.open(travelled.to_bytes()))
     assert 0 < size < 10
@@ -128,7 +128,7 @@ def test_every_method_travels_in_fewer_bits(method: str) -> None:
     house = replace(house, training=house.training.model_copy(update={"wire": wire}))
     fleet = Fleet(house, {"name": method})
     given = fleet.orders[0]
-    trainer = make_trainer(house.config, given)
+    trainer = make_contract(house.config, given)
     sent = fleet.server.orders.task(given)
     update, _ = run_task(house.config, sent, fleet.shards[given.client], {})
     travelled = as_it_travels(update, given)

@@ -186,7 +186,7 @@ class SegmentMerge(Merge):
 
     def _even(self, item: Contribution) -> float | None:
         """The weight of all segments, where the rule knows but one; None if each has its own."""
-        if self.rule not in EVEN or type(self)._gamma is not SegmentMerge._gamma:
+        if self.rule not in EVEN:
             return None
         return even_factor(self.rule, item.samples)
 

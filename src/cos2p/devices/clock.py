@@ -14,8 +14,8 @@ from torch import Tensor
 from cos2p.devices.device import Device
 from cos2p.messages import Order
 from cos2p.seeding import numpy_rng
+from cos2p.training.contract import TaskContract
 from cos2p.training.costs import TaskFlops
-from cos2p.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -37,32 +37,27 @@ class Phases:
 
 
 def task_phases(
-    trainer: Trainer, device: Device, samples: int, test_samples: int, download: int, widths: Tensor | None = None
+    contract: TaskContract, device: Device, samples: int, test_samples: int, download: int, widths: Tensor | None = None
 ) -> Phases:
     """How long the device takes; the jitter depends on the run's seed, the device and the attempt, nothing else.
 
     `widths` are the lengths of its texts; without them every sample is as long as the model takes.
     """
-    order, work = trainer.order, _work(trainer, samples, test_samples, widths)
+    order, work = contract.order, _work(contract, samples, test_samples, widths)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
     return Phases(
         download=device.download_seconds(download) * factor,
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
         training=device.compute_seconds(work.training) * factor,
-        upload=device.upload_seconds(trainer.wire_upload()) * factor,
+        upload=device.upload_seconds(contract.wire_upload()) * factor,
     )
 
 
-def _work(trainer: Trainer, samples: int, test_samples: int, widths: Tensor | None) -> TaskFlops:
+def _work(contract: TaskContract, samples: int, test_samples: int, widths: Tensor | None) -> TaskFlops:
     if widths is None or len(widths) == 0:
-        return trainer.flops(samples, test_samples)
-
-    def flops_at(tokens: int) -> TaskFlops:
-        shorter = type(trainer)(trainer.config.with_(max_tokens=tokens), trainer.order)
-        return shorter.flops(samples, test_samples)
-
-    return text_work(flops_at, widths)
+        return contract.flops(samples, test_samples)
+    return text_work(lambda tokens: contract.with_tokens(tokens).flops(samples, test_samples), widths)
 
 
 def text_work(flops_at: Callable[[int], TaskFlops], widths: Tensor) -> TaskFlops:

@@ -1,4 +1,4 @@
-"""Bytes of a task by its trainer's ledger, the first of several that fits a device, and how a task is made to fit."""
+"""Bytes of a task by its contract's ledger, the first of several that fits a device, and how a task is made to fit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 from cos2p.errors import BudgetError
 from cos2p.memory.tasks import Assignment, Member, Planned, make_order
 from cos2p.messages import Order
+from cos2p.training.contract import TaskContract
 from cos2p.training.settings import ways_to_save, with_savings
-from cos2p.training.trainer import Trainer
 from cos2p.units import format_bytes
 
 Store = Literal["memory", "disk"]
@@ -21,8 +21,8 @@ STORES: tuple[Store, ...] = ("memory", "disk")
 
 def needed_bytes(method: Planned, member: Member, assignment: Assignment) -> int:
     """Bytes of the worst moment of a method's task, by the ledger; nothing is allocated."""
-    trainer = assignment.trainer(method.context.config, make_order(method, member, assignment))
-    return trainer.memory(member.samples).total
+    contract = assignment.trainer.contract_of(method.context.config, make_order(method, member, assignment))
+    return contract.memory(member.samples).total
 
 
 def room(method: Planned, member: Member) -> float:
@@ -65,10 +65,10 @@ def largest_group(
     return 0, STORES[0]
 
 
-def saving_as_needed(order: Order, trainer: Trainer, memory: int, needed: Callable[[Order], int]) -> Order:
+def saving_as_needed(order: Order, contract: TaskContract, memory: int, needed: Callable[[Order], int]) -> Order:
     """Where the recipe says `needed`: the first way to save in which the task fits, or the last one."""
-    for savings in ways_to_save(trainer.local.savings, trainer.local.batch):
-        settings = with_savings(trainer.settings, **savings)
+    for savings in ways_to_save(contract.local.savings, contract.local.batch):
+        settings = with_savings(contract.settings, **savings)
         order = replace(order, settings=settings.model_dump(mode="json"))
         if needed(order) <= memory:
             break

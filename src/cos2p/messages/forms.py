@@ -43,16 +43,6 @@ class TensorForm:
 
 Forms = Mapping[str, TensorForm]
 
-MOST_UNDECLARED = 64
-"""Tensors beside an update whose trainer does not say which."""
-
-
-def forms_found(found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
-    """Where nothing is declared: whatever came, if it is not too many."""
-    if len(found) > MOST_UNDECLARED:
-        raise UpdateRefused(f"it carries {len(found)} tensors beside the update; at most {MOST_UNDECLARED} are read")
-    return {name: TensorForm(shape, dtype) for name, (dtype, shape) in found.items()}
-
 
 def check_forms(forms: Forms, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
     """UpdateRefused unless names, types and shapes are those expected; no value is looked at."""

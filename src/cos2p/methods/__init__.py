@@ -24,6 +24,7 @@ from cos2p.methods.fedasync import MixingMerge, MixingSettings
 from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
 from cos2p.methods.registry import (
     build_method,
+    make_contract,
     make_trainer,
     method_class,
     method_settings,
@@ -49,6 +50,7 @@ from cos2p.settings import Settings, shared
 from cos2p.submodel.rates import SubmodelSize, cut, segment_costs, spread
 from cos2p.submodel.segments import segment_norms, segmented
 from cos2p.submodel.slicing import trained_shapes
+from cos2p.training.contract import TaskContract
 from cos2p.training.costs import TaskFlops, forward_flops, forward_memory
 from cos2p.training.masks import Remembered
 from cos2p.training.settings import ExtendedSettings, LocalSettings, OptimizerName
@@ -91,6 +93,7 @@ __all__ = [
     "SubmodelSize",
     "SubmodelSpec",
     "SubmodelTrainer",
+    "TaskContract",
     "TaskFlops",
     "TensorForm",
     "Trainer",
@@ -107,6 +110,7 @@ __all__ = [
     "forward_flops",
     "forward_memory",
     "layout",
+    "make_contract",
     "make_spec",
     "make_trainer",
     "method_class",

@@ -8,13 +8,14 @@ composes named parts and answers a few questions; it has no loop and does no I/O
     trainers             what its devices do, if not plain training
     merge()              how accepted updates become the next model
     accepted(...)        what the server remembers of an update (masks, statistics)
-    evaluated_weights    the model that is judged and saved, and evaluation_model its forward pass
+    evaluated_weights    the model that is evaluated and saved
+    own_config, own_model   where that is not the run's model: its config, its forward pass
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 from typing_extensions import Self
 
@@ -23,13 +24,14 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.memory.tasks import Assignment, Call, Member, RunContext
 from cos2p.messages import Order, Update
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.head_settings import HeadSettings, asks_statistics
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
 from cos2p.training.embeddings import Embeddings
+from cos2p.training.statistics import StatisticsTrainer
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 
@@ -37,6 +39,14 @@ __all__ = ["Assignment", "Call", "Forms", "Member", "Method", "RunContext"]
 
 Forms = Mapping[str, tuple[str, ...]]
 """Forms of a method by name, each as changes to a recipe: `path.to.field=value`."""
+
+
+class OwnConfig(Protocol):
+    def __call__(self, config: ModelConfig, weights: Weights, /) -> ModelConfig: ...
+
+
+class OwnModel(Protocol):
+    def __call__(self, config: ModelConfig, spec: SubmodelSpec, weights: Weights, /) -> ElasticTransformer: ...
 
 
 class Method:
@@ -69,6 +79,10 @@ class Method:
     """Changes with which tasks still fit where none did: a frontier makes them only there."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
+    own_config: ClassVar[OwnConfig | None] = None
+    """The config of `evaluated_weights`, where they are not of the run's model."""
+    own_model: ClassVar[OwnModel | None] = None
+    """The forward pass of `evaluated_weights`, where it is not the run's model's."""
 
     @classmethod
     def pretrained(cls, language: bool) -> Mapping[str, Any]:
@@ -83,10 +97,20 @@ class Method:
         return {"start": "discriminant", **finish}
 
     @classmethod
+    def not_asked(cls, settings: Settings, order: Order) -> str:
+        """What of a task no recipe with these settings asks for; empty if the task follows from it. A device of a real
+        fleet refuses the rest: its owner accepted the recipe."""
+        if order.quotas is not None:
+            return "masks that the device chooses by its data"
+        if order.trainer == StatisticsTrainer.name:
+            final, moments = (bool(order.settings.get(name)) for name in ("final", "moments"))
+            return "" if asks_statistics(settings, final, moments) else "statistics of the device's features"
+        return "" if order.trainer in {kind.name for kind in cls.trainers} else f"the trainer {order.trainer!r}"
+
+    @classmethod
     def judges_its_weights(cls) -> bool:
-        """Whether what is judged is the run's own model with `evaluated_weights`, and no other model or pass."""
-        own = (cls.evaluation_config.__func__, cls.evaluation_model.__func__)  # type: ignore[attr-defined]
-        return own == (Method.evaluation_config.__func__, Method.evaluation_model.__func__)  # type: ignore[attr-defined]
+        """Whether what is evaluated is the run's own model with `evaluated_weights`."""
+        return cls.own_config is None and cls.own_model is None
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -132,14 +156,17 @@ class Method:
 
     @classmethod
     def evaluation_config(cls, config: ModelConfig, weights: Weights) -> ModelConfig:
-        """The config that `evaluated_weights` belong to, where they are not of the run's model."""
-        return config
+        """The config that `evaluated_weights` belong to."""
+        return config if cls.own_config is None else cls.own_config(config, weights)
 
     @classmethod
     def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
         """The forward pass of `evaluated_weights`, with answers at these exits."""
         config = cls.evaluation_config(config, weights)
-        return ElasticTransformer(config, SubmodelSpec.full(config, sorted(exits))).load(weights)
+        spec = SubmodelSpec.full(config, sorted(exits))
+        if cls.own_model is not None:
+            return cls.own_model(config, spec, weights)
+        return ElasticTransformer(config, spec).load(weights)
 
     def initial_weights(self, weights: Weights) -> Weights:
         """A method may begin from other weights than the recipe's."""

@@ -36,10 +36,11 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings, shared
 from cos2p.submodel.slicing import window_slices
+from cos2p.training.contract import TaskContract
 from cos2p.training.costs import prunable_scalars, trained_shape
 from cos2p.training.settings import ExtendedSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 DampingKind = Literal["constant", "polynomial", "hinge"]
 
@@ -103,11 +104,23 @@ class FedAsyncSettings(MixingSettings, ProximalSettings, HeadSettings):
     """Mixing on the server, a proximal term on the devices."""
 
 
+class ProximalContract(TaskContract):
+    shares_sent: ClassVar[bool] = True
+
+    def step_flops(self) -> float:
+        return 4 * prunable_scalars(self.config, trained_shape(self.config, self.order))
+
+    def held_bytes(self) -> int:
+        return 4 * trainable_scalars(self.config, trained_shape(self.config, self.order))
+
+
 class ProximalTrainer(Trainer):
     """The device: adds ρ(x − x_τ) to the gradient, that is ρ/2·‖x − x_τ‖² to the loss; x_τ is the model as it came."""
 
     name: ClassVar[str] = "proximal"
+    contract_type = ProximalContract
     settings_type = ProximalTask
+    supports = OPTIMIZATIONS - {"step_in_backward"}
     settings: ProximalTask
 
     def before_step(self) -> None:
@@ -115,12 +128,6 @@ class ProximalTrainer(Trainer):
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach(), alpha=rho).sub_(self.start[name], alpha=rho)
-
-    def step_flops(self) -> float:
-        return 4 * prunable_scalars(self.config, trained_shape(self.config, self.order))
-
-    def held_bytes(self) -> int:
-        return 4 * trainable_scalars(self.config, trained_shape(self.config, self.order))
 
 
 class MixingMerge(Merge):

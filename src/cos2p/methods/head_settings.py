@@ -37,11 +37,24 @@ class HeadSettings(Settings):
         return None if self.finish == "trained" else self.finish
 
 
+def _heads(settings: Settings) -> HeadSettings | None:
+    heads = settings if isinstance(settings, HeadSettings) else getattr(settings, "exits", None)
+    return heads if isinstance(heads, HeadSettings) else None
+
+
 def ends_told(settings: Settings) -> bool:
     """Whether a method with these settings ends with a head that its devices tell of; before, its scores are those of
     a trained one."""
-    heads = settings if isinstance(settings, HeadSettings) else getattr(settings, "exits", None)
-    return isinstance(heads, HeadSettings) and heads.finish_form is not None
+    heads = _heads(settings)
+    return heads is not None and heads.finish_form is not None
+
+
+def asks_statistics(settings: Settings, final: bool, moments: bool) -> bool:
+    """Whether a method with these settings asks its devices for sums of features, at the start or (`final`) at the end,
+    and for sums of their products (`moments`)."""
+    heads = _heads(settings)
+    form = None if heads is None else heads.finish_form if final else heads.start_form
+    return form is not None and (form == "discriminant" or not moments)
 
 
 def trained_instead(settings: Settings) -> str:

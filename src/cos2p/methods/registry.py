@@ -23,6 +23,7 @@ from cos2p.methods.closed_heads import check_room_to_train, with_told_head
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
+from cos2p.training.contract import TaskContract
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.training.shelf import Shelf
@@ -165,8 +166,13 @@ def trainer_class(name: str) -> type[Trainer]:
 
 
 def make_trainer(config: ModelConfig, order: Order) -> Trainer:
-    """Who does the work of this order, knows its cost and what travels for it."""
+    """Who does the work of this order."""
     return trainer_class(order.trainer)(config, order)
+
+
+def make_contract(config: ModelConfig, order: Order) -> TaskContract:
+    """What the order sends, what must come back and what it costs."""
+    return trainer_class(order.trainer).contract_of(config, order)
 
 
 def run_task(

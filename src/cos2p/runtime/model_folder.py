@@ -70,7 +70,7 @@ def _written_config(
     method: type[Method], config: ModelConfig, weights: Weights, result: Mapping[str, Any]
 ) -> ModelConfig:
     """That of the model which the method evaluates; CheckpointError if no Hugging Face type computes it."""
-    if method.evaluation_model.__func__ is not Method.evaluation_model.__func__:  # type: ignore[attr-defined]
+    if method.own_model is not None:
         raise CheckpointError(
             f"{result['title']} answers by a forward pass of its own, which no Hugging Face type has; "
             "use it with cos2p predict, or export it as ONNX"

@@ -16,7 +16,6 @@ from cos2p.data.paths import find
 from cos2p.devices.clock import task_phases
 from cos2p.errors import BudgetError, DataError
 from cos2p.messages import Order, Update, tensor_bytes
-from cos2p.methods import make_trainer, trainer_class
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.world import World, build_world, first_weights
@@ -95,15 +94,15 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
             except BudgetError as error:
                 refused.append(str(error))
                 continue
-            trainer, task = make_trainer(world.config, order), server.orders.task(order)
+            contract, task = server.orders.contract(order), server.orders.task(order)
             size = tensor_bytes(task.weights, task.prefix)
-            phases = task_phases(trainer, member.device, member.samples, member.test_samples, size)
-            work = trainer.flops(member.samples, member.test_samples)
+            phases = task_phases(contract, member.device, member.samples, member.test_samples, size)
+            work = contract.flops(member.samples, member.test_samples)
             yield FirstTask(
                 order.client,
                 member.rate,
                 member.samples,
-                trainer.memory(member.samples).total,
+                contract.memory(member.samples).total,
                 member.device.memory,
                 phases.total,
                 work.prefix + work.masks + work.training,
@@ -115,7 +114,7 @@ def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
 
 def _that_trains(server: Server, order: Order) -> Order:
     """The order itself, or the next one if it only asks for sums of features: that one takes the memory."""
-    if trainer_class(order.trainer).trains:
+    if server.orders.contract(order).trains:
         return order
     server.method.accepted(order, Update(order.client, order.task, order.version, order.spec, {}, 1, {}, {}))
     return server.order(Dispatch(order.client, f"{order.client}#1", order.version, order.cycle + 1, 1))

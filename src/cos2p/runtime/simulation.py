@@ -182,9 +182,9 @@ class Simulation(Session):
     def send(self, order: Order) -> None:
         member = self.world.context.members[order.client]
         task = self.server.orders.task(order).parcel()
-        trainer = self.server.orders.trainer(order)
+        contract = self.server.orders.contract(order)
         widths = self.world.shards[order.client].widths
-        phases = task_phases(trainer, member.device, member.samples, member.test_samples, len(task), widths)
+        phases = task_phases(contract, member.device, member.samples, member.test_samples, len(task), widths)
         self.log(self.server.dispatched(order, len(task), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:

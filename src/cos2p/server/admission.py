@@ -12,31 +12,31 @@ from torch import Tensor
 
 from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.forms import check_forms, check_values, forms_found
+from cos2p.messages.forms import check_forms, check_values
 from cos2p.models.config import ModelConfig
 from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
 from cos2p.submodel.square_sums import norms
-from cos2p.training.trainer import Trainer
+from cos2p.training.contract import TaskContract
 
 
 def check_update(
     update: Update,
     order: Order,
     config: ModelConfig,
-    trainer: Trainer,
+    contract: TaskContract,
     max_rms: float = math.inf,
     max_samples: float = math.inf,
 ) -> float:
     """Raise UpdateRefused unless the update answers this very task, completely, with sane numbers.
 
-    The `trainer` is the order's: it says what must come back. `max_rms` bounds the update's root mean square, which is
+    The `contract` is the order's: it says what must come back. `max_rms` bounds the update's root mean square, which is
     returned; `max_samples` what it says it was trained on.
     """
     check_identity(update.client, update.task, update.version, order)
     check_spec(update.spec, order, config)
-    check_delta(update.delta, trainer.answer(update.spec))
+    check_delta(update.delta, contract.answer(update.spec))
     if not 1 <= update.samples <= max_samples:
         raise UpdateRefused(f"it says it was trained on {update.samples} samples; 1 to {max_samples} are possible")
     size = root_mean_square(update.delta)
@@ -45,11 +45,10 @@ def check_update(
         raise UpdateRefused(f"{broken} has values that are not finite")
     check_size(update.delta, size, max_rms)
     found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.extras.items()}
-    declared = trainer.beside(update.spec)
-    beside = forms_found(found) if declared is None else declared
-    check_forms(beside, found)
-    check_values(beside, update.extras)
-    trainer.check(update, max_rms)
+    extras = contract.extra_tensors(update.spec)
+    check_forms(extras, found)
+    check_values(extras, update.extras)
+    contract.check(update, max_rms)
     return size
 
 

@@ -1,4 +1,4 @@
-"""Tasks that are out: an order for each client at work, its trainer, and the tensors that go with it.
+"""Tasks that are out: an order for each client at work, its contract, and the tensors that go with it.
 
 An order is made when the coordinator dispatches a task, and kept until the task is answered or given up.
 """
@@ -16,16 +16,14 @@ from cos2p.memory.check import advice, check_fit, check_last_fit
 from cos2p.memory.fit import saving_as_needed
 from cos2p.memory.tasks import Call, RunContext, make_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
-from cos2p.methods import Trainer, make_trainer
+from cos2p.methods import TaskContract, make_contract
 from cos2p.methods.base import Method
 from cos2p.methods.head_settings import trained_instead
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import MOST_BYTES
-from cos2p.models.spec import SubmodelSpec
 from cos2p.server.client_cache import Shelves
 from cos2p.server.protocol import Dispatch
 from cos2p.server.versions import Versions
-from cos2p.training.prefix import encode
 from cos2p.training.statistics import tells_last
 from cos2p.training.wire import packed
 
@@ -40,11 +38,11 @@ class Orders(Mapping[str, Order]):
         """What each client has kept of the frozen parts."""
         self._orders: dict[str, Order] = {}
         self._task_of: dict[str, str] = {}
-        self._trainers: dict[str, Trainer] = {}
+        self._contracts: dict[str, TaskContract] = {}
         """By task."""
-        self._newest: Trainer | None = None
+        self._newest: TaskContract | None = None
         """Of the order that is being made."""
-        self._shared: tuple[tuple[int, SubmodelSpec, str], Weights] | None = None
+        self._shared: tuple[tuple[object, ...], Weights] | None = None
         """What the last task was given, and what it was cut by."""
         self._evaluated: tuple[int, Weights] | None = None
         """The version that the final round reports statistics of, as the method evaluates it."""
@@ -90,7 +88,7 @@ class Orders(Mapping[str, Order]):
             attempt=dispatch.attempt,
             progress=progress,
         )
-        order = saving_as_needed(order, self.trainer(order), member.device.memory, self.needed_memory)
+        order = saving_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
         if assignment.shelved:
             order = replace(order, shelved=self.caches.plan(order, weights))
         if self.context.privacy.on:
@@ -100,55 +98,51 @@ class Orders(Mapping[str, Order]):
         self._orders[order.task], self._task_of[order.client] = order, order.task
         return order
 
-    def trainer(self, order: Order) -> Trainer:
-        """Who does the work of this order; the same one for as long as it is open."""
-        known = self._trainers.get(order.task)
+    def contract(self, order: Order) -> TaskContract:
+        """What the order sends, gets back and costs; the same object for as long as it is open."""
+        known = self._contracts.get(order.task)
         if known is None or known.order is not order:
             known = self._newest
             if known is None or known.order is not order:
-                known = self._newest = make_trainer(self.context.config, order)
+                known = self._newest = make_contract(self.context.config, order)
             if order.task in self._orders:
-                self._trainers[order.task] = known
+                self._contracts[order.task] = known
         return known
 
     def needed_memory(self, order: Order) -> int:
         """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
-        return self.trainer(order).memory(samples).total
+        return self.contract(order).memory(samples).total
 
     def close(self, client: str) -> None:
         """The client's order is answered or given up."""
         task = self._task_of.pop(client, None)
         if task is not None:
-            self._trainers.pop(task, None)
+            self._contracts.pop(task, None)
             self._forget(self._orders.pop(task).version)
 
     # ------------------------------------------------------------ its tensors
 
     def task(self, order: Order) -> Task:
         """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        weights, trainer = self._asked_of(order), self.trainer(order)
-        frozen = trainer.sent_frozen(weights)
-        if order.shelved is not None:
-            held = tuple(order.shelved.held)
-            frozen = {name: tensor for name, tensor in frozen.items() if not name.startswith(held)}
-        return Task(order, weights=self._sent(order, trainer), prefix=encode(frozen, order.prefix_precision))
+        frozen = self.contract(order).sent_frozen(self._asked_of(order), _held(order))
+        return Task(order, weights=self._sent(order), prefix=frozen)
 
     def write_task(self, order: Order, path: Path) -> None:
         """The same into a file. Of a large model no second copy is made for it."""
-        weights, trainer = self._asked_of(order), self.trainer(order)
-        held = tuple(order.shelved.held) if order.shelved is not None else ()
-        frozen = {name: piece for name, piece in trainer.frozen_pieces(weights).items() if not name.startswith(held)}
-        write_task(path, order, pieces_of(packed(trainer.sent(weights), order.wire.down)), frozen)
+        weights, contract = self._asked_of(order), self.contract(order)
+        sent = pieces_of(packed(contract.sent(weights), order.wire.down))
+        write_task(path, order, sent, contract.frozen_pieces(weights, _held(order)))
 
-    def _sent(self, order: Order, trainer: Trainer) -> Weights:
+    def _sent(self, order: Order) -> Weights:
         """The trainable part. Tasks of a version that are given the same small one share its tensors."""
-        key = order.version, order.spec, order.wire.down
-        if self._shared is not None and self._shared[0] == key and type(trainer).sent is Trainer.sent:
+        contract = self.contract(order)
+        key = type(contract), order.version, order.spec, order.wire.down
+        if contract.shares_sent and self._shared is not None and self._shared[0] == key:
             return self._shared[1]
-        sent = packed(trainer.sent(self._asked_of(order)), order.wire.down)
+        sent = packed(contract.sent(self._asked_of(order)), order.wire.down)
         small = tensor_bytes(sent) <= MOST_BYTES
-        self._shared = (key, sent) if small and type(trainer).sent is Trainer.sent else None
+        self._shared = (key, sent) if small and contract.shares_sent else None
         return sent
 
     def _asked_of(self, order: Order) -> Weights:
@@ -170,3 +164,8 @@ class Orders(Mapping[str, Order]):
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
         self.caches.load_state(values["shelves"])
+
+
+def _held(order: Order) -> tuple[str, ...]:
+    """How the names of the frozen parts begin that the device has kept."""
+    return () if order.shelved is None else tuple(order.shelved.held)

@@ -16,7 +16,6 @@ from cos2p.memory.task_plan import lowered
 from cos2p.memory.tasks import Member, RunContext
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Buffer, Envelope
-from cos2p.methods import trainer_class
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -42,6 +41,7 @@ from cos2p.server.rules import rules_of
 from cos2p.server.update_reader import UpdateReader
 from cos2p.server.versions import Versions
 from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Benched, Dispatched, Left, Lowered, Merged, Refused
+from cos2p.training.contract import TaskContract
 
 
 class ClosedTask(UpdateRefused):
@@ -92,6 +92,9 @@ class Server:
         if isinstance(news, ClientJoined) and news.client in self._barred:
             return [Benched(client=news.client, task="", reason=self._barred[news.client])]
         effects = self._carry_out(self._decide(news))
+        if isinstance(news, UpdateRejected) and self.coordinator.is_benched(news.client):
+            # For the whole run: one that says `ready` again is the one that sent all this.
+            self._barred.setdefault(news.client, f"its updates were refused; the last one: {news.reason}")
         self._forget(getattr(news, "client", ""))
         return effects
 
@@ -153,7 +156,7 @@ class Server:
             task=order.task,
             version=order.version,
             cycle=order.cycle,
-            window=_trained_blocks(order.trainer, order.spec),
+            window=_trained_blocks(self.orders.contract(order), order.spec),
             exits=list(order.spec.exits),
             masks=order.quotas is not None,
             lr=order.lr,
@@ -171,8 +174,8 @@ class Server:
         """
         client, order = dispatch.client, self.orders[dispatch.task]
         samples = self.context.members[client].samples
-        trainer, largest = self.orders.trainer(order), self.aggregator.largest_rms
-        reader = UpdateReader(order, self.context.config, trainer, samples, largest)
+        contract, largest = self.orders.contract(order), self.aggregator.largest_rms
+        reader = UpdateReader(order, self.context.config, contract, samples, largest)
         opened = data if isinstance(data, Update) else reader.open(data)
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(client, task):
@@ -193,7 +196,7 @@ class Server:
         if self.aggregator.privacy is not None:  # no noise covers how large an update is, nor its report
             self.aggregator.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0
-        window = _trained_blocks(order.trainer, update.spec)
+        window = _trained_blocks(self.orders.contract(order), update.spec)
         for block in range(*window):
             self.trained[block] += 1
         return Merged(
@@ -285,7 +288,7 @@ class Server:
     # ------------------------------------------------------------ who takes part
 
     @property
-    def _barred(self) -> Mapping[str, str]:
+    def _barred(self) -> dict[str, str]:
         return self.aggregator.guard.barred
 
     def _newly_barred(self) -> list[str]:
@@ -348,6 +351,6 @@ class Server:
         self.method.load_state(values["method"], groups.get("method", {}))
 
 
-def _trained_blocks(trainer: str, spec: SubmodelSpec) -> list[int]:
+def _trained_blocks(contract: TaskContract, spec: SubmodelSpec) -> list[int]:
     """The first block that trains and the one after the last; equal where nothing does."""
-    return [spec.frozen if trainer_class(trainer).trains else spec.top, spec.top]
+    return [spec.frozen if contract.trains else spec.top, spec.top]

@@ -4,7 +4,7 @@
     the header                      bounded in length, values, depth and digits
     client, task, version           those of the task
     samples, submodel, report       bounded and of their types
-    names, types, shapes            those that the trainer says must come back for this submodel
+    names, types, shapes            those that the contract says must come back for this submodel
     the tensors                     only now
 
 Whatever is wrong is an `UpdateRefused` that says what. Values are looked at afterwards (`admission`).
@@ -17,16 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from cos2p.errors import SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Buffer, Envelope, Table
-from cos2p.messages.forms import MOST_UNDECLARED, Forms, check_forms, forms_found
+from cos2p.messages.forms import Forms, check_forms
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
 from cos2p.server.admission import check_identity, check_spec, check_update
-from cos2p.training.trainer import MOST_REPORTED, Trainer
+from cos2p.training.contract import MOST_REPORTED, TaskContract
 from cos2p.training.wire import packed_bytes, packed_forms, unpacked
 
 REPORT_FIGURES = 64
@@ -45,20 +43,17 @@ class UpdateReader:
 
     order: Order
     config: ModelConfig
-    trainer: Trainer
+    contract: TaskContract
     max_samples: float = math.inf
     max_rms: float = math.inf
     """Largest root mean square of an update, and largest change of any one scalar."""
 
     def open(self, data: Buffer) -> Envelope:
         """Size and header; UpdateRefused if they cannot be those of an answer."""
-        shapes, beside = self.trainer.answer(self.order.spec), self.trainer.beside(self.order.spec)
+        shapes, extras = self.contract.answer(self.order.spec), self.contract.extra_tensors(self.order.spec)
         plain = self.order.wire.up == "float32"
         count, size = len(shapes if plain else self._answer(self.order.spec)), packed_bytes(shapes, self.order.wire.up)
-        if beside is None:
-            count, size = count + MOST_UNDECLARED, max(size, self.trainer.upload())
-        else:
-            count, size = count + len(beside), size + sum(form.bytes for form in beside.values())
+        count, size = count + len(extras), size + sum(form.bytes for form in extras.values())
         spec = self._spec_bytes()
         header = 2**12 + _PER_TENSOR * count + 2 * spec + _REPORT_BYTES
         if len(data) > size + header:
@@ -85,7 +80,7 @@ class UpdateReader:
         check_spec(spec, self.order, self.config)
         found = envelope.table.found
         if not self._is_plain_answer(spec, envelope.table):
-            check_forms(self._forms(spec, found), found)
+            check_forms(self._forms(spec), found)
         update = Update(
             client=self.order.client,
             task=self.order.task,
@@ -102,27 +97,24 @@ class UpdateReader:
         """The same for an update that is one already: with its report as it may be kept, and its root mean square."""
         if self.order.wire.up != "float32":
             update = self._unpacked(update)
-        size = check_update(update, self.order, self.config, self.trainer, self.max_rms, self.max_samples)
-        return replace(update, report=kept_report(update.report, self.trainer)), size
+        size = check_update(update, self.order, self.config, self.contract, self.max_rms, self.max_samples)
+        return replace(update, report=kept_report(update.report, self.contract)), size
 
     def _is_plain_answer(self, spec: SubmodelSpec, table: Table) -> bool:
         """Whether just what must come back came, in one piece, and nothing is to come beside it."""
-        if self.trainer.beside(spec):
+        if self.contract.extra_tensors(spec):
             return False
         together = table.arranged("d")  # if there is such a thing, all of them are float32
-        return together is not None and table.labels == {"d"} and together[0].is_of(self.trainer.answer(spec))
+        return together is not None and table.labels == {"d"} and together[0].is_of(self.contract.answer(spec))
 
-    def _forms(self, spec: SubmodelSpec, found: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> Forms:
+    def _forms(self, spec: SubmodelSpec) -> Forms:
         """As the message names its tensors."""
         answer = {f"d/{name}": form for name, form in self._answer(spec).items()}
-        beside = self.trainer.beside(spec)
-        if beside is None:
-            return {**answer, **forms_found({name: form for name, form in found.items() if name.startswith("x/")})}
-        return answer | {f"x/{name}": form for name, form in beside.items()}
+        return answer | {f"x/{name}": form for name, form in self.contract.extra_tensors(spec).items()}
 
     def _answer(self, spec: SubmodelSpec) -> Forms:
         """The update's own tensors, as they travel."""
-        return packed_forms(self.trainer.answer(spec), self.order.wire.up)
+        return packed_forms(self.contract.answer(spec), self.order.wire.up)
 
     def _unpacked(self, update: Update) -> Update:
         """As numbers. What is not finite then is refused like any such update."""
@@ -142,20 +134,20 @@ _FIELDS: Mapping[str, type] = {
 }  # fmt: skip
 
 
-def kept_report(report: Mapping[str, Any], trainer: Trainer) -> dict[str, float]:
+def kept_report(report: Mapping[str, Any], contract: TaskContract) -> dict[str, float]:
     """A device's figures, as far as they are finite numbers between their bounds under a short name.
 
     What is not is left out: a loss may well be not a number on an honest device, and no figure moves the model.
     """
     if len(report) > REPORT_FIGURES:
         raise UpdateRefused(f"it reports {len(report)} figures; at most {REPORT_FIGURES} are read")
-    return {name: value for name, value in report.items() if _is_figure(name, value, trainer)}
+    return {name: value for name, value in report.items() if _is_figure(name, value, contract)}
 
 
-def _is_figure(name: Any, value: Any, trainer: Trainer) -> bool:
+def _is_figure(name: Any, value: Any, contract: TaskContract) -> bool:
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS or not name.isprintable():
         return False
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    low, high = trainer.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
+    low, high = contract.reported.get(name, (-MOST_REPORTED, MOST_REPORTED))
     return low <= value <= high  # false for what is not a number

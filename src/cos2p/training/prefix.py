@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -21,14 +20,13 @@ from torch import Tensor
 from cos2p.accelerator import CPU, place, place_all
 from cos2p.data.ragged import places, widest
 from cos2p.errors import TrainingError
-from cos2p.messages import Piece, Precision
+from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
 from cos2p.numerics.output_table import Table
-from cos2p.submodel.slicing import Slice, compact_shape, frozen_names, frozen_slices, take
 from cos2p.training.shelf import Shelf
 from cos2p.units import format_bytes
 
@@ -54,24 +52,6 @@ def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
         encoded[name] = (rows / scale[:, None]).round().to(torch.int8).view(tensor.shape)
         encoded[name + SCALE] = scale
     return encoded
-
-
-def prefix_pieces(
-    weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec, precision: Precision
-) -> dict[str, Piece]:
-    """`encode(extract_prefix(...))`, of which each tensor is made when it is written."""
-    slices, pieces = frozen_slices(config, spec), {}
-    for sent, name in frozen_names(config, spec).items():
-        likes = encode({sent: torch.empty(compact_shape(config, name, slices[name]), device="meta")}, precision)
-        for key, like in likes.items():
-            pieces[key] = Piece(like, partial(_encoded, weights, sent, name, slices[name], precision, key))
-    return pieces
-
-
-def _encoded(
-    weights: Mapping[str, Tensor], sent: str, name: str, cut: Slice | None, precision: Precision, key: str
-) -> Tensor:
-    return encode({sent: take(weights, {name: cut})[name]}, precision)[key]
 
 
 def decode(encoded: Mapping[str, Tensor]) -> Weights:

@@ -34,10 +34,11 @@ from cos2p.models.layout import Weights, exit_key, exit_parameters
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.models.transformer import Context, Exit
 from cos2p.submodel.slicing import extract
+from cos2p.training.contract import TaskContract
 from cos2p.training.costs import TaskFlops, workload
 from cos2p.training.prefix import PrefixFile, loaded, prefix_features
 from cos2p.training.settings import LocalSettings
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 FLOAT = 4
 TOLERANCE = 1e-3
@@ -88,15 +89,11 @@ def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: Statist
     return replace(base, overhead=base.overhead + statistics_bytes(config, settings) + 2 * square + indices)
 
 
-class StatisticsTrainer(Trainer):
-    """Trains nothing: the update is empty, the sums are its extras."""
+class StatisticsContract(TaskContract):
+    """Nothing trains: the update is empty, the sums are its extras."""
 
-    name: ClassVar[str] = "statistics"
     trains: ClassVar[bool] = False
-    settings_type = StatisticsSettings
     settings: StatisticsSettings
-
-    # ------------------------------------------------------------ what travels
 
     def sent(self, weights: Weights) -> Weights:
         """The last block, and what stands before the classifier at every depth that is asked for."""
@@ -112,7 +109,7 @@ class StatisticsTrainer(Trainer):
     def upload(self) -> int:
         return statistics_bytes(self.config, self.settings)
 
-    def beside(self, spec: SubmodelSpec) -> Forms:
+    def extra_tensors(self, spec: SubmodelSpec) -> Forms:
         return {name: TensorForm(shape) for name, shape in statistics_shapes(self.config, self.settings).items()}
 
     def check(self, update: Update, max_rms: float) -> None:
@@ -160,8 +157,6 @@ class StatisticsTrainer(Trainer):
         if int(torch.linalg.cholesky_ex(inside).info):
             raise UpdateRefused(f"depth {depth}: its moments and sums are not those of any vectors")
 
-    # ------------------------------------------------------------ what it costs
-
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         tokens = workload(self.settings, samples).length(self.config)
         each = embedding_forward(self.config)
@@ -173,7 +168,15 @@ class StatisticsTrainer(Trainer):
     def memory(self, samples: int) -> Ledger:
         return statistics_memory(self.config, self.order.spec, self.settings, samples)
 
-    # ------------------------------------------------------------ on the device
+
+class StatisticsTrainer(Trainer):
+    """Passes over the data, without training."""
+
+    name: ClassVar[str] = "statistics"
+    contract_type = StatisticsContract
+    settings_type = StatisticsSettings
+    supports = OPTIMIZATIONS
+    settings: StatisticsSettings
 
     def train(self) -> Update:
         self.task = replace(self.task, prefix={**self.task.prefix, **self.task.weights})  # all of it only infers

@@ -26,6 +26,7 @@ from cos2p.training.trainer import Trainer
 
 class SubmodelTrainer(Trainer):
     name: ClassVar[str] = "submodel"
+    supports = Trainer.supports
     settings: LocalSettings
 
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:

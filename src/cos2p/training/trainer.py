@@ -1,4 +1,4 @@
-"""`Trainer`: what a device does with a task, with what that costs and what travels. One object serves one order.
+"""`Trainer`: what a device does with a task. One object serves one order; `TaskContract` says what the task is.
 
 features ← frozen prefix, once
 weights  ← E epochs over the exits, the deepest teaching the others
@@ -17,20 +17,18 @@ A method with a device half of its own derives from it and overrides what differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from cos2p.accelerator import CPU, place, place_all
-from cos2p.costs.budget import Ledger
 from cos2p.data.examples import Examples
-from cos2p.messages import Order, Piece, Task, Update, pieces_of
-from cos2p.messages.forms import Forms
+from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.one_piece import OnePiece, copied
@@ -42,8 +40,7 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import cut_out, extract_prefix, trained_shapes
-from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
+from cos2p.training.contract import TaskContract
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
@@ -59,29 +56,20 @@ from cos2p.training.prefix import (
     FreshFeatures,
     PrefixFile,
     TextFeatures,
-    encode,
     features_at,
     part_of,
     prefix_features,
-    prefix_pieces,
 )
 from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
-from cos2p.training.shard import Shard, shuffled, steps
+from cos2p.training.shard import Shard, shuffled
 from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
-from cos2p.training.wire import packed_bytes, unpacked
+from cos2p.training.wire import unpacked
 
-MOST_REPORTED = 1e9
-"""No figure of a report is larger, up or down."""
+Support = Literal["step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
 
-_HOOKS = ("before_step", "after_step", "fit", "optimizers", "build", "loss", "objective")
-"""What decides which savings a trainer can make."""
-
-_PLAIN = (
-    "train", "build", "load", "begin", "fit", "optimizers", "batch", "forward", "loss", "objective", "before_step",
-    "after_step", "end", "scores",
-)  # fmt: skip
-"""What has to be as it is here for a model to be after a task what it was before, but for its weights."""
+OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
+"""All memory optimizations of `training.savings`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +97,21 @@ class Trainer:
 
     name: ClassVar[str]
     """As it stands in orders."""
-    trains: ClassVar[bool] = True
-    """False: nothing of the model changes by its tasks; they are passes that tell something of the data."""
+    contract_type: ClassVar[type[TaskContract]] = TaskContract
+    """What the server asks about its tasks."""
     settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
+    supports: ClassVar[Set[Support]] = OPTIMIZATIONS | {"reuse"}
+    """What gives the right results with this trainer. A class does not inherit it: one that declares nothing trains
+    without. `check_method` of `cos2p.testing` finds a wrong declaration.
 
+    step_in_backward   one optimiser; nobody looks at the gradients of a step
+    eight_bit          the optimisers are those of `optimizers` here
+    recompute, bf16    the model is that of `build` here: `lighten` changes how its blocks run
+    micro_batch        what is minimised for a batch is the mean of what is minimised for its samples
+    reuse              a task leaves nothing in its model but weights, so that the next task may have it
+    """
+
+    contract: TaskContract
     settings: LocalSettings | ExtendedSettings
     # While a task is being done:
     task: Task
@@ -136,105 +135,25 @@ class Trainer:
     _ready: Ready | None = None
     """The model with its weights in one piece, if it is one that can be kept."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "supports" not in vars(cls):
+            cls.supports = frozenset()
+
     def __init__(self, config: ModelConfig, order: Order) -> None:
-        self.config, self.order = config, order
-        given = self.settings_type.model_validate(order.settings)
-        self.settings = without_savings(given, *self._impossible_savings())
+        self.contract = contract = self.contract_of(config, order)
+        self.config, self.order, self.settings = contract.config, contract.order, contract.settings
+
+    @classmethod
+    def contract_of(cls, config: ModelConfig, order: Order) -> TaskContract:
+        """What an order to this trainer means, with the memory optimizations that it supports."""
+        given = cls.settings_type.model_validate(order.settings)
+        return cls.contract_type(config, order, without_savings(given, *(OPTIMIZATIONS - cls.supports)))
 
     @property
     def local(self) -> LocalSettings:
         """Epochs, batch and the like."""
-        return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
-
-    def _impossible_savings(self) -> Iterator[str]:
-        """What this trainer cannot save, told by what it overrides, so that it holds for one that was never seen here.
-
-        One that looks at the gradients of a step needs them together; one with optimisers of its own has chosen them;
-        one with a model of its own runs its blocks itself; what one with a loss of its own makes of a batch need not be
-        the mean of what it makes of its parts.
-        """
-        own = {hook for hook in _HOOKS if getattr(type(self), hook) is not getattr(Trainer, hook)}
-        if own & {"before_step", "after_step", "fit", "optimizers"}:
-            yield "step_in_backward"
-        if own & {"fit", "loss", "objective"}:
-            yield "micro_batch"
-        if own & {"optimizers", "fit"}:
-            yield "eight_bit"
-        if own & {"build", "fit"}:
-            yield from ("recompute", "bf16")
-
-    # ------------------------------------------------------------ what travels
-
-    def sent(self, weights: Weights) -> Weights:
-        """The trainable tensors the device is given, cut from the full model; not to be changed."""
-        return cut_out(weights, self.config, self.order.spec)
-
-    def sent_frozen(self, weights: Weights) -> Weights:
-        """The tensors the device is given to run but not to train, before they are encoded for the wire."""
-        return extract_prefix(weights, self.config, self.order.spec)
-
-    def frozen_pieces(self, weights: Weights) -> dict[str, Piece]:
-        """The same, encoded, each tensor to be made when it is written."""
-        order = self.order
-        if type(self).sent_frozen is not Trainer.sent_frozen:  # what is special about it is not known piece by piece
-            return pieces_of(encode(self.sent_frozen(weights), order.prefix_precision))
-        return prefix_pieces(weights, self.config, order.spec, order.prefix_precision)
-
-    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of the update that must come back, if the device says it trained `spec`."""
-        return trained_shapes(self.config, spec)
-
-    def upload(self) -> int:
-        """Bytes of what comes back, if its numbers take 32 bits."""
-        return update_bytes(self.config, self.order)
-
-    def wire_upload(self) -> int:
-        """The same as `training.wire` has it, for the clock."""
-        if self.order.wire.up == "float32":
-            return self.upload()
-        answer = self.answer(trained_spec(self.order))
-        return self.upload() - packed_bytes(answer, "float32") + packed_bytes(answer, self.order.wire.up)
-
-    def beside(self, spec: SubmodelSpec) -> Forms | None:
-        """What comes back beside the update, tensor by tensor. The door refuses anything else before it is read.
-
-        By default nothing. None, which is what a trainer with a `check` of its own says by default: a few finite
-        tensors, as many bytes as `upload` counts on; that `check` looks at the rest.
-        """
-        return {} if type(self).check is Trainer.check else None
-
-    reported: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "local_samples": (0, MOST_REPORTED),
-        "local_top1": (0, 1),
-        "local_top5": (0, 1),
-        "local_f1": (0, 1),
-    }
-    """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
-
-    def check(self, update: Update, max_rms: float) -> None:
-        """Raise UpdateRefused for what types, shapes and bounds do not tell; all values are finite by then."""
-
-    # ------------------------------------------------------------ what it costs
-
-    def flops(self, samples: int, test_samples: int) -> TaskFlops:
-        """FLOPs of the task on a device with so many training and test samples."""
-        base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
-        more = self.step_flops() * steps(samples, self.local.batch, self.local.epochs)
-        return replace(base, training=base.training + more) if more else base
-
-    def memory(self, samples: int) -> Ledger:
-        """Bytes of the task's worst moment."""
-        base = submodel_memory(self.config, self.order, self.local, samples)
-        held = self.held_bytes()
-        return replace(base, overhead=base.overhead + held) if held else base
-
-    def step_flops(self) -> float:
-        """What a step takes beside the training itself."""
-        return 0.0
-
-    def held_bytes(self) -> int:
-        """What is held all the time beside what training itself needs."""
-        return 0
+        return self.contract.local
 
     # ------------------------------------------------------------ on the device
 
@@ -321,8 +240,8 @@ class Trainer:
         return Ready.of(self.load(spec, weights, rescale=False), weights)
 
     def _is_plain(self, spec: SubmodelSpec) -> bool:
-        """Whether nothing but the weights is left of a task in its model, told by what this trainer overrides."""
-        if any(getattr(type(self), part) is not getattr(Trainer, part) for part in _PLAIN):
+        """Whether nothing but the weights is left of this task in its model."""
+        if "reuse" not in self.supports:
             return False
         whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
         return whole and not self.local.rescale and self.local.savings == Savings()
@@ -433,7 +352,7 @@ class Trainer:
             self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
-            self.prefix_batch(len(part)),
+            self.contract.prefix_batch(len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
@@ -443,10 +362,6 @@ class Trainer:
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
-
-    def prefix_batch(self, samples: int) -> int:
-        """Samples at a time through the frozen prefix: as many as take no more memory than the training."""
-        return prefix_samples(self.config, self.order, self.local, samples)
 
     def _known_features(self, part: Examples, values: Tensor) -> int:
         """Fill in what an earlier task left, if the server thinks it is still good and it is there."""

@@ -16,6 +16,7 @@ from cos2p.methods import (
     Ledger,
     LocalSettings,
     Settings,
+    TaskContract,
     TaskFlops,
     Trainer,
     Weights,
@@ -41,13 +42,10 @@ class AdaptiveSettings(LocalSettings, GateSettings):
     tokens: float = Field(default=0.9, gt=0, le=1, description="γ_t: wanted share of tokens in use.")
 
 
-class AdaptiveTrainer(Trainer):
-    name: ClassVar[str] = "adavit"
-    settings_type = AdaptiveSettings
-    settings: AdaptiveSettings
-    model: AdaptiveTransformer
+class AdaptiveContract(TaskContract):
+    """Plain training, with the policies."""
 
-    # ------------------------------------------------------------ what travels
+    settings: AdaptiveSettings
 
     def sent(self, weights: Weights) -> Weights:
         policies = take_side(weights, policy_table(self.config), self.config, self.order.spec)
@@ -61,8 +59,6 @@ class AdaptiveTrainer(Trainer):
 
     def upload(self) -> int:
         return super().upload() + FLOAT * self.policy_scalars()
-
-    # ------------------------------------------------------------ what it costs
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Training is as dense as without gates; the policies come on top."""
@@ -91,7 +87,14 @@ class AdaptiveTrainer(Trainer):
             activations=base.activations + kept + passing,
         )
 
-    # ------------------------------------------------------------ on the device
+
+class AdaptiveTrainer(Trainer):
+    name: ClassVar[str] = "adavit"
+    contract_type = AdaptiveContract
+    settings_type = AdaptiveSettings
+    supports = frozenset({"step_in_backward", "eight_bit"})
+    settings: AdaptiveSettings
+    model: AdaptiveTransformer
 
     def build(self, spec: SubmodelSpec) -> AdaptiveTransformer:
         model = AdaptiveTransformer(self.config, spec, rescale=self.settings.rescale, tau=self.settings.tau)

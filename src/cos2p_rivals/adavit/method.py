@@ -18,7 +18,6 @@ one that starts from nothing learns from noise. Here the gates start at the want
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -77,9 +76,9 @@ class PolicyMethod(LeadingMethod):
         mean = sum(usages) / len(usages)
         return {**weights, **first_policies(self.context.config, self.context.seed, mean, self.settings.tau)}
 
-    @classmethod
-    def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
-        return AdaptiveTransformer(config, SubmodelSpec.full(config, sorted(exits))).load(weights)
+    @staticmethod
+    def own_model(config: ModelConfig, spec: SubmodelSpec, weights: Weights) -> ElasticTransformer:
+        return AdaptiveTransformer(config, spec).load(weights)
 
     def merge(self) -> Merge:
         return SideMerge(self.context.config, policy_table(self.context.config), self.settings.weights)

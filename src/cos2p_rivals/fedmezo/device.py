@@ -19,6 +19,7 @@ from cos2p.methods import (
     Ledger,
     LocalSettings,
     Settings,
+    TaskContract,
     TaskFlops,
     TensorForm,
     Trainer,
@@ -54,12 +55,10 @@ class MezoSettings(LocalSettings, StepSettings):
     steps: int = Field(default=30, ge=1, description="Steps of a task.")
 
 
-class MezoTrainer(Trainer):
-    name: ClassVar[str] = "mezo"
-    settings_type = MezoSettings
-    settings: MezoSettings
+class MezoContract(TaskContract):
+    """Forward passes alone; tensors or seeds go back."""
 
-    # ------------------------------------------------------------ what travels
+    settings: MezoSettings
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         return {} if self.settings.wire == "seeds" else super().answer(spec)
@@ -67,7 +66,7 @@ class MezoTrainer(Trainer):
     def upload(self) -> int:
         return STEP_BYTES * self.settings.steps + FLOAT if self.settings.wire == "seeds" else super().upload()
 
-    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+    def extra_tensors(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         """Seeds and scales as the server can replay them; what decays follows from the order."""
         if self.settings.wire != "seeds":
             return {}
@@ -92,8 +91,6 @@ class MezoTrainer(Trainer):
         if float(torch.linalg.vector_norm(scales.double())) > max_rms:
             raise UpdateRefused(f"its steps add up to more than a root mean square of {max_rms:.3g}")
 
-    # ------------------------------------------------------------ what it costs
-
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Two forward passes a step, and the test of the personal submodel."""
         per_epoch = -(-max(1, samples) // self.settings.batch)
@@ -107,7 +104,13 @@ class MezoTrainer(Trainer):
         # the weights as they came stay, for the difference
         return forward_memory(config, spec, self.settings, samples, copies=2, between=z)
 
-    # ------------------------------------------------------------ on the device
+
+class MezoTrainer(Trainer):
+    name: ClassVar[str] = "mezo"
+    contract_type = MezoContract
+    settings_type = MezoSettings
+    contract: MezoContract
+    settings: MezoSettings
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         return super().build(spec).requires_grad_(False)
@@ -142,6 +145,6 @@ class MezoTrainer(Trainer):
         extras = {
             "seeds": torch.tensor([seed for seed, _ in self.taken], dtype=torch.int64),
             "scales": torch.tensor([taken for _, taken in self.taken], dtype=torch.float32),
-            "decay": torch.tensor(self.decay(), dtype=torch.float32),
+            "decay": torch.tensor(self.contract.decay(), dtype=torch.float32),
         }
         return Learned({}, extras, report)

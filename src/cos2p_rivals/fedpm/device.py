@@ -30,6 +30,7 @@ from cos2p.methods import (
     LocalSettings,
     OptimizerName,
     Settings,
+    TaskContract,
     TensorForm,
     Trainer,
     Weights,
@@ -77,12 +78,10 @@ class SegmentScoreSettings(ScoreSettings, NetworkSettings):
     """A score for each segment."""
 
 
-class ScoreTrainer(Trainer):
+class ScoreContract(TaskContract):
     """What both have in common: dense tensors come back as numbers, masks as bits."""
 
     settings: ScoreSettings
-    scores_of: dict[str, Tensor]
-    """What is trained beside the dense tensors, by name."""
 
     def mask_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what has scores."""
@@ -94,18 +93,65 @@ class ScoreTrainer(Trainer):
     def dense_count(self) -> int:
         return scalars(self.answer(self.order.spec))
 
-    # ------------------------------------------------------------ what travels
-
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         return {name: shape for name, shape in super().answer(spec).items() if not is_masked(self.config, name)}
 
     def upload(self) -> int:
         return FLOAT * self.dense_count() + -(-self.mask_count() // 8)
 
-    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+    def extra_tensors(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         return {"mask": TensorForm((-(-scalars(self.mask_shapes(spec)) // 8),), torch.uint8)}
 
-    # ------------------------------------------------------------ on the device
+
+class ElementContract(ScoreContract):
+    """A score for every weight of the heads and units held."""
+
+    def mask_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
+        return masked_shapes(self.config, spec)
+
+    def memory(self, samples: int) -> Ledger:
+        """Plain training, whose weights are the scores, beside the random weights and their masked form."""
+        base, masked = super().memory(samples), self.mask_count()
+        largest = max(map(math.prod, self.mask_shapes(self.order.spec).values()), default=0)
+        plain, own = self.settings.optimizer, self.settings.score_optimizer
+        return replace(
+            base,
+            weights=base.weights + 2 * FLOAT * masked,
+            optimizer=base.optimizer - state_bytes(plain, [masked]) + state_bytes(own, [masked]),
+            activations=base.activations + 4 * FLOAT * largest,  # the draw, and what its backward makes for a moment
+        )
+
+
+class SegmentContract(ScoreContract):
+    """A score for every head and unit held."""
+
+    settings: SegmentScoreSettings
+
+    def mask_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
+        return segment_shapes(self.config, spec)
+
+    def sent(self, weights: Weights) -> Weights:
+        """Dense tensors, θ of the segments dealt, and their weights where the device cannot make them itself."""
+        sent = super().sent(weights)
+        if self.settings.network == "random":
+            sent = {name: tensor for name, tensor in sent.items() if not is_masked(self.config, name)}
+        return {**sent, **take_side(weights, segment_table(self.config), self.config, self.order.spec)}
+
+    def memory(self, samples: int) -> Ledger:
+        """Plain training without the gradients and the optimiser of what is frozen."""
+        base, settings, dense, gates = super().memory(samples), self.settings, self.dense_count(), self.mask_count()
+        return replace(
+            base,
+            gradients=FLOAT * (dense + 2 * gates),
+            optimizer=state_bytes(settings.optimizer, [dense]) + state_bytes(settings.score_optimizer, [gates]),
+        )
+
+
+class ScoreTrainer(Trainer):
+    contract: ScoreContract
+    settings: ScoreSettings
+    scores_of: dict[str, Tensor]
+    """What is trained beside the dense tensors, by name."""
 
     def optimizers(self) -> list[Optimizer]:
         steppers = super().optimizers()
@@ -129,27 +175,12 @@ class ScoreTrainer(Trainer):
 
 
 class ElementTrainer(ScoreTrainer):
-    """A score for every weight of the heads and units held."""
-
     name: ClassVar[str] = "fedpm"
+    contract_type = ElementContract
     settings_type = ScoreSettings
+    supports = frozenset({"micro_batch"})
     frozen: Weights
     """The random weights."""
-
-    def mask_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-        return masked_shapes(self.config, spec)
-
-    def memory(self, samples: int) -> Ledger:
-        """Plain training, whose weights are the scores, beside the random weights and their masked form."""
-        base, masked = super().memory(samples), self.mask_count()
-        largest = max(map(math.prod, self.mask_shapes(self.order.spec).values()), default=0)
-        plain, own = self.settings.optimizer, self.settings.score_optimizer
-        return replace(
-            base,
-            weights=base.weights + 2 * FLOAT * masked,
-            optimizer=base.optimizer - state_bytes(plain, [masked]) + state_bytes(own, [masked]),
-            activations=base.activations + 4 * FLOAT * largest,  # the draw, and what its backward makes for a moment
-        )
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         self.frozen = self.random_weights(spec)
@@ -175,33 +206,14 @@ class ElementTrainer(ScoreTrainer):
 
 
 class SegmentTrainer(ScoreTrainer):
-    """A score for every head and unit held."""
-
     name: ClassVar[str] = "fedpm-segments"
+    contract_type = SegmentContract
     settings_type = SegmentScoreSettings
+    supports = frozenset({"micro_batch"})
     settings: SegmentScoreSettings
 
-    def mask_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-        return segment_shapes(self.config, spec)
-
-    def sent(self, weights: Weights) -> Weights:
-        """Dense tensors, θ of the segments dealt, and their weights where the device cannot make them itself."""
-        sent = super().sent(weights)
-        if self.settings.network == "random":
-            sent = {name: tensor for name, tensor in sent.items() if not is_masked(self.config, name)}
-        return {**sent, **take_side(weights, segment_table(self.config), self.config, self.order.spec)}
-
-    def memory(self, samples: int) -> Ledger:
-        """Plain training without the gradients and the optimiser of what is frozen."""
-        base, settings, dense, gates = super().memory(samples), self.settings, self.dense_count(), self.mask_count()
-        return replace(
-            base,
-            gradients=FLOAT * (dense + 2 * gates),
-            optimizer=state_bytes(settings.optimizer, [dense]) + state_bytes(settings.score_optimizer, [gates]),
-        )
-
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
-        theta = self.mask_shapes(spec)
+        theta = self.contract.mask_shapes(spec)
         given = {name: self.start[name] for name in theta}
         self.scores_of = {name: to_scores(t).requires_grad_() for name, t in given.items() if t.numel()}
         held = {name: tensor.clone() for name, tensor in self.start.items() if name not in theta}
@@ -224,7 +236,7 @@ class SegmentTrainer(ScoreTrainer):
         delta = self.dense_delta()
         masks = {
             name: self.drawn(name) if name in self.scores_of else self.start[name] > 0
-            for name in self.mask_shapes(self.order.spec)
+            for name in self.contract.mask_shapes(self.order.spec)
         }
         self.model.load(without_dropped(dict(self.model.state_dict()), masks, self.config))
         return Learned(delta, {"mask": pack_bits(masks)})

@@ -24,12 +24,13 @@ from cos2p.methods import (
     Learned,
     Remembered,
     Settings,
+    Trainer,
     Weights,
     layout,
     segment_costs,
     segmented,
 )
-from cos2p_rivals.segment_reports import ReportingTrainer
+from cos2p_rivals.segment_reports import ReportingContract
 from cos2p_rivals.segments import held, per_block
 
 SCRATCH = 2**17
@@ -127,15 +128,20 @@ class Sensitivity:
         return found
 
 
-class PlatonTrainer(ReportingTrainer):
-    name: ClassVar[str] = "platon"
-    settings_type = PlatonTask
-    settings: PlatonTask
+class PlatonContract(ReportingContract):
     flops_per_scalar: ClassVar[float] = 3
 
     def held_bytes(self) -> int:
         remembered = 12 * self.config.depth * (self.config.groups + self.config.mlp)
         return remembered + 8 * self.segments()
+
+
+class PlatonTrainer(Trainer):
+    name: ClassVar[str] = "platon"
+    contract_type = PlatonContract
+    settings_type = PlatonTask
+    supports = frozenset({"eight_bit", "micro_batch", "recompute", "bf16"})
+    settings: PlatonTask
 
     def begin(self) -> None:
         self.seen = Sensitivity(self.config, self.order.spec, self.settings, self.remembered)

@@ -15,8 +15,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from cos2p import ElasticTransformer, ModelConfig
-from cos2p.methods import Block, ExtendedSettings, Learned, Weights, layout, segmented
-from cos2p_rivals.segment_reports import ReportingTrainer
+from cos2p.methods import Block, ExtendedSettings, Learned, Trainer, Weights, layout, segmented
+from cos2p_rivals.segment_reports import ReportingContract
 
 
 class GradientSums:
@@ -56,14 +56,18 @@ class GradientSums:
         return found
 
 
-class PruneFlTrainer(ReportingTrainer):
-    name: ClassVar[str] = "prunefl"
-    settings_type = ExtendedSettings
-    settings: ExtendedSettings
+class PruneFlContract(ReportingContract):
     flops_per_scalar: ClassVar[float] = 1
 
     def held_bytes(self) -> int:
         return 4 * self.prunable_scalars()
+
+
+class PruneFlTrainer(Trainer):
+    name: ClassVar[str] = "prunefl"
+    contract_type = PruneFlContract
+    settings_type = ExtendedSettings
+    supports = frozenset({"eight_bit", "micro_batch", "recompute", "bf16"})
 
     def begin(self) -> None:
         self.sums = GradientSums(self.config)

@@ -35,6 +35,7 @@ from cos2p.methods import (
     Ledger,
     LocalSettings,
     Settings,
+    TaskContract,
     TaskFlops,
     TensorForm,
     Trainer,
@@ -73,14 +74,10 @@ class QuantSettings(LocalSettings, QuantLearning):
     bits: int = Field(default=8, ge=2, le=8, description="Of weights and activations; the two ends have 8.")
 
 
-class QuantTrainer(Trainer):
-    name: ClassVar[str] = "qvit"
-    settings_type = QuantSettings
-    settings: QuantSettings
-    model: QuantTransformer
-    teacher: Teacher | None
+class QuantContract(TaskContract):
+    """Codes and steps go back, and the rest as numbers."""
 
-    # ------------------------------------------------------------ what travels
+    settings: QuantSettings
 
     def side_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
         """Norms and steps beside the model."""
@@ -108,7 +105,7 @@ class QuantTrainer(Trainer):
         spec = self.order.spec
         return FLOAT * scalars(self.answer(spec)) + self.code_bytes(spec)
 
-    def beside(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
+    def extra_tensors(self, spec: SubmodelSpec) -> Mapping[str, TensorForm]:
         if self.settings.wire != "codes" or not self.code_shapes(spec):
             return {}
         return {"codes": TensorForm((self.code_bytes(spec),), torch.uint8)}
@@ -117,8 +114,6 @@ class QuantTrainer(Trainer):
         for name, tensor in update.delta.items():
             if name.endswith(".step") and tensor.numel() and float(tensor.abs().max()) > LARGEST_CHANGE:
                 raise UpdateRefused(f"{name} changes by a factor of more than e^{LARGEST_CHANGE:g}")
-
-    # ------------------------------------------------------------ what it costs
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """Training, the teacher's pass, and the Gram matrices of both (the student's forward and backward)."""
@@ -156,12 +151,20 @@ class QuantTrainer(Trainer):
             features=base.features + (teacher if settings.dgd else 0) + 8 * samples,
         )
 
-    # ------------------------------------------------------------ on the device
+
+class QuantTrainer(Trainer):
+    name: ClassVar[str] = "qvit"
+    contract_type = QuantContract
+    settings_type = QuantSettings
+    contract: QuantContract
+    settings: QuantSettings
+    model: QuantTransformer
+    teacher: Teacher | None
 
     def build(self, spec: SubmodelSpec) -> QuantTransformer:
         """The latent weights start where they came, and by what the device had moved within the grid."""
         latent = {name: tensor.clone() for name, tensor in self.start.items()}
-        for name in self.code_shapes(spec):
+        for name in self.contract.code_shapes(spec):
             left = self.remembered.get(f"qvit.{name}")
             if self.settings.residual and left is not None and left.shape == latent[name].shape:
                 latent[name] += left
@@ -196,7 +199,7 @@ class QuantTrainer(Trainer):
         return loss
 
     def end(self) -> Learned:
-        end, coded = self.model.weights(), self.code_shapes(self.order.spec)
+        end, coded = self.model.weights(), self.contract.code_shapes(self.order.spec)
         delta = {name: self.start[name] - tensor for name, tensor in end.items() if name not in coded}
         accuracy = 0.0 if self.teacher is None else self.teacher.accuracy
         self.teacher = None

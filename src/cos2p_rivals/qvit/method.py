@@ -24,10 +24,8 @@ A young one is mostly wrong, so its two terms count as much as it is right on th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar
 
-from cos2p import ElasticTransformer, ModelConfig, SubmodelSpec
 from cos2p.methods import (
     Assignment,
     AveragingSettings,
@@ -95,9 +93,7 @@ class QuantMethod(LeadingMethod):
                     evaluated[name] = evaluated[name] + math.log(scale)
         return evaluated
 
-    @classmethod
-    def evaluation_model(cls, config: ModelConfig, weights: Weights, exits: Sequence[int]) -> ElasticTransformer:
-        return build_quant(config, SubmodelSpec.full(config, sorted(exits)), weights)
+    own_model = staticmethod(build_quant)
 
     def merge(self) -> Merge:
         config = self.context.config

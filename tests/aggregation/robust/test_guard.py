@@ -13,7 +13,7 @@ from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 from cos2p.server.protocol import ClientJoined
@@ -49,7 +49,7 @@ def honest(order: Order) -> Update:
     """All pull the same way, each with noise of its own."""
     spec = trained_spec(order)
     delta = {}
-    for name, shape in make_trainer(VIT, order).answer(spec).items():
+    for name, shape in make_contract(VIT, order).answer(spec).items():
         common = torch.randn(shape, generator=torch_rng(0, "common", name, order.version))
         own = torch.randn(shape, generator=torch_rng(0, "own", name, order.client, order.version))
         delta[name] = 0.01 * (common + own)

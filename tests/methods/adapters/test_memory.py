@@ -14,9 +14,8 @@ import torch
 from cos2p import ModelConfig
 from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Task
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract, make_trainer
 from cos2p.processes.children import CHILD_ENV
-from cos2p.training.prefix import encode
 from tests.methods.adapters.test_model import TARGETS, adapted, lora_order
 
 BIG = ModelConfig("vit", dim=512, depth=6, heads=8, mlp=2048, image=64, patch=8)
@@ -31,10 +30,10 @@ def measured(path: Path) -> int:
 
 
 def work(order: Order) -> tuple[Task, Ledger]:
-    trainer = make_trainer(BIG, order)
+    contract = make_contract(BIG, order)
     weights = adapted(BIG, 0, zero=False, rank=32)
-    task = Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), "float16"))
-    return task, trainer.memory(SAMPLES)
+    task = Task(order, contract.sent(weights), contract.sent_frozen(weights))
+    return task, contract.memory(SAMPLES)
 
 
 @pytest.mark.memory
@@ -53,7 +52,7 @@ def main(path: str) -> None:
     small = ModelConfig("vit", dim=64, depth=6, heads=4, mlp=128, image=64, patch=8)
     order = lora_order(small, 8, 0, TARGETS["few"], batch=16, optimizer="adamw")
     trainer, weights = make_trainer(small, order), adapted(small, 0, zero=False, rank=8)
-    warm = Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), "float16"))
+    warm = Task(order, trainer.contract.sent(weights), trainer.contract.sent_frozen(weights))
     trainer.run(warm, shard(small, SAMPLES, 4), {})
     data = shard(BIG, SAMPLES, 4)
     task = Task.from_bytes(Path(path).read_bytes())  # the frozen part is in the idle state: on a device it is on disk

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.messages import Order, Precision, Task
-from cos2p.methods import make_trainer
+from cos2p.methods import make_contract, make_trainer
 from cos2p.methods.adapters.device import LoraSettings
 from cos2p.methods.adapters.factors import adapter_shapes, first_adapters, is_adapter, merged
 from cos2p.methods.adapters.model import AdaptedTransformer
@@ -134,12 +134,12 @@ def lora_order(config: ModelConfig, rank: int, frozen: int, targets: Sequence[st
 def test_bytes_are_as_promised(family: str, rank: int, frozen: int, targets: str, settings: dict[str, Any]) -> None:
     config = MEASURED[family]
     order = lora_order(config, rank, frozen, TARGETS[targets], **settings)
-    trainer, data = make_trainer(config, order), shard(config, train=16, test=8)
+    contract, data = make_contract(config, order), shard(config, train=16, test=8)
     weights = adapted(config, 0, zero=False, rank=16)
-    task = Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), "float16"))
+    task = Task(order, contract.sent(weights), contract.sent_frozen(weights))
     given = sum(tensor.nbytes for tensor in task.weights.values())
     real = given + peak_allocated(lambda: make_trainer(config, order).run(task, data, {}))
-    ledger = trainer.memory(16)
+    ledger = contract.memory(16)
     assert 0.75 * (ledger.total - ledger.overhead) < real < ledger.total - ledger.overhead + 2**16
 
 
@@ -154,19 +154,19 @@ def test_bytes_are_as_promised(family: str, rank: int, frozen: int, targets: str
 def test_to_look_for_directions_takes_no_byte_more(family: str, rank: int, settings: dict[str, Any]) -> None:
     config = MEASURED[family]
     order = replace(lora_order(config, rank, 0, TARGETS["few"], **settings), trainer="factored")
-    trainer, data = make_trainer(config, order), shard(config, train=16, test=8)
+    contract, data = make_contract(config, order), shard(config, train=16, test=8)
     weights = random_weights(config, 0)
-    task = Task(order, trainer.sent(weights), encode(trainer.sent_frozen(weights), "float16"))
+    task = Task(order, contract.sent(weights), contract.sent_frozen(weights))
     given = sum(tensor.nbytes for tensor in task.weights.values())
     real = given + peak_allocated(lambda: make_trainer(config, order).run(task, data, {}))
-    ledger = trainer.memory(16)
+    ledger = contract.memory(16)
     assert 0.6 * (ledger.total - ledger.overhead) < real < ledger.total - ledger.overhead + 2**16
 
 
 def test_work_grows_with_rank_and_with_blocks() -> None:
     config = MEASURED["vit"]
     work = {
-        (rank, frozen): make_trainer(config, lora_order(config, rank, frozen, TARGETS["few"])).flops(16, 0)
+        (rank, frozen): make_contract(config, lora_order(config, rank, frozen, TARGETS["few"])).flops(16, 0)
         for rank, frozen in ((0, 3), (8, 3), (8, 0), (32, 0))
     }
     training = [flops.training for flops in work.values()]

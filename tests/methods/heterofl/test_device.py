@@ -7,7 +7,7 @@ from cos2p import SubmodelSpec
 from cos2p.costs.flops import flops
 from cos2p.costs.workload import Workload
 from cos2p.messages import Order, Task
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.methods.heterofl.cut import scaled_config, scaled_cut, take_scaled
 from cos2p.methods.heterofl.device import ScaledTask, Scaler
 from cos2p.models.transformer import ElasticTransformer
@@ -29,20 +29,20 @@ def test_the_whole_model_trains_as_ever() -> None:
     weights, own = random_weights(VIT, 1), shard(VIT)
     expected, _ = run_task(VIT, task(VIT, weights, order(FULL, lambda2=0.0)), own, {})
     given = thin_order(1.0)
-    update, _ = run_task(VIT, Task(given, make_trainer(VIT, given).sent(weights)), own, {})
+    update, _ = run_task(VIT, Task(given, make_contract(VIT, given).sent(weights)), own, {})
     assert_close(update.delta, expected.delta, atol=1e-6)
     assert update.spec == FULL
 
 
 def test_costs_are_those_of_the_small_model() -> None:
-    known = make_trainer(VIT, thin_order(0.5))
+    known = make_contract(VIT, thin_order(0.5))
     small = scaled_config(VIT, 0.5)
     step = flops(small, SubmodelSpec.full(small), Workload(batch=4, samples=8), "weight")
     assert known.flops(8, 0).training == pytest.approx(2 * 2 * step)
     assert known.memory(8).weights == 2 * 4 * sum(
         tensor.numel() for tensor in known.sent(random_weights(VIT, 0)).values()
     )
-    assert known.memory(8).total < make_trainer(VIT, thin_order(1.0)).memory(8).total
+    assert known.memory(8).total < make_contract(VIT, thin_order(1.0)).memory(8).total
 
 
 def test_the_scaler_keeps_outputs_at_the_full_models_size() -> None:
@@ -72,7 +72,7 @@ def test_the_personal_submodel_is_tested_as_it_was_trained() -> None:
 
 def test_without_scaler_it_is_plain_training_of_the_small_model() -> None:
     weights, own, given = random_weights(VIT, 1), shard(VIT), thin_order(0.5, shift=3, rescale=False)
-    sent = make_trainer(VIT, given).sent(weights)
+    sent = make_contract(VIT, given).sent(weights)
     update, _ = run_task(VIT, Task(given, sent), own, {})
     small = scaled_config(VIT, 0.5)
     plain = order(SubmodelSpec.full(small), lambda2=0.0)

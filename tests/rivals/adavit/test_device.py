@@ -10,7 +10,7 @@ from torch import Tensor
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.costs.fitting import make_spec
 from cos2p.messages import Order, Task
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
@@ -38,11 +38,11 @@ def weights_of(config: ModelConfig = VIT, usage: float = 0.9) -> Weights:
 
 
 def task(given: Order, config: ModelConfig = VIT) -> Task:
-    return Task(given, make_trainer(config, given).sent(weights_of(config)))
+    return Task(given, make_contract(config, given).sent(weights_of(config)))
 
 
 def model_of(spec: SubmodelSpec, weights: Weights, **kwargs: Any) -> AdaptiveTransformer:
-    held = make_trainer(VIT, adaptive_order(spec)).sent(weights)
+    held = make_contract(VIT, adaptive_order(spec)).sent(weights)
     model = AdaptiveTransformer(VIT, spec, **kwargs)
     model.load({name: tensor.clone() for name, tensor in held.items()})
     return model
@@ -169,7 +169,7 @@ def test_wanting_everything_with_a_large_weight_opens_the_gates() -> None:
     wanted = dict.fromkeys(("heads", "layers", "tokens"), 1.0)
     given = adaptive_order(spec, lr=0.05, epochs=20, usage_weight=50.0, **wanted)
     start = with_biases(weights_of(), 0.0)
-    update, _ = run_task(VIT, Task(given, make_trainer(VIT, given).sent(start)), shard(VIT), {})
+    update, _ = run_task(VIT, Task(given, make_contract(VIT, given).sent(start)), shard(VIT), {})
     assert min(update.report[f"used_{kind}"] for kind in wanted) > 0.95
 
 
@@ -179,9 +179,9 @@ def test_a_task_brings_back_the_policies_of_the_heads_it_held() -> None:
     sent = task(given)
     assert sent.weights["adavit.1.heads.weight"].shape == (2, VIT.dim)
     update, _ = run_task(VIT, sent, shard(VIT), {})
-    expected = make_trainer(VIT, given).answer(spec)
+    expected = make_contract(VIT, given).answer(spec)
     assert {name: tuple(t.shape) for name, t in update.delta.items()} == dict(expected)
-    assert sum(t.nbytes for t in update.delta.values()) == make_trainer(VIT, given).upload()
+    assert sum(t.nbytes for t in update.delta.values()) == make_contract(VIT, given).upload()
     assert update.delta["adavit.3.tokens.weight"].abs().sum() > 0
     assert set(policy_table(VIT)) <= set(expected)
 
@@ -198,15 +198,15 @@ def test_the_ledger_covers_what_a_task_allocates() -> None:
     config = ModelConfig("vit", dim=128, depth=4, heads=4, mlp=256, classes=10, image=32, patch=4, channels=3)
     given = adaptive_order(make_spec(config, 0.5, ratio=0.0), epochs=1, batch=16, rescale=True)
     data, work = shard(config, train=16, test=0), task(given, config)
-    promised = make_trainer(config, given).memory(16)
+    promised = make_contract(config, given).memory(16)
     room = promised.total - promised.overhead
     start = sum(t.nbytes for t in work.weights.values())
     used_bytes = start + peak_allocated(lambda: run_task(config, work, data, {}))
     assert 0.6 * room < used_bytes <= room
     plain = replace(given, trainer="submodel", settings={k: given.settings[k] for k in _plain(given)})
-    assert promised.total > make_trainer(config, plain).memory(16).total
-    ours = make_trainer(config, given).flops(16, 4).training
-    assert 1.0 < ours / make_trainer(config, plain).flops(16, 4).training < 1.1
+    assert promised.total > make_contract(config, plain).memory(16).total
+    ours = make_contract(config, given).flops(16, 4).training
+    assert 1.0 < ours / make_contract(config, plain).flops(16, 4).training < 1.1
 
 
 def _plain(given: Order) -> list[str]:

@@ -14,7 +14,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import TrainingError, UpdateRefused
 from cos2p.messages import Order, Task
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.server.admission import check_update
@@ -128,8 +128,10 @@ def test_seeds_are_twelve_bytes_a_step() -> None:
     spec = SubmodelSpec.full(VIT)
     seeds = mezo_order(spec, wire="seeds", steps=7)
     update, _ = run_task(VIT, mezo_task(VIT, seeds), shard(VIT), {})
-    assert sum(t.nbytes for t in update.extras.values()) == make_trainer(VIT, seeds).upload() == 12 * 7 + 4
-    assert make_trainer(VIT, mezo_order(spec)).upload() == sum(t.nbytes for t in mezo_task(VIT, seeds).weights.values())
+    assert sum(t.nbytes for t in update.extras.values()) == make_contract(VIT, seeds).upload() == 12 * 7 + 4
+    assert make_contract(VIT, mezo_order(spec)).upload() == sum(
+        t.nbytes for t in mezo_task(VIT, seeds).weights.values()
+    )
 
 
 def test_no_tensor_has_a_gradient_and_nothing_is_kept_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +185,8 @@ def test_two_forward_passes_a_step_cost_two_thirds_of_a_training_step() -> None:
     config = ModelConfig("vit", dim=512, depth=4, heads=8, mlp=2048, classes=10, image=32, patch=16, channels=3)
     given = mezo_order(SubmodelSpec.full(config), steps=3, batch=4)  # one epoch of 12 samples
     plain = replace(given, trainer="submodel", settings={k: given.settings[k] for k in _plain(given)})
-    ours = make_trainer(config, given).flops(samples=12, test_samples=0).training
-    theirs = make_trainer(config, plain).flops(12, 0).training
+    ours = make_contract(config, given).flops(samples=12, test_samples=0).training
+    theirs = make_contract(config, plain).flops(12, 0).training
     assert ours / theirs == pytest.approx(2 / 3, rel=0.02)
 
 
@@ -196,13 +198,13 @@ def test_the_ledger_covers_what_a_task_allocates() -> None:
     config = ModelConfig("vit", dim=128, depth=3, heads=4, mlp=512, classes=10, image=32, patch=4, channels=3)
     given = mezo_order(make_spec(config, 0.5, ratio=0.0), steps=1, batch=16, rescale=True)
     data, task = shard(config, train=16, test=0), mezo_task(config, given)
-    promised = make_trainer(config, given).memory(16)
+    promised = make_contract(config, given).memory(16)
     start = sum(t.nbytes for t in task.weights.values())
     used = start + peak_allocated(lambda: run_task(config, task, data, {}))
     room = promised.total - promised.overhead
     assert 0.6 * room < used <= room
     plain = replace(given, trainer="submodel", settings={k: given.settings[k] for k in _plain(given)})
-    assert promised.total < 0.5 * make_trainer(config, plain).memory(16).total
+    assert promised.total < 0.5 * make_contract(config, plain).memory(16).total
 
 
 # ---------------------------------------------------------------- the door
@@ -222,8 +224,8 @@ def test_the_ledger_covers_what_a_task_allocates() -> None:
 def test_steps_that_cannot_be_replayed_are_refused(change: dict[str, Tensor], message: str) -> None:
     given = mezo_order(SubmodelSpec.full(VIT), wire="seeds", steps=2)
     update, _ = run_task(VIT, mezo_task(VIT, given), shard(VIT), {})
-    check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
+    check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
     with pytest.raises(UpdateRefused, match=message):
         check_update(
-            replace(update, extras={**update.extras, **change}), given, VIT, make_trainer(VIT, given), max_rms=10.0
+            replace(update, extras={**update.extras, **change}), given, VIT, make_contract(VIT, given), max_rms=10.0
         )

@@ -14,7 +14,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.server.admission import check_update
 from cos2p_rivals.fedpm.device import ScoreSettings, SegmentScoreSettings
@@ -46,7 +46,7 @@ def full_theta(config: ModelConfig = VIT, variant: str = "elements") -> Weights:
 
 def task(given: Order, config: ModelConfig = VIT) -> Task:
     variant = "elements" if given.trainer == "fedpm" else "segments"
-    return Task(given, make_trainer(config, given).sent(full_theta(config, variant)))
+    return Task(given, make_contract(config, given).sent(full_theta(config, variant)))
 
 
 def test_the_random_network_is_the_same_for_everybody_and_a_submodels_is_its_part() -> None:
@@ -93,12 +93,12 @@ def test_a_task_sends_one_bit_for_each_score_and_leaves_the_weights_alone(kind: 
     before = {name: tensor.clone() for name, tensor in sent.weights.items()}
     update, _ = run_task(VIT, sent, shard(VIT), {})
     assert same(before, sent.weights)
-    assert update.delta.keys() == make_trainer(VIT, given).answer(given.spec).keys()
+    assert update.delta.keys() == make_contract(VIT, given).answer(given.spec).keys()
     assert not any(is_masked(VIT, name) for name in update.delta)
     assert any(tensor.abs().max() > 0 for tensor in update.delta.values())
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
-    assert wire == make_trainer(VIT, given).upload()
-    check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
+    assert wire == make_contract(VIT, given).upload()
+    check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
 
 
 def test_scores_move_and_the_mask_follows_them() -> None:
@@ -135,14 +135,14 @@ def test_a_device_without_any_segment_trains_the_dense_part() -> None:
     for kind in KINDS:
         given = scored(spec, kind)
         update, _ = run_task(VIT, task(given), shard(VIT), {})
-        check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
+        check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
         assert update.extras["mask"].numel() == 0
 
 
 def test_segments_send_weights_only_where_the_device_cannot_make_them() -> None:
     spec, weights = make_spec(VIT, 0.5, ratio=0.0), full_theta(variant="segments")
     random, given = (
-        make_trainer(VIT, scored(spec, "fedpm-segments", network=n)).sent(weights) for n in ("random", "given")
+        make_contract(VIT, scored(spec, "fedpm-segments", network=n)).sent(weights) for n in ("random", "given")
     )
     assert "blocks.0.q.weight" not in random
     assert "blocks.0.q.weight" in given
@@ -164,7 +164,7 @@ def test_the_ledger_covers_what_a_task_allocates(kind: str) -> None:
     config = ModelConfig("vit", dim=128, depth=3, heads=4, mlp=512, classes=10, image=16, patch=4, channels=3)
     given = scored(make_spec(config, 0.5, ratio=0.0), kind, epochs=1, batch=8, rescale=True)
     data, work = shard(config, train=8, test=0), task(given, config)
-    promised = make_trainer(config, given).memory(8)
+    promised = make_contract(config, given).memory(8)
     # Beside it: the random tensor that is cut, at full size and as integers.
     making = 8 * 512 * 128 * 2
     start = sum(t.nbytes for t in work.weights.values())
@@ -175,8 +175,8 @@ def test_the_ledger_covers_what_a_task_allocates(kind: str) -> None:
 
 def test_the_ledger_of_segments_is_smaller() -> None:
     spec = make_spec(VIT, 0.5, ratio=0.0)
-    small = make_trainer(VIT, scored(spec, "fedpm-segments")).memory(10).total
-    assert small < make_trainer(VIT, scored(spec)).memory(10).total
+    small = make_contract(VIT, scored(spec, "fedpm-segments")).memory(10).total
+    assert small < make_contract(VIT, scored(spec)).memory(10).total
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_the_ledger_of_segments_is_smaller() -> None:
 def test_a_mask_of_another_size_is_refused(extras: dict[str, Tensor]) -> None:
     given = scored(SubmodelSpec.full(VIT))
     update, _ = run_task(VIT, task(given), shard(VIT), {})
-    assert make_trainer(VIT, given).upload() > update.extras["mask"].nbytes
+    assert make_contract(VIT, given).upload() > update.extras["mask"].nbytes
     with pytest.raises(UpdateRefused, match=r"mask is|expected beside"):
-        check_update(replace(update, extras=extras), given, VIT, make_trainer(VIT, given), max_rms=10.0)
+        check_update(replace(update, extras=extras), given, VIT, make_contract(VIT, given), max_rms=10.0)

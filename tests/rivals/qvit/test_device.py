@@ -11,7 +11,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
-from cos2p.methods import make_trainer, run_task
+from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.server.admission import check_update
 from cos2p_rivals.qvit.device import QuantSettings
@@ -36,11 +36,11 @@ def weights_of(config: ModelConfig = VIT, bits: int = 8) -> Weights:
 
 
 def task(given: Order, config: ModelConfig = VIT) -> Task:
-    return Task(given, make_trainer(config, given).sent(weights_of(config, given.settings["bits"])))
+    return Task(given, make_contract(config, given).sent(weights_of(config, given.settings["bits"])))
 
 
 def loaded(bits: int, spec: SubmodelSpec = SPEC, weights: Weights | None = None, **kwargs: Any) -> QuantTransformer:
-    held = make_trainer(VIT, quant_order(spec, bits=bits)).sent(weights or weights_of(bits=bits))
+    held = make_contract(VIT, quant_order(spec, bits=bits)).sent(weights or weights_of(bits=bits))
     model = QuantTransformer(VIT, spec, bits, **kwargs)
     model.load({name: tensor.clone() for name, tensor in held.items()})
     return model
@@ -192,8 +192,8 @@ def test_what_codes_tell_and_what_stays_on_the_device_is_what_was_trained(bits: 
         told -= on_grid(sent.weights[name], sent.weights[step], widths[name])
         torch.testing.assert_close(told + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
-    assert wire == make_trainer(VIT, given).upload()
-    check_update(update, given, VIT, make_trainer(VIT, given), max_rms=10.0)
+    assert wire == make_contract(VIT, given).upload()
+    check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
 
 
 def _with(given: Order, **settings: Any) -> Order:
@@ -205,7 +205,7 @@ def test_two_bits_take_a_sixteenth_of_the_matrices_bytes() -> None:
     spec = SubmodelSpec.full(config)
     matrices = sum(torch.Size(shape).numel() for shape in code_shapes(config, spec).values())
     small, large = (
-        make_trainer(config, quant_order(spec, bits=2, wire=wire)).upload() for wire in ("codes", "float32")
+        make_contract(config, quant_order(spec, bits=2, wire=wire)).upload() for wire in ("codes", "float32")
     )
     assert large - small > 4 * matrices * 0.92
 
@@ -234,7 +234,7 @@ def test_as_numbers_the_latent_weights_go_back() -> None:
     assert not update.extras
     assert not memory
     assert update.delta["blocks.0.q.weight"].abs().max() > 0
-    assert sum(t.nbytes for t in update.delta.values()) == make_trainer(VIT, given).upload()
+    assert sum(t.nbytes for t in update.delta.values()) == make_contract(VIT, given).upload()
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_codes_that_cannot_be_read_are_refused(change: dict[str, Any], message: 
     given = quant_order(bits=4)
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     with pytest.raises(UpdateRefused, match=message):
-        check_update(replace(update, **change), given, VIT, make_trainer(VIT, given), max_rms=10.0)
+        check_update(replace(update, **change), given, VIT, make_contract(VIT, given), max_rms=10.0)
 
 
 def test_a_step_that_leaps_is_refused() -> None:
@@ -266,7 +266,7 @@ def test_a_step_that_leaps_is_refused() -> None:
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     delta = {**update.delta, "qvit.b4.0.q.step": torch.full((16,), 9.0)}
     with pytest.raises(UpdateRefused, match="factor"):
-        check_update(replace(update, delta=delta), given, VIT, make_trainer(VIT, given), max_rms=10.0)
+        check_update(replace(update, delta=delta), given, VIT, make_contract(VIT, given), max_rms=10.0)
 
 
 # ---------------------------------------------------------------- evaluation and costs
@@ -290,15 +290,15 @@ def test_the_ledger_covers_what_a_task_allocates_and_is_no_smaller_than_plain_tr
     config = ModelConfig("vit", dim=128, depth=3, heads=4, mlp=256, classes=10, image=32, patch=4, channels=3)
     given = quant_order(make_spec(config, 0.5, ratio=0.0), epochs=1, batch=8, bits=4, rescale=True)
     data, work = shard(config, train=8, test=0), task(given, config)
-    promised = make_trainer(config, given).memory(8)
+    promised = make_contract(config, given).memory(8)
     room = promised.total - promised.overhead
     start = sum(t.nbytes for t in work.weights.values())
     used = start + peak_allocated(lambda: run_task(config, work, data, {}))
     assert 0.5 * room < used <= room
     own = set(QuantSettings.model_fields) - set(type(work.order).__dataclass_fields__)
     plain = replace(given, trainer="submodel", settings={k: v for k, v in given.settings.items() if k in _plain(own)})
-    assert promised.total > make_trainer(config, plain).memory(8).total
-    assert make_trainer(config, given).flops(8, 2).training > make_trainer(config, plain).flops(8, 2).training
+    assert promised.total > make_contract(config, plain).memory(8).total
+    assert make_contract(config, given).flops(8, 2).training > make_contract(config, plain).flops(8, 2).training
 
 
 def _plain(names: set[str]) -> set[str]:

@@ -8,7 +8,7 @@ import torch
 
 from cos2p import model_config
 from cos2p.errors import ConfigError
-from cos2p.methods import build_method, make_trainer, run_task
+from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.base import Call
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import SubmodelSpec
@@ -154,7 +154,7 @@ def test_the_server_evaluates_the_quantised_model_of_the_largest_device() -> Non
 def _held(method: QuantMethod, weights: Weights, spec: SubmodelSpec) -> Weights:
     settings = method.assign(Call(method.context.members["pi-1"], 0, 0, 0, weights)).settings.model_dump()
     given = replace(order(spec, client="pi-1"), trainer="qvit", settings=settings)
-    return {name: tensor.clone() for name, tensor in make_trainer(VIT, given).sent(weights).items()}
+    return {name: tensor.clone() for name, tensor in make_contract(VIT, given).sent(weights).items()}
 
 
 def _scattered(small: QuantTransformer, weights: Weights, spec: SubmodelSpec) -> Weights:

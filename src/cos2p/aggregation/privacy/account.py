@@ -33,9 +33,16 @@ def epsilon_of(updates: int, multiplier: float, delta: float) -> float:
     """ε of so many updates of one device. Infinite without noise, 0 without updates."""
     if updates == 0:
         return 0.0
-    if multiplier == 0:
+    return math.inf if multiplier == 0 else epsilon_of_sum(updates / multiplier**2, delta)
+
+
+def epsilon_of_sum(precision: float, delta: float) -> float:
+    """ε of updates with noise of several multipliers: of them 1/σ² is added up."""
+    if precision == 0:
+        return 0.0
+    if precision > 1e4:  # σ < 0.01: the exact figure is 5,000 and more, and no search for it is worth the time
         return math.inf
-    return float(_library().get_epsilon_gaussian(multiplier / math.sqrt(updates), delta))
+    return float(_library().get_epsilon_gaussian(1 / math.sqrt(precision), delta))
 
 
 def multiplier_for(epsilon: float, delta: float, updates: int) -> float:

@@ -29,6 +29,10 @@ class Setup:
     """Whether losses and scores go back with an update."""
     owner: dict[str, Any] = field(default_factory=dict)
     """The owner's rules, as `owner.OwnerFile` dumps them."""
+    kit: str = ""
+    """The device's folder, for its account of ε ..."""
+    run: str = ""
+    """... and the run's name, under which it is kept."""
     memory: int = 0
     """Bytes for training, kept by the operating system; 0: no limit."""
     slowdown: float = 1.0

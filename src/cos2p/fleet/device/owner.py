@@ -4,12 +4,14 @@ device.json   what the person who joins says of the device; written by `cos2p fl
 owner.toml    what the owner accepts of a run, what it may spend, what the device reports. Without the file the owner
               accepts all that the kit allows. The server never sees it, only refusals that name the field.
 spent.json    what the device has spent today, so that a restart forgets nothing
+privacy.json  what its noise has let through so far, in all runs with local privacy (`task_check`)
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -31,6 +33,7 @@ TEMPLATE = """\
 
 [accept]
 # methods = ["cos2p"]                          # names; without the line: any that is installed
+# columns = ["text", "label"]                  # of your table; without the line: any that a recipe names
 
 [accept.fields]                                # a recipe's field: the values it may have, or the least and the most
 # "training.epochs" = {max = 5}
@@ -41,6 +44,7 @@ TEMPLATE = """\
 # disk = "1GB"                                 # tasks, updates and what is remembered, at any time
 # seconds_per_day = 3600                       # of training
 # bytes_per_day = "2GB"                        # of tasks and updates, both ways
+# epsilon = 8                                  # of all runs with local privacy together, at δ = 1e-5
 
 [send]
 # report = "none"                              # no losses and scores, also if a recipe asks for them
@@ -62,6 +66,9 @@ class Bounds(Settings):
 
 class Accept(Settings):
     methods: tuple[str, ...] = Field(default=(), description="Names of methods; empty: any that is installed.")
+    columns: tuple[str, ...] = Field(
+        default=(), description="Columns of the device's table that a recipe may name; empty: any."
+    )
     fields: dict[str, Bounds | tuple[Value, ...] | Value] = Field(
         default={}, description="A recipe's field by its path: the values it may have, or `min` and `max`."
     )
@@ -72,6 +79,11 @@ class Spend(Settings):
     disk: Bytes = Field(default=0, ge=0, description="Bytes of tasks, updates and what is remembered; 0: no limit.")
     seconds_per_day: float = Field(default=0.0, ge=0, description="Of training; 0: no limit.")
     bytes_per_day: Bytes = Field(default=0, ge=0, description="Of tasks and updates, both ways; 0: no limit.")
+    epsilon: float = Field(
+        default=0.0,
+        ge=0,
+        description="Of all runs with local privacy together; 0: each run has the budget of its recipe.",
+    )
 
 
 class SendRules(Settings):
@@ -107,6 +119,12 @@ class OwnerFile(Settings):
         method = recipe.get("method", {}).get("name")
         if self.accept.methods and method not in self.accept.methods:
             raise _refused(f"method.name = {method!r}")
+        data = recipe.get("data", {})
+        unread = ("image_column",) if data.get("text_column") else ()
+        columns = {name: data[name] for name in data if name.endswith("_column") and name not in unread}
+        for name, column in columns.items():
+            if column and self.accept.columns and column not in self.accept.columns:
+                raise _refused(f"data.{name} = {column!r}")
         for path, rule in self.accept.fields.items():
             value = _at(recipe, path)
             if not _allows(rule, value):
@@ -221,9 +239,11 @@ class Spending:
                 f"bytes_per_day: {format_bytes(spent)} + {format_bytes(size)} of {format_bytes(limit)}"
             )
 
-    def check_disk(self, size: int) -> None:
-        limit = self.limits.disk
-        if limit and size > limit:
+    def check_disk(self, size: int, held: int = 0) -> None:
+        """OwnerRefused if so much, beside what is held, is beyond the owner's limit; without one, beyond half of what
+        is free."""
+        size, limit = (size + held, self.limits.disk) if self.limits.disk else (size, _free(self._path.parent) // 2)
+        if size > limit:
             raise _limit_reached(f"disk: {format_bytes(size)} of {format_bytes(limit)}")
 
     def check_seconds(self) -> None:
@@ -249,6 +269,10 @@ class Spending:
                 told="its account of the day cannot be read",
             ) from None
         return known if entry.get("day") == self._day() else nothing
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
 
 
 def _limit_reached(what: str) -> OwnerRefused:

@@ -65,7 +65,7 @@ def renumbered(examples: Examples, classes: Sequence[str], path: str) -> Example
         raise DataError(
             f"{path} has the class {wrong[0]!r}, which the run does not know; it knows {', '.join(classes[:8])}"
             + (" ..." if len(classes) > 8 else ""),
-            told=f"classes that the run does not know: {len(wrong)}",
+            told="classes that the run does not know",
         )
     table = torch.tensor([place.get(name, -1) for name in examples.class_names], dtype=torch.int64)
     return replace(examples, labels=table[examples.labels], class_names=tuple(classes))

@@ -42,6 +42,7 @@ from cos2p.fleet.device.jobs import Job, Setup, outward
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.shards import dealt_shard, own_shard
+from cos2p.fleet.device.task_check import PrivacyAccount, check_task
 from cos2p.messages import Order, Task
 from cos2p.methods import Trainer, make_trainer, run_task
 from cos2p.models.config import ModelConfig
@@ -95,7 +96,10 @@ class _Device:
         self.owner = OwnerFile.model_validate(setup.owner)
         self.device = CPU
         self.shard: Shard
+        self.recipe: Recipe
         self.privacy: PrivacySettings
+        self.account: PrivacyAccount | None = None
+        """With local privacy."""
         self.idle = 0
         self.mapped = 0
         """Bytes of files in memory when the last task was done, and ..."""
@@ -108,8 +112,11 @@ class _Device:
         if setup.threads:
             torch.set_num_threads(setup.threads)
         try:
-            recipe = Recipe.parse(setup.recipe)
+            recipe = self.recipe = Recipe.parse(setup.recipe)
             self.privacy = private_settings(recipe)
+            if self.privacy.noise == "local":
+                self.account = PrivacyAccount(Path(setup.kit), setup.run, self.privacy, self.owner)
+                self.account.check()
             self.device = resolve(setup.accelerator)
             if setup.data:
                 self.shard = own_shard(recipe, setup.data, setup.classes, self.config)
@@ -162,6 +169,9 @@ class _Device:
         memory = unpack_memory(remembered.read_bytes() if remembered.exists() else b"")
         task = read_task(Path(job.task))
         self.owner.check_order(task.order.settings)
+        check_task(task.order, self.setup.name, self.recipe, self.privacy, self.config)
+        if self.account is not None:
+            self.account.check()
         shelf = _shelf_of(remembered, self.owner.spend.disk)
         trainer = make_trainer(self.config, task.order)
         with accelerator.capped(self.device, self.setup.memory):
@@ -173,6 +183,8 @@ class _Device:
         self.mapped = mapped_bytes()  # now, while the task is still there
         self._keep_own(trainer, remembered.parent.parent / "own-models" / remembered.name)
         del trainer
+        if self.account is not None:
+            self.account.add()
         as_it_travels(update, task.order).write(Path(job.update))
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))

@@ -34,9 +34,6 @@ from cos2p.fleet.wire import CHUNK_BYTES
 TRAINING_LOG = "training.log"
 """In the kit: what happened to the device's tasks, in full."""
 
-FARTHEST = 2**50
-"""A task is as large as the server says; a device's disk is the limit."""
-
 
 class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
     def __init__(self) -> None:
@@ -97,6 +94,8 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
             trusted=device.trust_paths,
             report=recipe["fleet"].get("reports") == "full" and owner.send.report != "none",
             owner=owner.model_dump(mode="json"),
+            kit=str(self._folder),
+            run=self._run,
             memory=memory,
             slowdown=device.slowdown,
             threads=device.threads,
@@ -146,7 +145,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         remembered.parent.mkdir(exist_ok=True)
         spending.check_seconds()
         spending.check_transfer(notice.size)
-        spending.check_disk(notice.size + _held(remembered.parent))
+        spending.check_disk(notice.size, _held(remembered.parent))
         began = time.monotonic()
         task = self._fetch(notice, spool / "task")
         spending.add(size=notice.size)
@@ -158,14 +157,14 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         if not outcome.done:
             return Answer(None, outcome.reason, outcome.out_of_memory, outcome.lacking, outcome.numbers).to_dict()
         spending.check_transfer((spool / "update").stat().st_size)
-        spending.check_disk(_held(spool) + _held(remembered.parent))
+        spending.check_disk(0, _held(spool) + _held(remembered.parent))
         sent = self._send(notice.task, spool / "update")
         spending.add(size=sent.size)
         seconds = {"download": fetched - began, "training": trained - fetched, "upload": time.monotonic() - trained}
         return Answer(sent.to_dict(), numbers=outcome.numbers | seconds).to_dict()
 
     def _fetch(self, notice: Notice, path: Path) -> Path:
-        incoming = Incoming(path, notice, FARTHEST)
+        incoming = Incoming(path, notice, notice.size)
         while incoming.received < notice.size:
             _, chunk = self._link.insist("pull", {"task": notice.task, "offset": incoming.received})
             if not chunk:

@@ -30,14 +30,14 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Order
 from cos2p.messages.envelope import Buffer, mapped
-from cos2p.methods import build_method, make_trainer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import run_facts
 from cos2p.runtime.session import Session
 from cos2p.runtime.world import first_weights, run_context
-from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired
+from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired, UpdateRejected
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
@@ -333,7 +333,7 @@ class Driver(Session):
             update = self.transfers.take(client, answer.notice, read_update)
         except UpdateRefused as refusal:
             self.log(Refused(client=client, task=task, reason=str(refusal)))
-            self.carry_out(self.server.handle(TaskFailed(client, task, str(refusal))))
+            self.carry_out(self.server.handle(UpdateRejected(client, task, str(refusal))))
             return
         measured = measured_numbers(answer.numbers) or {}
         self.log(Arrived(client=client, task=task, bytes=answer.notice.size, measured=measured))
@@ -354,7 +354,7 @@ class Driver(Session):
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
-        limit = make_trainer(self.config, order).wire_upload() + ALLOWANCE
+        limit = make_contract(self.config, order).wire_upload() + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, partial(self.server.orders.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
         self.port.offer(order.client, notice)

@@ -18,7 +18,8 @@ from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 from cos2p.models.spec import SubmodelSpec
 from cos2p.numerics.output_table import SMALL
 from cos2p.settings import Settings
-from cos2p.submodel.slicing import frozen_slices, take, window_slices
+from cos2p.submodel.slicing import frozen_slices, window_slices
+from cos2p.training.contract import FrozenParts, TaskContract
 from cos2p.training.costs import TaskFlops, workload
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainer import Trainer
@@ -43,13 +44,10 @@ class LoraSettings(LocalSettings, AdapterSettings):
     factors: Literal["both", "up"] = Field(default="both", description="`up`: `down` is drawn from the run's seed.")
 
 
-class LoraTrainer(Trainer):
-    name: ClassVar[str] = "lora"
-    settings_type = LoraSettings
-    settings: LoraSettings
-    model: AdaptedTransformer
+class LoraContract(TaskContract):
+    """Adapters and exit come back; the blocks that run are frozen parts."""
 
-    # ------------------------------------------------------------ what travels
+    settings: LoraSettings
 
     def adapters(self) -> dict[str, tuple[int, int]]:
         settings = self.settings
@@ -66,22 +64,21 @@ class LoraTrainer(Trainer):
     def sent(self, weights: Weights) -> Weights:
         return {name: weights[name].clone() for name in self.exits()} | take_rank(weights, self.trained_adapters())
 
-    def sent_frozen(self, weights: Weights) -> Weights:
+    def frozen(self) -> FrozenParts:
         """Embeddings, all blocks that run, and the output table of a language model."""
         spec, table = self.order.spec, layout(self.config)
         slices = dict(frozen_slices(self.config, spec))
         if "lm_head.weight" in table:
             slices["lm_head.weight"] = window_slices(self.config, spec)["lm_head.weight"]
         streamed = tuple(f"blocks.{block}." for block in self.settings.blocks)
-        return take(weights, slices) | {name: weights[name] for name in table if name.startswith(streamed)}
+        slices |= {name: None for name in table if name.startswith(streamed)}
+        return {name: (name, cut) for name, cut in slices.items()}
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, Shape]:
         return {**self.exits(), **self.trained_adapters()}
 
     def upload(self) -> int:
         return FLOAT * sum(map(math.prod, self.answer(self.order.spec).values()))
-
-    # ------------------------------------------------------------ what it costs
 
     def costs(self, samples: int) -> AdapterLoad:
         settings = self.settings
@@ -115,12 +112,20 @@ class LoraTrainer(Trainer):
     def prefix_batch(self, samples: int) -> int:
         return self.costs(samples).prefix_batch()
 
-    # ------------------------------------------------------------ on the device
+
+class LoraTrainer(Trainer):
+    name: ClassVar[str] = "lora"
+    contract_type = LoraContract
+    settings_type = LoraSettings
+    supports = frozenset({"step_in_backward", "eight_bit", "micro_batch"})
+    contract: LoraContract
+    settings: LoraSettings
+    model: AdaptedTransformer
 
     def build(self, spec: SubmodelSpec) -> AdaptedTransformer:
         settings, file = self.settings, self._frozen()
         held = {name: tensor.clone() for name, tensor in self.start.items()}
-        for name, shape in self.adapters().items():
+        for name, shape in self.contract.adapters().items():
             if name not in held:
                 held[name] = place(first_factor(name, shape, self.order.seed), self.device)
         model = AdaptedTransformer(

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.memory.fit import STORES, Store
-from cos2p.methods.adapters.device import AdapterSettings, LoraSettings, LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
 from cos2p.methods.base import Member, RunContext
@@ -73,14 +73,8 @@ def factored_task(context: RunContext, member: Member, size: Size) -> tuple[Subm
     return adapter_task(context, member, rank, 0, blocks, store, AdapterSettings())
 
 
-class FactoredTrainer(LoraTrainer):
+class FactoredContract(LoraContract):
     """LoRA for one task: nothing of the factors comes, both go back."""
-
-    name: ClassVar[str] = "factored"
-
-    def _impossible_savings(self) -> Iterator[str]:
-        yield from super()._impossible_savings()
-        yield "step_in_backward"  # the passes that find the directions look at all gradients
 
     def sent(self, weights: Weights) -> Weights:
         return {name: weights[name].clone() for name in self.exits()}
@@ -89,9 +83,15 @@ class FactoredTrainer(LoraTrainer):
         base, seen = super().flops(samples, test_samples), LOOKS * min(samples, self.local.batch)
         return replace(base, training=base.training + seen * self.costs(samples).step_flops())
 
+
+class FactoredTrainer(LoraTrainer):
+    name: ClassVar[str] = "factored"
+    contract_type = FactoredContract
+    supports = frozenset({"eight_bit", "micro_batch"})  # the passes that find the directions look at all gradients
+
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """Both factors from zero, so that what comes back is what they have become."""
-        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.adapters().items()}
+        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.contract.adapters().items()}
         return self.order.spec, {**self.given(), **zeros}
 
     def begin(self) -> None:

@@ -111,6 +111,14 @@ class Cos2p(Method):
         its own output table."""
         return {"form": "pretrained", **({"exits": {"start": "fresh"}} if language else {})}
 
+    @classmethod
+    def not_asked(cls, settings: Settings, order: Order) -> str:
+        assert isinstance(settings, Cos2pSettings)
+        if order.trainer in (LoraTrainer.name, FactoredTrainer.name) and not settings.factors.below:
+            return f"the trainer {order.trainer!r}"
+        learned = settings.masks.learned and order.trainer == SubmodelTrainer.name
+        return super().not_asked(settings, replace(order, quotas=None) if learned else order)
+
     def rules(self) -> tuple[Trigger, Redispatch]:
         schedule = self.context.schedule
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch

@@ -20,9 +20,10 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
+from cos2p.training.contract import TaskContract
 from cos2p.training.costs import workload
 from cos2p.training.settings import ExtendedSettings, LocalSettings
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 
 class ScaledTask(ExtendedSettings):
@@ -58,18 +59,15 @@ class Scaler:
         return (inputs[0] / self.rate,)
 
 
-class ScaledTrainer(Trainer):
-    """Plain training of all of the device's own, smaller model."""
+class ScaledContract(TaskContract):
+    """All of the device's own, smaller model."""
 
-    name: ClassVar[str] = "thin"
-    settings_type = ScaledTask
     settings: ScaledTask
 
-    def __init__(self, config: ModelConfig, order: Order) -> None:
+    def __init__(self, config: ModelConfig, order: Order, settings: ScaledTask) -> None:
         self.full_config, self.full_spec = config, order.spec
-        rate = ScaledTask.model_validate(order.settings).thin.rate
-        small = scaled_config(config, rate)
-        super().__init__(small, replace(order, spec=SubmodelSpec.full(small)))
+        small = scaled_config(config, settings.thin.rate)
+        super().__init__(small, replace(order, spec=SubmodelSpec.full(small)), settings)
 
     @property
     def local(self) -> LocalSettings:
@@ -89,9 +87,20 @@ class ScaledTrainer(Trainer):
         scaled = 2 * 4 * load.micro * load.length(self.config) * widest
         return replace(ledger, overhead=ledger.overhead + scaled)
 
+
+class ScaledTrainer(Trainer):
+    """Plain training of it."""
+
+    name: ClassVar[str] = "thin"
+    contract_type = ScaledContract
+    settings_type = ScaledTask
+    supports = OPTIMIZATIONS
+    contract: ScaledContract
+    settings: ScaledTask
+
     def begin(self) -> None:
         if self.settings.local.rescale:
             Scaler(self.settings.thin.rate).begin(self.model)
 
     def train(self) -> Update:
-        return replace(super().train(), spec=self.full_spec)
+        return replace(super().train(), spec=self.contract.full_spec)

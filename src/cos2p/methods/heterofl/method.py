@@ -15,7 +15,6 @@ from cos2p.methods.heterofl.cut import ScaledCut, fitted_config, fold_scaler, sc
 from cos2p.methods.heterofl.device import ScaledTask, ScaledTrainer
 from cos2p.methods.heterofl.merge import ScaledMerge
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings
-from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
@@ -58,6 +57,7 @@ class ScaledMethod(Method):
 class HeteroFl(ScaledMethod):
     name: ClassVar[str] = "heterofl"
     title: ClassVar[str] = "HeteroFL"
+    own_config = staticmethod(fitted_config)
 
     def shift(self, round: int) -> Shift:
         return 0, 0, 0
@@ -69,7 +69,3 @@ class HeteroFl(ScaledMethod):
         config = self.context.config
         held = take_scaled(weights, config, scaled_cut(config, largest), all_exits=True)
         return fold_scaler(held, largest) if self.settings.rescale else held
-
-    @classmethod
-    def evaluation_config(cls, config: ModelConfig, weights: Weights) -> ModelConfig:
-        return fitted_config(config, weights)

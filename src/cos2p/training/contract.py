@@ -1,0 +1,154 @@
+"""`TaskContract`: what a task sends, what must come back, what it costs and how an update of it is checked.
+
+It is computed from an order alone, on the server before anything is allocated and on the device as well. The device's
+loop is the `Trainer`, which names its contract in `contract_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from cos2p.costs.budget import Ledger
+from cos2p.messages import Order, Piece, Update
+from cos2p.messages.forms import Forms
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.models.spec import SubmodelSpec
+from cos2p.submodel.slicing import Slice, compact_shape, cut_out, frozen_names, frozen_slices, take, trained_shapes
+from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
+from cos2p.training.prefix import encode
+from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.shard import steps
+from cos2p.training.wire import packed_bytes
+
+MOST_REPORTED = 1e9
+"""No figure of a report is larger, up or down."""
+
+FrozenParts = Mapping[str, tuple[str, Slice | None]]
+"""By the name under which a tensor travels: its name in the model, and the part of it."""
+
+
+class TaskContract:
+    """The contract of plain training of the submodel that was sent; base of all others."""
+
+    trains: ClassVar[bool] = True
+    """False: nothing of the model changes by its tasks; they report statistics of the data."""
+    shares_sent: ClassVar[bool] = True
+    """`sent` depends on the model's version and the order's spec alone, so that tasks may share the tensors. A class
+    does not inherit it: one that does not declare it shares nothing."""
+    reported: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "local_samples": (0, MOST_REPORTED),
+        "local_top1": (0, 1),
+        "local_top5": (0, 1),
+        "local_f1": (0, 1),
+    }
+    """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
+
+    settings: LocalSettings | ExtendedSettings
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "shares_sent" not in vars(cls):
+            cls.shares_sent = False
+
+    def __init__(self, config: ModelConfig, order: Order, settings: LocalSettings | ExtendedSettings) -> None:
+        """`settings` are the order's, without memory optimizations that its trainer does not support."""
+        self.config, self.order, self.settings = config, order, settings
+
+    @property
+    def local(self) -> LocalSettings:
+        """Epochs, batch and the like."""
+        return self.settings if isinstance(self.settings, LocalSettings) else self.settings.local
+
+    def with_tokens(self, tokens: int) -> Self:
+        """The same task, if no text were longer than this."""
+        return type(self)(self.config.with_(max_tokens=tokens), self.order, self.settings)
+
+    # ------------------------------------------------------------ what travels
+
+    def sent(self, weights: Weights) -> Weights:
+        """The trainable tensors the device is given, cut from the full model; not to be changed."""
+        return cut_out(weights, self.config, self.order.spec)
+
+    def frozen(self) -> FrozenParts:
+        """The tensors the device is given to run but not to train."""
+        slices = frozen_slices(self.config, self.order.spec)
+        return {sent: (name, slices[name]) for sent, name in frozen_names(self.config, self.order.spec).items()}
+
+    def sent_frozen(self, weights: Weights, held: tuple[str, ...] = ()) -> Weights:
+        """Copies of them, encoded for the wire, but for names that begin with one of those `held` by the device."""
+        encoded: Weights = {}
+        for sent, (name, cut) in self.frozen().items():
+            if not sent.startswith(held):
+                encoded |= encode({sent: take(weights, {name: cut})[name]}, self.order.prefix_precision)
+        return encoded
+
+    def frozen_pieces(self, weights: Weights, held: tuple[str, ...] = ()) -> dict[str, Piece]:
+        """The same, each tensor to be made when it is written."""
+        pieces, precision = {}, self.order.prefix_precision
+        for sent, (name, cut) in self.frozen().items():
+            if sent.startswith(held):
+                continue
+            likes = encode({sent: torch.empty(compact_shape(self.config, name, cut), device="meta")}, precision)
+            for key, like in likes.items():
+                pieces[key] = Piece(like, partial(_encoded, weights, sent, name, cut, precision, key))
+        return pieces
+
+    def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
+        """Names and shapes of the update that must come back, if the device says it trained `spec`."""
+        return trained_shapes(self.config, spec)
+
+    def extra_tensors(self, spec: SubmodelSpec) -> Forms:
+        """What comes back with the update, tensor by tensor. The server refuses anything else before it reads it."""
+        return {}
+
+    def upload(self) -> int:
+        """Bytes of what comes back, if its numbers take 32 bits."""
+        return update_bytes(self.config, self.order)
+
+    def wire_upload(self) -> int:
+        """The same as `training.wire` has it, for the clock."""
+        if self.order.wire.up == "float32":
+            return self.upload()
+        answer = self.answer(trained_spec(self.order))
+        return self.upload() - packed_bytes(answer, "float32") + packed_bytes(answer, self.order.wire.up)
+
+    def check(self, update: Update, max_rms: float) -> None:
+        """Raise UpdateRefused for what types, shapes and bounds cannot say; all values are finite by then."""
+
+    # ------------------------------------------------------------ what it costs
+
+    def flops(self, samples: int, test_samples: int) -> TaskFlops:
+        """FLOPs of the task on a device with so many training and test samples."""
+        base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
+        more = self.step_flops() * steps(samples, self.local.batch, self.local.epochs)
+        return replace(base, training=base.training + more) if more else base
+
+    def memory(self, samples: int) -> Ledger:
+        """Bytes of the task's worst moment."""
+        base = submodel_memory(self.config, self.order, self.local, samples)
+        held = self.held_bytes()
+        return replace(base, overhead=base.overhead + held) if held else base
+
+    def step_flops(self) -> float:
+        """FLOPs of a step beyond those of the training itself."""
+        return 0.0
+
+    def held_bytes(self) -> int:
+        """Bytes held all the time beyond those of the training itself."""
+        return 0
+
+    def prefix_batch(self, samples: int) -> int:
+        """Samples at a time through the frozen prefix: as many as take no more memory than the training."""
+        return prefix_samples(self.config, self.order, self.local, samples)
+
+
+def _encoded(weights: Weights, sent: str, name: str, cut: Slice | None, precision: Any, key: str) -> Tensor:
+    return encode({sent: take(weights, {name: cut})[name]}, precision)[key]
