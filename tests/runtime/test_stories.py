@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import cos2p
 from cos2p.inference.generating import generate
 from cos2p.inference.sources import open_trained
 from cos2p.recipe import Recipe
@@ -28,3 +29,4 @@ def test_it_learns_from_where_it_stands_and_writes(tmp_path: Path, data_folder: 
     *_, (written,) = generate(open_trained(tmp_path / "run"), ["Once upon a time"], 8)
     *_, (exported,) = generate(open_trained(tmp_path / "run" / "model"), ["Once upon a time"], 8)
     assert written.text == exported.text != ""
+    assert cos2p.open(tmp_path / "run").generate(["Once upon a time"], tokens=8) == [written.text]
