@@ -120,7 +120,8 @@ def _language(trained: Trained, examples: Examples, on_progress: OnProgress, bat
         trained.exit,
         lambda so_far, _: on_progress(done + so_far, done + answers),
     )
-    return Evaluation(len(examples), found["top1"], found["loss"], **scores)
+    generated, likeliest = scores.get("generated"), scores.get("likeliest")
+    return Evaluation(len(examples), found["top1"], found["loss"], generated=generated, likeliest=likeliest)
 
 
 def _by_class(confusion: Tensor, names: tuple[str, ...]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _adapted(folder: Path) -> Trained:
     return replace(_plain(own, read_json(base / "config.json"), config, weights), where=str(folder))
 
 
-def _plain(folder: Path, values: Mapping[str, Any], config: ModelConfig, weights: Weights) -> Trained:
+def _plain(folder: Path, values: dict[str, Any], config: ModelConfig, weights: Weights) -> Trained:
     data = DataConfig(channels=1 if config.channels == 1 else 3)
     tokenizer = ""
     if config.family == "vit":
