@@ -21,7 +21,7 @@ from cos2p.data.examples import Examples, Normalize
 from cos2p.models.config import ModelConfig
 from cos2p.models.context import make_context
 from cos2p.models.transformer import Exit
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.training.statistics import class_sums
 
 RIDGE = 0.3
@@ -58,11 +58,11 @@ def ridge_regression(x_ND: Tensor, labels: Tensor, classes: int) -> tuple[Tensor
 
 def scores(train: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], config: ModelConfig) -> list[float]:
     """Percent right of the three `FORMS`; a model without biases has heads without them, but for the regression."""
-    told = class_sums(*train, config.classes)
+    statistics = class_sums(*train, config.classes)
     heads = (
-        closed_form(told, 1, "means", RIDGE, config.biased),
+        closed_form(statistics, 1, "means", RIDGE, config.biased),
         ridge_regression(*train, config.classes),
-        closed_form(told, 1, "discriminant", RIDGE, config.biased),
+        closed_form(statistics, 1, "discriminant", RIDGE, config.biased),
     )
     x_ND, labels = unseen
     return [100 * float(((x_ND @ w.T + b).argmax(1) == labels).float().mean()) for w, b in heads]
@@ -75,8 +75,8 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="judge on the test samples too")
     chosen = parser.parse_args()
     recipe = Recipe.load(chosen.recipe, chosen.set)
-    world = build_world(recipe)
-    config, bundle = world.config, world.bundle
+    run_setup = build_run_setup(recipe)
+    config, bundle = run_setup.config, run_setup.bundle
     model = ElasticTransformer(config, SubmodelSpec.full(config, range(1, config.depth + 1)))
     model.load(first_weights(recipe, config)).eval()
     train, labels = features(model, bundle.train, recipe.data.normalize)

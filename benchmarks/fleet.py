@@ -35,7 +35,7 @@ from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
 from cos2p.runtime.run import run as simulate
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 
@@ -84,21 +84,25 @@ def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, la
 
 def measured_speed(probe: Recipe, tasks: int = 8) -> dict[float, float]:
     """FLOP per processor second of each rate, over a device's first tasks: all windows, with masks and without."""
-    world, speeds = build_world(probe), {}
+    run_setup, speeds = build_run_setup(probe), {}
     for rate in sorted(set(RATES)):
-        member = next(member for member in world.context.members.values() if member.rate == rate)
-        flop, seconds = _calibrate(probe, world, member, tasks)
+        member = next(member for member in run_setup.context.members.values() if member.rate == rate)
+        flop, seconds = _calibrate(probe, run_setup, member, tasks)
         speeds[rate] = flop / seconds
     return speeds
 
 
-def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple[float, float]:
-    context = replace(world.context, members={member.name: member})
-    server = Server(context, build_method(probe.method, context), first_weights(probe, world.config))
+def _calibrate(probe: Recipe, run_setup: RunSetup, member: Member, tasks: int) -> tuple[float, float]:
+    context = replace(run_setup.context, members={member.name: member})
+    server = Server(context, build_method(probe.method, context), first_weights(probe, run_setup.config))
     device = member.device.model_copy(update={"flops": 1.0})
     flop = seconds = 0.0
     setup = Setup(
-        member.name, probe.model_dump(mode="json"), world.config.to_dict(), list(world.bundle.class_names), threads=1
+        member.name,
+        probe.model_dump(mode="json"),
+        run_setup.config.to_dict(),
+        list(run_setup.bundle.class_names),
+        threads=1,
     )
     with tempfile.TemporaryDirectory() as folder:
         files = Job(*(str(Path(folder) / name) for name in ("task", "update", "remembered")))
@@ -108,7 +112,7 @@ def _calibrate(probe: Recipe, world: World, member: Member, tasks: int) -> tuple
             order = next(effect.order for effect in effects if isinstance(effect, Send))
             Path(files.task).write_bytes(server.orders.task(order).to_bytes())
             outcome = process.train(files)
-            phases = task_phases(make_contract(world.config, order), device, member.samples, member.test_samples, 0)
+            phases = task_phases(make_contract(run_setup.config, order), device, member.samples, member.test_samples, 0)
             flop += phases.prefix + phases.masks + phases.training
             seconds += outcome.numbers["cpu_seconds"]
             effects = server.receive(member.name, Path(files.update).read_bytes())
@@ -136,7 +140,7 @@ class Watch:
 
 
 def on_the_fleet(chosen: Recipe, out: Path) -> tuple[dict[str, Any], int]:
-    names = list(build_world(chosen).context.members)
+    names = list(build_run_setup(chosen).context.members)
     devices = {name: DeviceFile(threads=1, slowdown=SLOWDOWNS[i % 4]) for i, name in enumerate(names)}
     fleet = make_local_fleet(out.with_name(out.name + "-kits"), chosen, devices)
     with running(fleet):
@@ -200,11 +204,11 @@ def link_of(folder: Path) -> tuple[float, float]:
     """Bytes per second and seconds of latency of the real run's transfers."""
     arrived, given = events(folder, "arrived"), {event["task"]: event for event in events(folder, "dispatched")}
     rate = sum(given[e["task"]]["bytes"] for e in arrived) / sum(e["measured"]["download"] for e in arrived)
-    beside = [
+    others = [
         e["t"] - given[e["task"]]["t"] - sum(e["measured"][p] for p in ("download", "training", "upload"))
         for e in arrived
     ]
-    return rate, max(0.0, statistics.median(beside) / 2)
+    return rate, max(0.0, statistics.median(others) / 2)
 
 
 def main() -> None:

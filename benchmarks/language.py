@@ -19,7 +19,7 @@ from benchmarks.fullsize.tasks import first_orders, measure
 from cos2p.data.paths import checkpoint_folder
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.units import parse_bytes
 
 
@@ -35,11 +35,11 @@ def main() -> None:
     recipe = Recipe.load(chosen.recipe, [*own, *chosen.set])
     device = recipe.fleet.devices[0].model_copy(update={"count": 1})
     recipe = recipe.model_copy(update={"fleet": recipe.fleet.model_copy(update={"devices": (device,)})})
-    world = build_world(recipe)
+    run_setup = build_run_setup(recipe)
     with ExitStack() as files:
         folder = Path(checkpoint_folder(recipe.model.pretrained))
-        server, orders = first_orders(world, cast(Weights, dict(OnDisk(folder, world.config, files))))
-        found = measure(chosen.recipe, world, server, next(orders), 1, int(parse_bytes(chosen.cap)))
+        server, orders = first_orders(run_setup, cast(Weights, dict(OnDisk(folder, run_setup.config, files))))
+        found = measure(chosen.recipe, run_setup, server, next(orders), 1, int(parse_bytes(chosen.cap)))
     steps = -(-chosen.samples // device.batch) * recipe.training.epochs
     line = {name: getattr(found, name) for name in ("method", "batch", "predicted", "peak", "down", "up", "failure")}
     print(json.dumps(line | {"steps": steps, "cpu_seconds_a_step": round(found.cpu_seconds / steps, 2)}))

@@ -45,7 +45,7 @@ ENTRIES = {
 }
 
 
-def savings(workload: Workload) -> Iterator[tuple[str, Workload]]:
+def memory_optimizations(workload: Workload) -> Iterator[tuple[str, Workload]]:
     """The workload as it is, and with one saving more at a time, the cheapest first."""
     yield "plain", workload
     workload = workload.with_(step_in_backward=workload.micro == workload.batch)
@@ -125,7 +125,7 @@ def print_what_fits(memory: str, batch: int, threads: int) -> None:
     )
     print("| saving | R | blocks | predicted MB | measured MB | meas/pred | CPU s a step | CPU s / TFLOP |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, workload in savings(plain):
+    for name, workload in memory_optimizations(plain):
         rate = largest_rate(config, memory, workload)
         spec = make_spec(config, rate)
         predicted, measured = peak(config, spec, workload).total, measure(config, spec, workload, steps=3)

@@ -20,7 +20,7 @@ from cos2p.costs.shape import Shape
 from cos2p.costs.workload import Workload
 from cos2p.data import load
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import model_config
+from cos2p.runtime.run_setup import model_config
 from cos2p.seeding import torch_rng
 from cos2p.training.shard import shuffled
 

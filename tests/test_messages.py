@@ -18,8 +18,8 @@ from cos2p.messages import Order, Task, TaskReader, Update, envelope, tensor_byt
 from cos2p.messages.envelope import DTYPES
 from cos2p.messages.packing import pack
 from cos2p.methods import make_contract
+from cos2p.models.flat_tensors import FlatTensors
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.server.update_reader import UpdateReader
 from cos2p.submodel.slicing import compact_shapes
@@ -63,8 +63,8 @@ def test_tasks_come_back_as_they_were(precision: Any, quotas: Any) -> None:
 
 def as_sent(number: int, weights: Weights) -> tuple[bytes, bytes]:
     """A task's parcel as a worker gets it."""
-    parcel = task(VIT, weights, order(window(VIT, 2, exits=(3, 4)), attempt=number)).parcel()
-    return parcel.head, b"".join(parcel.bodies)
+    packet = task(VIT, weights, order(window(VIT, 2, exits=(3, 4)), attempt=number)).packet()
+    return packet.head, b"".join(packet.bodies)
 
 
 def test_a_reader_reads_the_same_bytes_once() -> None:
@@ -92,7 +92,7 @@ def test_a_reader_knows_other_bytes_and_other_tensors_in_the_same_bytes() -> Non
 def test_a_reader_gives_no_tensors_that_somebody_has_changed(whole: bool) -> None:
     reader, (head, body) = TaskReader(), as_sent(1, random_weights(VIT, 0))
     first = reader.read(head, body)
-    assert isinstance(first.weights, OnePiece)
+    assert isinstance(first.weights, FlatTensors)
     (first.weights.memory if whole else next(iter(first.weights.values()))).zero_()
     assert same(reader.read(head, body).weights, Task.from_bytes(head + body).weights)
 

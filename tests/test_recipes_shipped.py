@@ -9,7 +9,7 @@ from cos2p.models.sizes import SIZES
 from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.submodel.rates import cut
 from tests.methods.played import first_orders
 
@@ -160,12 +160,12 @@ def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> No
 
 def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_its_part() -> None:
     """The claim of its first line, by the ledger."""
-    world = build_world(Recipe.load("demo"))
-    needed = world.context.full_memory()
+    run_setup = build_run_setup(Recipe.load("demo"))
+    needed = run_setup.context.full_memory()
     assert needed is not None
     assert f"{needed / 1e6:.1f} MB" in recipe_text("demo")
-    assert all(member.device.memory < needed for member in world.context.members.values())
-    first_orders(world)  # raises BudgetError if a task does not fit
+    assert all(member.device.memory < needed for member in run_setup.context.members.values())
+    first_orders(run_setup)  # raises BudgetError if a task does not fit
 
 
 def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:

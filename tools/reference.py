@@ -63,9 +63,7 @@ def settings_tables(model: type[BaseModel], path: str, level: str = "##") -> Ite
         if nested is not None:
             inner.append((f"{path}.{name}" if path else name, nested, many))
             continue
-        plain.append(
-            (f"`{name}`", type_words(field), default_words(field), range_words(field), field.description or "")
-        )
+        plain.append((f"`{name}`", type_text(field), default_text(field), range_text(field), field.description or ""))
     if path:
         head = f"[[{path}]]" if model is DeviceGroup else f"[{path}]"
         yield f"{level} `{head}`\n"
@@ -90,7 +88,7 @@ def nested_model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-def type_words(field: FieldInfo) -> str:
+def type_text(field: FieldInfo) -> str:
     return _type(field.annotation)
 
 
@@ -110,7 +108,7 @@ def _type(annotation: Any) -> str:
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def default_words(field: FieldInfo) -> str:
+def default_text(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
     if value is PydanticUndefined:
         return "**needed**"
@@ -128,7 +126,7 @@ def default_words(field: FieldInfo) -> str:
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
-def range_words(field: FieldInfo) -> str:
+def range_text(field: FieldInfo) -> str:
     found = []
     for entry in [*field.metadata, *_inner_metadata(field.annotation)]:
         found += [f"{sign} {getattr(entry, name):g}" for name, sign in SIGNS.items() if hasattr(entry, name)]

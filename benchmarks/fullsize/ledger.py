@@ -19,7 +19,7 @@ from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import layout
 from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, recipe_values, switch_method
-from cos2p.runtime.world import fleet_devices
+from cos2p.runtime.run_setup import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 

@@ -15,7 +15,7 @@ from cos2p.models.hub_files import open_tensors
 from cos2p.models.hub_match import Checkpoint, match
 from cos2p.models.layout import Weights, layout
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 
 PART = "llama-1.1b"
 TOKENS = 128
@@ -44,7 +44,9 @@ class OnDisk(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def recipe(folder: Path, texts: Path, method: str, rate: float, samples: int, savings: dict[str, Any]) -> Recipe:
+def recipe(
+    folder: Path, texts: Path, method: str, rate: float, samples: int, memory_optimizations: dict[str, Any]
+) -> Recipe:
     values: dict[str, Any] = {
         "name": PART,
         "model": {"pretrained": str(folder)},
@@ -56,7 +58,7 @@ def recipe(folder: Path, texts: Path, method: str, rate: float, samples: int, sa
         "fleet": {
             "devices": [{"preset": "jetson-xavier-nx-8gb", "rate": rate, "batch": 1}], "enforce_memory": False
         },
-        "training": {"epochs": 1, "lr": 2e-5, "savings": savings},
+        "training": {"epochs": 1, "lr": 2e-5, "memory_optimizations": memory_optimizations},
         "schedule": {"rounds": 1},
         "method": {"name": method},
     }  # fmt: skip
@@ -78,17 +80,17 @@ def run(
         for method in methods:
             if record.has(PART, method, "jetson-xavier-nx-8gb", 1, rate):
                 continue
-            plan = recipe(weights, texts, method, rate, samples, _savings(rate))
-            world = build_world(plan)
+            plan = recipe(weights, texts, method, rate, samples, _optimizations(rate))
+            run_setup = build_run_setup(plan)
             with ExitStack() as files:
-                on_disk = OnDisk(weights, world.config, files)
-                server, orders = first_orders(world, cast(Weights, on_disk))
+                on_disk = OnDisk(weights, run_setup.config, files)
+                server, orders = first_orders(run_setup, cast(Weights, on_disk))
                 order = next(orders)
                 announce(f"{PART} {method}: R = {rate:g}, {samples} texts of at most {TOKENS} tokens")
-                record.add(measure(PART, world, server, order, 1, cap))
+                record.add(measure(PART, run_setup, server, order, 1, cap))
                 assert tier_of(order.client) == "jetson-xavier-nx-8gb"
 
 
-def _savings(rate: float) -> dict[str, Any]:
+def _optimizations(rate: float) -> dict[str, Any]:
     """A quarter of the model takes 6.8 GB with Adan in 32 bits: above an eighth it is made to fit."""
     return {"step_in_backward": True, "eight_bit": True} if rate > 0.125 else {}

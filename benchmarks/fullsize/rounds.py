@@ -23,7 +23,7 @@ from benchmarks.fullsize.tasks import Measured, announce, first_orders, measure
 from benchmarks.fullsize.vision import synthetic
 from cos2p.errors import Cos2pError
 from cos2p.fleet.server.driver import read_update
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.server.protocol import Effect, StartTimer, TimerFired
 from cos2p.tracking.event_kinds import Aggregated, Refused
 
@@ -84,8 +84,8 @@ def play(name: str, form: str, folder: Path, batch: int) -> Round:
     """One round, device after device. An update that the server refuses ends it: then there is no round to show."""
     method, changes = FORMS[form]
     recipe = synthetic(name, method, folder, batch, epochs=1, changes=changes)
-    world = build_world(recipe)
-    server, orders = first_orders(world, first_weights(recipe, world.config))
+    run_setup = build_run_setup(recipe)
+    server, orders = first_orders(run_setup, first_weights(recipe, run_setup.config))
     effects: list[Effect] = []
     busy = 0.0
 
@@ -97,8 +97,8 @@ def play(name: str, form: str, folder: Path, batch: int) -> Round:
 
     tasks = []
     for order in list(orders):
-        announce(f"{name} {form} {order.client}: R = {world.context.members[order.client].rate:g}")
-        tasks.append(measure(name, world, server, order, 1, deliver=partial(deliver, order.client)))
+        announce(f"{name} {form} {order.client}: R = {run_setup.context.members[order.client].rate:g}")
+        tasks.append(measure(name, run_setup, server, order, 1, deliver=partial(deliver, order.client)))
     began = time.process_time()
     for timer in [effect for effect in effects if isinstance(effect, StartTimer)]:
         effects.extend(server.handle(TimerFired(timer.timer)))

@@ -15,7 +15,7 @@ from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order
 from cos2p.methods import make_contract
 from cos2p.models.layout import Weights
-from cos2p.runtime.world import World
+from cos2p.runtime.run_setup import RunSetup
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 
@@ -65,16 +65,16 @@ class Record:
             file.write(json.dumps(asdict(entry)) + "\n")
 
 
-def first_orders(world: World, weights: Weights) -> tuple[Server, Iterator[Order]]:
+def first_orders(run_setup: RunSetup, weights: Weights) -> tuple[Server, Iterator[Order]]:
     """What every device of the fleet is given in the first round."""
-    server = Server(world.context, world.method(), weights)
-    effects = [effect for client in world.context.members for effect in server.handle(ClientJoined(client))]
+    server = Server(run_setup.context, run_setup.method(), weights)
+    effects = [effect for client in run_setup.context.members for effect in server.handle(ClientJoined(client))]
     return server, (effect.order for effect in effects if isinstance(effect, Send))
 
 
 def measure(
     part: str,
-    world: World,
+    run_setup: RunSetup,
     server: Server,
     order: Order,
     devices: int,
@@ -82,10 +82,10 @@ def measure(
     deliver: Callable[[Path], None] = lambda update: None,
 ) -> Measured:
     """Have the task done, and its update delivered. One that does not fit its cap is recorded with the reason."""
-    member, contract = world.context.members[order.client], make_contract(world.config, order)
+    member, contract = run_setup.context.members[order.client], make_contract(run_setup.config, order)
     ledger: Ledger = contract.memory(member.samples)
     setup = Setup(
-        member.name, world.recipe.model_dump(mode="json"), world.config.to_dict(), list(world.bundle.class_names),
+        member.name, run_setup.recipe.model_dump(mode="json"), run_setup.config.to_dict(), list(run_setup.bundle.class_names),
         trusted=True, memory=cap, threads=1,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def measure(
             deliver(update)
         return Measured(
             part=part,
-            method=str(world.recipe.method["name"]),
+            method=str(run_setup.recipe.method["name"]),
             tier=tier_of(order.client),
             devices=devices,
             rate=member.rate,

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.fullsize.tasks import Record, announce, first_orders, measure, tier_of
 from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 
 METHODS = ("cos2p", "fedrolex")
 
@@ -58,13 +58,13 @@ def run(record: Record, recipes: list[str], methods: list[str], folder: Path, ba
     for name in recipes:
         for method in methods:
             recipe = synthetic(name, method, folder, batch)
-            world = build_world(recipe)
-            server, orders = first_orders(world, first_weights(recipe, world.config))
-            kinds, seen = Counter(map(tier_of, world.context.members)), set()
+            run_setup = build_run_setup(recipe)
+            server, orders = first_orders(run_setup, first_weights(recipe, run_setup.config))
+            kinds, seen = Counter(map(tier_of, run_setup.context.members)), set()
             for order in orders:
-                kind, member = tier_of(order.client), world.context.members[order.client]
+                kind, member = tier_of(order.client), run_setup.context.members[order.client]
                 if kind in seen or record.has(name, method, kind, member.batch, member.rate):
                     continue
                 seen.add(kind)
                 announce(f"{name} {method} {kind}: R = {member.rate:g}, batch {member.batch}")
-                record.add(measure(name, world, server, order, kinds[kind]))
+                record.add(measure(name, run_setup, server, order, kinds[kind]))

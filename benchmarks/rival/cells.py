@@ -12,7 +12,7 @@ from benchmarks.fullsize.vision import synthetic
 from benchmarks.rival.forms import EPOCHS, FORMS, RIVAL
 from benchmarks.rival.plans import Tier, order_at, positions, tiers
 from cos2p.models.layout import Weights
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.server import Server
 
 
@@ -100,22 +100,24 @@ def wanted(recipe: str, forms: list[str]) -> Iterator[Wanted]:
 
 def run(cells: Cells, recipe: str, forms: list[str], folder: Path) -> None:
     """Measure what is not known yet."""
-    worlds = dict[tuple[str, ...], World]()
+    run_setups = dict[tuple[str, ...], RunSetup]()
     weights: Weights | None = None
     for item in wanted(recipe, forms):
         if cells[item] is not None:
             continue
         announce(item.key)
         known = (item.method, *item.changes)
-        if known not in worlds:
-            worlds[known] = build_world(synthetic(recipe, known[0], folder, cells.samples, EPOCHS, item.changes))
-        world = worlds[known]
-        weights = weights or first_weights(world.recipe, world.config)
-        cells.add(item, _measure(world, weights, item))
+        if known not in run_setups:
+            run_setups[known] = build_run_setup(
+                synthetic(recipe, known[0], folder, cells.samples, EPOCHS, item.changes)
+            )
+        run_setup = run_setups[known]
+        weights = weights or first_weights(run_setup.recipe, run_setup.config)
+        cells.add(item, _measure(run_setup, weights, item))
 
 
-def _measure(world: World, weights: Weights, item: Wanted) -> Cell:
-    server = Server(world.context, world.method(), weights)
+def _measure(run_setup: RunSetup, weights: Weights, item: Wanted) -> Cell:
+    server = Server(run_setup.context, run_setup.method(), weights)
     order = order_at(server, item.tier.clients[0], item.start)
-    found = measure(item.tier.recipe, world, server, order, devices=1)
+    found = measure(item.tier.recipe, run_setup, server, order, devices=1)
     return Cell(found.cpu_seconds, found.peak, found.predicted, found.down, found.up, found.failure)

@@ -19,34 +19,34 @@ from rich.table import Table
 
 from benchmarks.fullsize.tasks import announce
 from cos2p.messages import Task, Update
-from cos2p.messages.packing import Parcel
+from cos2p.messages.packing import Packet
 from cos2p.methods import make_contract
 from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome, Workers
-from cos2p.runtime.world import World, build_world
 from cos2p.studies.ablation import OWN_ROWS
 from cos2p.training.costs import trained_spec
 from cos2p.training.masks import Remembered
 from cos2p.training.wire import as_it_travels
 
-ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "shelf", "cheap-scores")
+ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "client-cache", "cheap-scores")
 STEP = 1e-4
 
 
 class Idle(Workers):
     """Devices that answer without training."""
 
-    def __init__(self, world: World) -> None:
-        self.shelf, self.world = None, world
+    def __init__(self, run_setup: RunSetup) -> None:
+        self.client_cache, self.run_setup = None, run_setup
         self.down = self.up = 0
         self.mask_flops = self.flops = 0.0
         self.frozen = dict[str, list[int]]()
         """By client, the blocks below its windows."""
 
-    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+    def train(self, task: Packet, memory: Remembered) -> Future[TaskOutcome]:
         order = Task.from_bytes(bytes(task)).order
-        member, contract = self.world.context.members[order.client], make_contract(self.world.config, order)
+        member, contract = self.run_setup.context.members[order.client], make_contract(self.run_setup.config, order)
         work = contract.flops(member.samples, member.test_samples)
         self.flops += work.prefix + work.masks + work.training
         self.mask_flops += work.masks
@@ -61,10 +61,10 @@ class Idle(Workers):
         return done
 
 
-def counted(world: World) -> tuple[Idle, float]:
+def counted(run_setup: RunSetup) -> tuple[Idle, float]:
     """A run whose schedule ends by rounds or updates: its counts and its virtual seconds."""
-    idle = Idle(world)
-    simulation = Simulation(world, idle, lambda event: None)
+    idle = Idle(run_setup)
+    simulation = Simulation(run_setup, idle, lambda event: None)
     simulation.begin()
     while simulation.finished is None:
         simulation.step()
@@ -86,13 +86,13 @@ def main() -> None:
         box=MARKDOWN, title=f"{chosen.recipe}, {chosen.updates} updates", title_justify="left",
     )  # fmt: skip
     always = (f"schedule.updates={chosen.updates}", "schedule.evaluate_every=1000000")
-    world = build_world(Recipe.load(chosen.recipe, always))
+    run_setup = build_run_setup(Recipe.load(chosen.recipe, always))
     for key in chosen.rows:
         announce(key)
         changes = rows().get(key, ())
         recipe = Recipe.load(chosen.recipe, (*always, *changes), "fedrolex" if key == "fedrolex" else None)
-        idle, seconds = counted(replace(world, recipe=recipe))
-        by_speed = sorted(idle.frozen, key=lambda name: idle.world.context.members[name].device.flops)
+        idle, seconds = counted(replace(run_setup, recipe=recipe))
+        by_speed = sorted(idle.frozen, key=lambda name: idle.run_setup.context.members[name].device.flops)
         means = (f"{sum(idle.frozen[name]) / len(idle.frozen[name]):.1f}" for name in by_speed)
         shown.add_row(
             *(key, f"{seconds / 60:.1f}", f"{idle.down / 1e6:.1f}", f"{idle.up / 1e6:.1f}"),

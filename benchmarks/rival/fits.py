@@ -31,7 +31,7 @@ from cos2p.server.server import Server
 from cos2p.training.settings import TrainingSettings
 from cos2p.units import parse_bytes
 
-SAVINGS: dict[str, dict[str, Any]] = {
+OPTIMIZATIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "+ step in backward": {"step_in_backward": True},
     "+ 8-bit states": {"eight_bit": True},
@@ -49,13 +49,13 @@ STEPS = 256
 SAMPLES = 64
 
 
-def peak(config: ModelConfig, method: str, savings: dict[str, Any], batch: int, rate: float) -> int:
+def peak(config: ModelConfig, method: str, memory_optimizations: dict[str, Any], batch: int, rate: float) -> int:
     """Bytes of the worst task at this rate."""
     member = Member("board", device("laptop", name="board"), rate, batch, SAMPLES)
     context = RunContext(
         config,
         {"board": member},
-        TrainingSettings.model_validate({"savings": savings}),
+        TrainingSettings.model_validate({"memory_optimizations": memory_optimizations}),
         ScheduleSettings(rounds=1),
         seed=0,
         enforce_memory=False,
@@ -71,10 +71,10 @@ def peak(config: ModelConfig, method: str, savings: dict[str, Any], batch: int, 
     return worst
 
 
-def largest(config: ModelConfig, method: str, savings: dict[str, Any], batch: int, memory: int) -> float:
+def largest(config: ModelConfig, method: str, memory_optimizations: dict[str, Any], batch: int, memory: int) -> float:
     def fits(step: int) -> bool:
         try:
-            return peak(config, method, savings, batch, step / STEPS) <= memory
+            return peak(config, method, memory_optimizations, batch, step / STEPS) <= memory
         except Cos2pError:  # no such submodel: too small for the method
             return False
 
@@ -91,10 +91,10 @@ def main() -> None:
     config, budget = model_config(chosen.model), parse_bytes(chosen.memory)
     title = f"largest rate of {chosen.model} in {chosen.memory}, batch {chosen.batch}"
     shown = Table("", *chosen.methods, box=MARKDOWN, title=title, title_justify="left")
-    savings: dict[str, Any] = {}
-    for name, saving in SAVINGS.items():
-        savings = savings | saving
-        rates = (largest(config, method, savings, chosen.batch, budget) for method in chosen.methods)
+    memory_optimizations: dict[str, Any] = {}
+    for name, saving in OPTIMIZATIONS.items():
+        memory_optimizations = memory_optimizations | saving
+        rates = (largest(config, method, memory_optimizations, chosen.batch, budget) for method in chosen.methods)
         shown.add_row(name, *(f"{rate:.3f}" for rate in rates))
     Console(width=120).print(shown)
 

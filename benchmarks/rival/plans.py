@@ -17,7 +17,7 @@ from cos2p.methods.cos2p import Cos2p
 from cos2p.models.layout import Weights, layout
 from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
-from cos2p.runtime.world import fleet_devices
+from cos2p.runtime.run_setup import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.training.wire import packed_bytes

@@ -38,7 +38,7 @@ from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
     "server: cut the task's weights": ("cos2p.server.server", "Server.task"),
-    "server: pack the task": ("cos2p.messages", "Task.parcel"),
+    "server: pack the task": ("cos2p.messages", "Task.packet"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
     "device: unpack the task": ("cos2p.messages", "TaskReader.read"),
@@ -51,12 +51,12 @@ STAGES = {
     "device: step": ("cos2p.numerics.optimizers", "SGD.step"),
     "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
     "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
-    "device: pack the update": ("cos2p.messages", "Update.parcel"),
+    "device: pack the update": ("cos2p.messages", "Update.packet"),
     "on the way, both ways: write": ("cos2p.processes.passage", "Passage.packed"),
     "on the way, both ways: read": ("cos2p.processes.passage", "Passage.unpacked"),
     "server: compare the update with its task": ("cos2p.server.update_reader", "UpdateReader.open"),
     "server: unpack and check it": ("cos2p.server.update_reader", "UpdateReader.read"),
-    "server: bound it": ("cos2p.aggregation.robust.guard", "Guard.take"),
+    "server: bound it": ("cos2p.aggregation.robust.filter", "RobustFilter.take"),
     "server: merge": ("cos2p.aggregation.merge", "SegmentMerge.add"),
     "server: close the round": ("cos2p.aggregation.merge", "SegmentMerge.apply"),
     "server: forget": ("cos2p.server.server", "Server._forget"),

@@ -13,7 +13,7 @@ from benchmarks.peers.work import BATCH, RATE
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.submodel.slicing import extract
 
 NO_PARTICIPATION = "schedule.clients_per_round does not exist: every device takes part in every round"
@@ -75,9 +75,13 @@ class Workload:
     def export(self, folder: Path) -> Path:
         """Shards and first weights in a file, for who does the same work without cos2p's runtime."""
         recipe = self.recipe(1, 1, folder)
-        world = build_world(recipe)
-        shards = [shard.train.batch(torch.arange(len(shard.train)), shard.normalize) for shard in world.shards.values()]
-        weights = extract(first_weights(recipe, world.config), world.config, SubmodelSpec.full(world.config))
+        run_setup = build_run_setup(recipe)
+        shards = [
+            shard.train.batch(torch.arange(len(shard.train)), shard.normalize) for shard in run_setup.shards.values()
+        ]
+        weights = extract(
+            first_weights(recipe, run_setup.config), run_setup.config, SubmodelSpec.full(run_setup.config)
+        )
         path = folder / f"work-{self.devices}.pt"
-        torch.save({"shards": shards, "weights": weights, "names": list(world.shards)}, path)
+        torch.save({"shards": shards, "weights": weights, "names": list(run_setup.shards)}, path)
         return path

@@ -22,11 +22,11 @@ class Cos2pError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str = "", *, told: str = "") -> None:
-        """`told`: what of the message may leave a device whose owner keeps its data: counts, no contents, paths or
+    def __init__(self, message: str = "", *, public: str = "") -> None:
+        """`public`: what of the message may leave a device whose owner keeps its data: counts, no contents, paths or
         names."""
         super().__init__(message)
-        self.told = told
+        self.public = public
 
 
 class ConfigError(Cos2pError, ValueError):

@@ -63,20 +63,20 @@ def side_shapes(table: Table, config: ModelConfig, spec: SubmodelSpec) -> dict[s
 class SideMerge(SegmentMerge):
     """Selective aggregation of a model and of the tensors beside it; what nobody holds stays bitwise."""
 
-    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "beside", "beside_weight")
-    beside: Weights
-    beside_weight: Weights
+    groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "side", "side_weight")
+    side: Weights
+    side_weight: Weights
 
     def __init__(self, config: ModelConfig, table: Table, rule: Literal["uniform", "samples"] = "uniform") -> None:
         super().__init__(config, rule)
         self.table = table
 
     def places(self, item: Contribution) -> Mapping[str, tuple[Tensor | slice, ...]]:
-        beside: dict[str, tuple[Tensor | slice, ...]] = {}
+        side: dict[str, tuple[Tensor | slice, ...]] = {}
         for name in item.delta.keys() & self.table.keys():
             rows = self.table[name].rows(self.config, item.spec)
-            beside[name] = () if rows is None else (rows,)
-        return {**super().places(item), **beside}
+            side[name] = () if rows is None else (rows,)
+        return {**super().places(item), **side}
 
     def _without_side(self, item: Contribution) -> Contribution:
         return replace(item, delta={n: d for n, d in item.delta.items() if n not in self.table})
@@ -85,8 +85,8 @@ class SideMerge(SegmentMerge):
         weight = float(item.samples) if self.rule == "samples" else 1.0
         for name in item.delta.keys() & self.table.keys():
             entry, delta = self.table[name], item.delta[name]
-            total = self.beside.setdefault(name, torch.zeros(entry.shape))
-            count = self.beside_weight.setdefault(name, torch.zeros(entry.shape[:1]))
+            total = self.side.setdefault(name, torch.zeros(entry.shape))
+            count = self.side_weight.setdefault(name, torch.zeros(entry.shape[:1]))
             rows = entry.rows(self.config, item.spec)
             if rows is None:
                 total.add_(delta, alpha=weight)
@@ -98,11 +98,11 @@ class SideMerge(SegmentMerge):
 
     def apply(self, current: Weights) -> Weights:
         updated = super().apply(current)
-        for name, total in self.beside.items():
-            count = self.beside_weight[name]
+        for name, total in self.side.items():
+            count = self.side_weight[name]
             held = count > 0
             updated[name] = current[name].clone()
             share = count[held].view(-1, *(1,) * (total.ndim - 1))
             updated[name][held] -= total[held] / share
-        self.clear("beside", "beside_weight")
+        self.clear("side", "side_weight")
         return updated

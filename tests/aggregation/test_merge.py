@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.weights import Rule
+from cos2p.models.flat_tensors import FlatTensors, flat_layout
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece, arrangement
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
 from cos2p.training.wire import as_received
@@ -235,10 +235,10 @@ def test_loaded_sums_are_copies() -> None:
 # ---------------------------------------------------------------- updates in one piece
 
 
-def in_one_piece(item: Contribution) -> Contribution:
-    arranged = arrangement(tuple(sorted((name, tuple(tensor.shape)) for name, tensor in item.delta.items())))
+def in_flat_tensors(item: Contribution) -> Contribution:
+    arranged = flat_layout(tuple(sorted((name, tuple(tensor.shape)) for name, tensor in item.delta.items())))
     dense = torch.cat([item.delta[name].flatten() for name in arranged.shapes])
-    return replace(item, delta=OnePiece(arranged, arranged.spread(dense.numpy())))
+    return replace(item, delta=FlatTensors(arranged, arranged.spread(dense.numpy())))
 
 
 @pytest.mark.parametrize("rule", ["uniform", "samples", "paper"])
@@ -251,7 +251,7 @@ def test_what_comes_in_one_piece_is_merged_as_tensor_by_tensor_bit_for_bit(rule:
     ]
     plain, pieces = (SegmentMerge(VIT, rule, step_exponent=0.3) for _ in range(2))
     for number, item in enumerate(items):
-        assert plain.add(item, current) == pieces.add(in_one_piece(item), current)
+        assert plain.add(item, current) == pieces.add(in_flat_tensors(item), current)
         assert same(plain.holders, pieces.holders)
         assert same(plain.weight, pieces.weight)
         if number == 0:
@@ -262,7 +262,7 @@ def test_what_comes_in_one_piece_is_merged_as_tensor_by_tensor_bit_for_bit(rule:
 def test_whole_updates_in_one_piece_stay_so_in_the_sums() -> None:
     current, merge = random_weights(VIT, 1), SegmentMerge(VIT, "uniform")
     for seed in range(2):
-        merge.add(in_one_piece(contribution(VIT, SubmodelSpec.full(VIT), current, seed)), current)
-    assert isinstance(merge.sum, OnePiece)
+        merge.add(in_flat_tensors(contribution(VIT, SubmodelSpec.full(VIT), current, seed)), current)
+    assert isinstance(merge.sum, FlatTensors)
     updated = merge.apply(current)
     assert safetensors.torch.load(safetensors.torch.save(updated)).keys() == updated.keys()

@@ -10,7 +10,7 @@ from benchmarks.fullsize.llama import run as run_llama
 from benchmarks.fullsize.rounds import Round, Rounds, sums, table
 from benchmarks.fullsize.tasks import Measured, Record
 from benchmarks.fullsize.vision import synthetic
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 
 ENTRY = Measured("e1", "cos2p", "jetson", 3, 0.25, 4, (0, 2), predicted=100, peak=90, cpu_seconds=2.0, down=10, up=5)
 
@@ -38,11 +38,11 @@ def test_ratios_by_hand() -> None:
 
 
 def test_the_synthetic_fleet_is_the_recipes(tmp_path: Path) -> None:
-    world = build_world(synthetic("e1", "fedrolex", tmp_path, batch=2))
-    assert len(world.context.members) == 8
-    assert world.config.classes == 200
-    assert {(member.batch, member.samples) for member in world.context.members.values()} == {(2, 2)}
-    assert sorted({member.rate for member in world.context.members.values()}) == [0.0625, 0.5625]
+    run_setup = build_run_setup(synthetic("e1", "fedrolex", tmp_path, batch=2))
+    assert len(run_setup.context.members) == 8
+    assert run_setup.config.classes == 200
+    assert {(member.batch, member.samples) for member in run_setup.context.members.values()} == {(2, 2)}
+    assert sorted({member.rate for member in run_setup.context.members.values()}) == [0.0625, 0.5625]
 
 
 def test_without_weights_the_language_model_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

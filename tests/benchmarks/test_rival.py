@@ -14,7 +14,7 @@ from benchmarks.rival.wire import WIRES, bytes_of_a_task
 from cos2p import model_config
 from cos2p.methods.cos2p.settings import FORMS as METHOD_FORMS
 from cos2p.recipe import Recipe, recipe_values
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_run_is_counted_without_training() -> None:
     found = []
     for changes in ((), rows()["first-order-masks"]):
         recipe = Recipe.load("quickstart", ("schedule.rounds=1", "schedule.evaluate_every=1000", *changes))
-        found.append(counted(build_world(recipe)))
+        found.append(counted(build_run_setup(recipe)))
     (plain, slow), (scored, fast) = found
     assert scored.mask_flops == pytest.approx(plain.mask_flops / 4 / plain_epochs("quickstart"), rel=0.02)
     assert fast < slow

@@ -87,7 +87,7 @@ def _larger_tokenizer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "changes", "line"),
+    ("corrupt", "changes", "line"),
     [
         (_larger_tokenizer, [], " has the token 8, but the checkpoint's table ends at 5"),
         (lambda: None, ["data.tokenizer=bytes"], "'bytes' reads texts otherwise than model/tokenizer.json"),
@@ -103,9 +103,9 @@ def _larger_tokenizer() -> None:
     ],
 )  # fmt: skip
 def test_one_line_before_anything_starts(
-    spoil: Callable[[], object], changes: list[str], line: str, folder: Path
+    corrupt: Callable[[], object], changes: list[str], line: str, folder: Path
 ) -> None:
-    spoil()
+    corrupt()
     settings = [argument for change in changes for argument in ("--set", change)]
     result = CliRunner().invoke(app, ["run", "recipe.toml", "--out", "run", "--quiet", *settings])
     assert result.exit_code in (5, 6)

@@ -30,8 +30,8 @@ def test_runs_and_studies_become_one_file(tmp_path: Path) -> None:
 def test_for_programs(tmp_path: Path) -> None:
     run, out = two_rounds().write(tmp_path / "run"), tmp_path / "report.html"
     code, said, _ = cli(run, "-o", out, "--json")
-    told = json.loads(said)
-    assert (code, told["kind"], told["out"], told["bytes"]) == (0, "report", str(out), out.stat().st_size)
+    reported = json.loads(said)
+    assert (code, reported["kind"], reported["out"], reported["bytes"]) == (0, "report", str(out), out.stat().st_size)
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:

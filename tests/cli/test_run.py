@@ -111,8 +111,8 @@ def test_without_a_terminal_progress_goes_to_stderr(fake: FakeRun, tiny: Path) -
 def test_json_gives_events_and_the_result_one_object_per_line(fake: FakeRun, tiny: Path, tmp_path: Path) -> None:
     code, out, err = cli(tiny, "--json", "--out", tmp_path / "x")
     assert (code, err) == (0, "")
-    told, result = (json.loads(line) for line in out.splitlines())
-    assert (told["kind"], told["t"], told["version"]) == ("aggregated", 1.5, 1)
+    reported, result = (json.loads(line) for line in out.splitlines())
+    assert (reported["kind"], reported["t"], reported["version"]) == ("aggregated", 1.5, 1)
     assert (result["kind"], result["recipe"], result["out"]) == ("result", "tiny", str(tmp_path / "x"))
 
 

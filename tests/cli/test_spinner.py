@@ -18,9 +18,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_nothing_before_two_seconds_then_a_line_every_two(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with spinner.reading(OutputMode()) as tell:
+    with spinner.reading(OutputMode()) as notify:
         for _ in range(9):
-            tell(0, 2, "a\x1b run")
+            notify(0, 2, "a\x1b run")
             clock[0] += 0.5
     out, err = capsys.readouterr()
     assert out == ""
@@ -29,10 +29,10 @@ def test_nothing_before_two_seconds_then_a_line_every_two(
 
 @pytest.mark.parametrize("mode", [OutputMode(quiet=True), OutputMode(json=True)])
 def test_not_when_nobody_asked(clock: list[float], capsys: pytest.CaptureFixture[str], mode: OutputMode) -> None:
-    with spinner.reading(mode) as tell:
-        tell(0, 1, "a")
+    with spinner.reading(mode) as notify:
+        notify(0, 1, "a")
         clock[0] += 60
-        tell(0, 1, "a")
+        notify(0, 1, "a")
     assert capsys.readouterr() == ("", "")
 
 

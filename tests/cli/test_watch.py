@@ -38,9 +38,9 @@ def watching(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 def test_it_prints_its_address_and_ends_cleanly(tmp_path: Path, ending: signal.Signals) -> None:
     with watching(two_rounds().write(tmp_path / "run"), "--no-browser", "--json") as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["url"].startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(told["url"] + "view.json", timeout=120) as answer:
+        reported = json.loads(process.stdout.readline())
+        assert reported["url"].startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(reported["url"] + "view.json", timeout=120) as answer:
             assert json.load(answer)["runs"][0]["header"]["updates"] == 3
         process.send_signal(ending)
         out, err = process.communicate(timeout=120)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cos2p.devices.attacks import AttackSettings, spoil
+from cos2p.devices.attacks import AttackSettings, corrupt
 from cos2p.errors import ConfigError
 from cos2p.messages import Update
 from cos2p.models.spec import SubmodelSpec
@@ -19,7 +19,7 @@ HONEST = {"a": torch.tensor([1.0, -2.0, 3.0]), "b": torch.ones(2, 2)}
 
 def lied(kind: str, extras: dict[str, Tensor] | None = None, **settings: Any) -> Update:
     honest = Update(GIVEN.client, GIVEN.task, 0, GIVEN.spec, HONEST, 10, {"loss": 1.0}, extras or {})
-    return spoil(honest, GIVEN, AttackSettings.model_validate({"kind": kind, **settings}))
+    return corrupt(honest, GIVEN, AttackSettings.model_validate({"kind": kind, **settings}))
 
 
 def test_lies_by_hand() -> None:
@@ -34,7 +34,7 @@ def test_lies_by_hand() -> None:
 def test_noise_is_as_large_as_said_and_the_same_every_time() -> None:
     big = {"w": torch.zeros(10_000)}
     honest = Update(GIVEN.client, GIVEN.task, 0, GIVEN.spec, big, 10)
-    one, two = (spoil(honest, GIVEN, AttackSettings(kind="noise", strength=0.3)) for _ in range(2))
+    one, two = (corrupt(honest, GIVEN, AttackSettings(kind="noise", strength=0.3)) for _ in range(2))
     assert root_mean_square(one.delta) == pytest.approx(0.3, rel=0.05)
     assert torch.equal(one.delta["w"], two.delta["w"])
 
@@ -53,11 +53,11 @@ def test_liars_are_honest_until_their_version_comes() -> None:
 
 def test_who_lies() -> None:
     fleet = ("a", "b", "c")
-    assert AttackSettings().liars(fleet) == ()
-    assert AttackSettings(kind="flip").liars(fleet) == ("c",)
-    assert AttackSettings(kind="flip", count=2).liars(fleet) == ("b", "c")
-    assert AttackSettings(kind="flip", devices=("a",)).liars(fleet) == ("a",)
+    assert AttackSettings().malicious(fleet) == ()
+    assert AttackSettings(kind="flip").malicious(fleet) == ("c",)
+    assert AttackSettings(kind="flip", count=2).malicious(fleet) == ("b", "c")
+    assert AttackSettings(kind="flip", devices=("a",)).malicious(fleet) == ("a",)
     with pytest.raises(ConfigError, match="'d', which is none of the fleet: a, b, c"):
-        AttackSettings(kind="flip", devices=("d",)).liars(fleet)
+        AttackSettings(kind="flip", devices=("d",)).malicious(fleet)
     with pytest.raises(ConfigError, match="the fleet has 3 devices"):
-        AttackSettings(kind="flip", count=4).liars(fleet)
+        AttackSettings(kind="flip", count=4).malicious(fleet)

@@ -69,11 +69,13 @@ class Stand:
 
 
 def test_rates_are_measured_from_the_smallest_and_stop_where_the_device_breaks() -> None:
-    stand, told = Stand(breaks=0.5), list[float]()
-    found = profile(NANO, "vit-nano", memory=10**9, measuring=stand, on_sample=lambda rate, outcome: told.append(rate))
+    stand, reported = Stand(breaks=0.5), list[float]()
+    found = profile(
+        NANO, "vit-nano", memory=10**9, measuring=stand, on_sample=lambda rate, outcome: reported.append(rate)
+    )
     assert stand.measured == sorted(stand.measured)
     assert max(sample.rate for sample in found.measured) == 0.25  # 4 of 8 blocks; 0.5625 has 6 and broke
-    assert told == [0.015625, 0.0625, 0.25, 0.5625]
+    assert reported == [0.015625, 0.0625, 0.25, 0.5625]
     assert found.rate == 0.25
 
 

@@ -45,7 +45,7 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "fleet.devices",
         "fleet.devices.spread",
         "training",
-        "training.savings",
+        "training.memory_optimizations",
         "training.wire",
         "schedule",
         "privacy",

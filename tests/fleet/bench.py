@@ -19,7 +19,7 @@ from cos2p.messages import Task, Update
 from cos2p.methods import run_task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world
+from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.masks import Remembered
 
@@ -43,14 +43,14 @@ class Bench:
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self.clock = 0.0
         """Seconds pass when the test says so."""
-        self.world: World = build_world(recipe)
+        self.run_setup: RunSetup = build_run_setup(recipe)
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.offers: dict[str, Notice] = {}
         self.withdrawn: list[str] = []
         self.transfers = Transfers(folder / "spool")
         self.evaluator = NoEvaluator()
         self.driver = Driver(
-            recipe, self.world.config, self, self.transfers, self.evaluator, self._tell, lambda: self.clock
+            recipe, self.run_setup.config, self, self.transfers, self.evaluator, self._notify, lambda: self.clock
         )
         self.driver.begin(())
         self._news = threading.Condition()
@@ -70,7 +70,7 @@ class Bench:
         self.withdrawn.append(client)
         self.offers.pop(client, None)
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         with self._news:
             self.log.append((event.kind, event.to_dict()))
             self._news.notify_all()
@@ -104,12 +104,12 @@ class Bench:
         return [kind for kind, _ in self.log]
 
     def events(self, kind: str, client: str = "") -> list[dict[str, Any]]:
-        return [fields for told, fields in self.log if told == kind and client in ("", fields.get("client"))]
+        return [fields for reported, fields in self.log if reported == kind and client in ("", fields.get("client"))]
 
     # ------------------------------------------------------------ as a client
 
     def join(self, client: str, session: str = "s", **facts: Any) -> None:
-        shard = self.world.shards[client]
+        shard = self.run_setup.shards[client]
         self.driver.hello(client, session)
         self.driver.ready(client, session, JoinRequest(len(shard.train), len(shard.test), **facts))
 
@@ -129,7 +129,7 @@ class Bench:
 
     def train(self, client: str) -> Update:
         task, memory = self.fetch(client), self.memories.get(client, {})
-        update, self.memories[client] = run_task(self.world.config, task, self.world.shards[client], memory)
+        update, self.memories[client] = run_task(self.run_setup.config, task, self.run_setup.shards[client], memory)
         return update
 
     def push(self, client: str, task: str, data: bytes) -> Notice:

@@ -210,8 +210,8 @@ _honest = FleetExecutor._do
 def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
     path = Path(self._folder) / "commands.json"
     if not path.exists():
-        told = attack(self._link._cell, self._link._server.partition(".")[2])
-        path.with_suffix(".part").write_text(json.dumps(told))
+        reported = attack(self._link._cell, self._link._server.partition(".")[2])
+        path.with_suffix(".part").write_text(json.dumps(reported))
         path.with_suffix(".part").rename(path)
     return _honest(self, order)
 

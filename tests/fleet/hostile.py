@@ -24,14 +24,14 @@ VICTIM = "dev-1"
 
 class Tricks:
     def __init__(self, link: Link, task: str) -> None:
-        self.link, self.task, self.told = link, task, dict[str, str]()
+        self.link, self.task, self.reported = link, task, dict[str, str]()
 
     def attempt(self, name: str, act: Callable[[], Any]) -> None:
         try:
             act()
-            self.told[name] = "it worked"
+            self.reported[name] = "it worked"
         except (Refusal, LinkDown) as error:
-            self.told[name] = f"{type(error).__name__}: {error}"
+            self.reported[name] = f"{type(error).__name__}: {error}"
 
     def push(self, notice: Notice, body: bytes, offset: int = 0) -> Any:
         return self.link.ask("push", notice.to_dict() | {"offset": offset}, body, idle=5.0)
@@ -63,17 +63,17 @@ _honest = FleetExecutor._do
 def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
     """First task: all tricks and half an update. Second: honest. Third: the second's update once more. Then honest."""
     folder = Path(self._folder)
-    spoilt, replayed, kept = folder / "tricks.json", folder / "replay.json", folder / "kept"
+    corrupted, replayed, kept = folder / "tricks.json", folder / "replay.json", folder / "kept"
     task, old = str(order["task"]), folder / "spool" / "update"
     if (folder / "command").exists():
         (folder / "command").unlink()
         delete = Command("train.delete_run", "")
         delete.set_header("job_id", "data")
         self._link._cell.core_cell.fire_and_forget("admin", "admin", VICTIM, Message({}, delete))
-    if not spoilt.exists():
+    if not corrupted.exists():
         tricks = Tricks(self._link, task)
         tricks.all_of_them()
-        _write(spoilt, tricks.told | {"task": task})
+        _write(corrupted, tricks.reported | {"task": task})
         # and at last an update that ends in the middle, announced as if it were whole
         half = Notice(task, 1000, digest_of(b"x" * 1000))
         tricks.push(half, b"x" * 500)
@@ -88,7 +88,7 @@ def _do(self: FleetExecutor, order: dict[str, Any]) -> dict[str, Any]:
         tricks = Tricks(self._link, task)
         data, before = kept.read_bytes(), json.loads(kept.with_suffix(".task").read_text())["task"]
         tricks.attempt("replayed", lambda: tricks.push(Notice(before, len(data), digest_of(data)), data[:CHUNK_BYTES]))
-        _write(replayed, tricks.told | {"task": task})
+        _write(replayed, tricks.reported | {"task": task})
         return {"sent": self._send(task, kept).to_dict(), "numbers": {}}  # under the new task's name
     return _honest(self, order)
 

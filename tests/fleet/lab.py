@@ -131,7 +131,7 @@ class Lab:
         folder = self.server_folder
         return [] if folder is None else _events(folder, kind, client)
 
-    def told(self, kind: str = "", client: str = "") -> list[Event]:
+    def reported(self, kind: str = "", client: str = "") -> list[Event]:
         """What the user's own folder has of it."""
         return _events(self.out, kind, client)
 
@@ -155,8 +155,8 @@ class Lab:
             for log in logs
             if log.exists()
         ]
-        told = [json.dumps(event)[:200] for event in self.events()[-20:]]
-        return "\n".join([*said, "--- events", *told])
+        reported = [json.dumps(event)[:200] for event in self.events()[-20:]]
+        return "\n".join([*said, "--- events", *reported])
 
     def start_hostile(self, name: str, module: str = "tests.fleet.hostile") -> None:
         """Start a device whose job process loads this module first."""

@@ -43,9 +43,9 @@ _send, _do = FleetExecutor._send, FleetExecutor._do
 def _next_lie(folder: Path) -> int:
     """The number of the malformed update that is due; beyond them: the sign is turned round."""
     count = folder / "lies.count"
-    told = int(count.read_text()) if count.exists() else 0
-    count.write_text(str(told + 1))
-    return told % len(MALFORMED) if (folder / "lies").read_text() == "malformed" else told
+    reported = int(count.read_text()) if count.exists() else 0
+    count.write_text(str(reported + 1))
+    return reported % len(MALFORMED) if (folder / "lies").read_text() == "malformed" else reported
 
 
 def send(self: FleetExecutor, task: str, path: Path) -> Notice:

@@ -76,11 +76,11 @@ def test_renewed_kits_have_new_keys_and_keep_what_the_owner_wrote(kits: dict[str
 def test_two_places_are_two_machines(kits: dict[str, Kit], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(kits["pi-1"].folder, copy)
-    told = []
+    reported = []
     for kit in (kits["pi-1"], kits["pi-1"], Kit.open(copy, "device")):
         settle(kit)
-        told.append(json.loads((kit.local / "resources.json").read_text())["machine"])
-    assert told[0] == told[1] != told[2]
+        reported.append(json.loads((kit.local / "resources.json").read_text())["machine"])
+    assert reported[0] == reported[1] != reported[2]
 
 
 def test_revoked_and_replaced_kits_stay_out(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from nvflare.private.fed.client.client_engine import ClientEngine
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from cos2p.fleet.notices import FORBIDDEN
-from cos2p.fleet.nvflare import channels, guard
+from cos2p.fleet.nvflare import channels, message_filter
 from cos2p.fleet.nvflare.channels import LOCAL, Envelope, objection
-from cos2p.fleet.nvflare.guard import Guard, checked_job, read
+from cos2p.fleet.nvflare.message_filter import MessageFilter, checked_job, read
 from cos2p.fleet.nvflare.provisioning import ADMIN
 from cos2p.fleet.nvflare.rejoin import Rejoin
 
@@ -209,7 +209,7 @@ def test_who_shows_no_certificate_is_nobody(tmp_path: Path) -> None:
 
 def test_who_is_refused_is_named_but_not_without_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passed: list[Any] = []
-    process = Guard(tmp_path).wrap(lambda *arguments: passed.append(arguments))
+    process = MessageFilter(tmp_path).wrap(lambda *arguments: passed.append(arguments))
     arguments = (cell_of("server"), SimpleNamespace(name="dev-2"), connection(), 1)
     process(*arguments, message_of("task", "heart_beat"))
     assert len(passed) == 1
@@ -217,7 +217,7 @@ def test_who_is_refused_is_named_but_not_without_end(tmp_path: Path, caplog: pyt
         process(*arguments, message_of("_net_manager", f"cells\n{number}" + "x" * 1000))
     assert len(passed) == 1
     notices = [json.loads(line) for line in (tmp_path / "notices.jsonl").read_text().splitlines()]
-    assert len(notices) == Guard.MOST_NOTICES
+    assert len(notices) == MessageFilter.MOST_NOTICES
     assert len(caplog.records) == 100
     assert notices[0]["client"] == "dev-2"
     assert notices[0]["reason"].startswith(f"{FORBIDDEN}_net_manager:cells?0xxx")
@@ -232,7 +232,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    guard.install(None)
+    message_filter.install(None)
 
 
 @pytest.mark.usefixtures("installed")

@@ -64,9 +64,9 @@ def attacked(
         treasure(lab).write_text("of the device alone")
         lab.start_hostile(ATTACKER, "tests.fleet.commander")
         lab.start_run()
-        told = lab.machine(ATTACKER).kit.folder / "commands.json"
-        lab.wait_for(told.exists)
-        values: dict[str, Any] = json.loads(told.read_text())
+        reported = lab.machine(ATTACKER).kit.folder / "commands.json"
+        lab.wait_for(reported.exists)
+        values: dict[str, Any] = json.loads(reported.read_text())
         assert (values["connected"], values["read"]) == (False, "")
         yield lab, [tuple(entry) for entry in values["sent"]]
 
@@ -114,7 +114,7 @@ def everything_was_tried(sent: list[tuple[str, str, str]]) -> None:
 
 
 def it_is_named_and_excluded(lab: Lab) -> None:
-    excluded = lab.wait_for_event("benched", ATTACKER)
+    excluded = lab.wait_for_event("excluded", ATTACKER)
     assert excluded["reason"].startswith(FORBIDDEN)
     assert {event["client"] for event in lab.events("refused")} == {ATTACKER}
     assert all(event["t"] < excluded["t"] for event in lab.events("dispatched", ATTACKER))

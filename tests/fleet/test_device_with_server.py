@@ -25,8 +25,8 @@ class Kit:
         self.restart()
 
     def restart(self) -> None:
-        world = self.bench.world
-        setup = Setup("dev-1", world.recipe.model_dump(mode="json"), world.config.to_dict(), [], trusted=True)
+        run_setup = self.bench.run_setup
+        setup = Setup("dev-1", run_setup.recipe.model_dump(mode="json"), run_setup.config.to_dict(), [], trusted=True)
         self.device = _Device(setup)
         self.device.prepare()
 
@@ -43,20 +43,22 @@ class Kit:
             notice = self.bench.push("dev-1", name, (self.folder / "update").read_bytes())
             self.bench.driver.answered(Answered("dev-1", name, notice))
         else:
-            self.bench.driver.answered(Answered("dev-1", name, None, outcome["failed"], lacking=outcome["lacking"]))
+            self.bench.driver.answered(
+                Answered("dev-1", name, None, outcome["failed"], cache_miss=outcome["cache_miss"])
+            )
 
     def until_it_counts_on_parts(self) -> Task:
         """Answer until a task comes without parts that the device has."""
         while True:
             task = self.bench.fetch("dev-1")
-            if task.order.shelved is not None and task.order.shelved.held:
+            if task.order.cached is not None and task.order.cached.held:
                 return task
             self.answer(task)
 
 
 @pytest.mark.slow  # 2 s
 def test_parts_outlive_the_process_and_a_damaged_one_is_fetched_again(tmp_path: Path) -> None:
-    method = {"name": "cos2p", "prefix": {"shelf": True}, "window": {"schedule": "top"}}
+    method = {"name": "cos2p", "prefix": {"client_cache": True}, "window": {"schedule": "top"}}
     recipe = small_recipe(1, rounds=40, method=method, schedule__t_clk=0.0)
     bench = Bench(tmp_path, recipe)
     bench.start()
@@ -68,17 +70,17 @@ def test_parts_outlive_the_process_and_a_damaged_one_is_fetched_again(tmp_path: 
     bench.wait(lambda: bench.events("merged", "dev-1")[-1]["task"] == task.order.task)  # with parts of before
 
     task = kit.until_it_counts_on_parts()
-    assert task.order.shelved is not None
-    key = sorted(task.order.shelved.held)[0]
-    kept = tmp_path / "remembered.shelf" / f"{task.order.shelved.parts[key]}.part"
+    assert task.order.cached is not None
+    key = sorted(task.order.cached.held)[0]
+    kept = tmp_path / "remembered.cache" / f"{task.order.cached.parts[key]}.part"
     damaged = bytearray(kept.read_bytes())
     damaged[-1] ^= 1
     kept.write_bytes(damaged)
     kit.answer(task)
     bench.wait(lambda: bench.events("failed", "dev-1"))
     again = bench.fetch("dev-1")
-    assert again.order.shelved is not None
-    assert not again.order.shelved.held  # all of it comes
+    assert again.order.cached is not None
+    assert not again.order.cached.held  # all of it comes
     assert not kept.exists()
     kit.answer(again)
     bench.wait(lambda: bench.events("merged", "dev-1")[-1]["task"] == again.order.task)

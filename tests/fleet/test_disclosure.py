@@ -30,7 +30,7 @@ def test_the_heads_a_device_sends_are_made_of_these_messages() -> None:
     import cos2p.fleet
 
     text = (Path(cos2p.fleet.__file__).parent / "nvflare" / "executor.py").read_text()
-    for topic in ("hello", "beat", "unfit"):
+    for topic in ("hello", "heartbeat", "unfit"):
         at = text.index(f'"{topic}", ')
         assert text[at:].split(", ", 1)[1][0].isupper(), topic  # a class
     assert '{"failure"' not in text

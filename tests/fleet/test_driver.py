@@ -141,7 +141,7 @@ def test_who_is_silent_has_left_and_is_not_waited_for(tmp_path: Path) -> None:
     bench.answer("dev-1")
     bench.wait(lambda: bench.events("merged", "dev-1"))
     bench.clock = 59.0
-    bench.driver.beat("dev-1", "s")
+    bench.driver.heartbeat("dev-1", "s")
     bench.clock = 61.0
     bench.wait(lambda: bench.driver.server.coordinator.version == 1)  # the round closed without dev-2
     assert [event["client"] for event in bench.events("left")] == ["dev-2"]
@@ -153,7 +153,7 @@ def test_slow_is_not_dead(tmp_path: Path) -> None:
     bench.join("dev-1")
     update = bench.train("dev-1")
     for _ in range(100):  # a task of an hour and a half
-        bench.driver.beat("dev-1", "s")
+        bench.driver.heartbeat("dev-1", "s")
         bench.clock += 55.0
         time.sleep(0.005)
     assert not bench.events("left")
@@ -184,10 +184,10 @@ def test_who_is_heard_again_takes_part_again(tmp_path: Path) -> None:
     bench.answer("dev-1")
     bench.wait(lambda: bench.events("merged", "dev-1"))
     bench.clock = 59.0
-    bench.driver.beat("dev-2", "s")
+    bench.driver.heartbeat("dev-2", "s")
     bench.clock = 61.0
     bench.wait(lambda: bench.events("left", "dev-1"))
-    bench.driver.beat("dev-1", "s")
+    bench.driver.heartbeat("dev-1", "s")
     bench.wait(lambda: len(bench.events("joined", "dev-1")) == 2)
     bench.answer("dev-2")
     bench.wait(lambda: len(bench.events("dispatched", "dev-1")) == 2)
@@ -231,7 +231,7 @@ def test_a_run_nobody_can_go_on_with_ends_with_the_reason(bench: Bench) -> None:
 def test_a_device_with_more_data_or_memory_than_the_recipe_says_is_taken_as_it_is(tmp_path: Path) -> None:
     recipe = small_recipe(1, fleet__devices=[{"preset": "laptop", "name": "other", "batch": 16}])
     bench = Bench(tmp_path, recipe)
-    bench.world.shards["stranger"] = bench.world.shards["other-1"]
+    bench.run_setup.shards["stranger"] = bench.run_setup.shards["other-1"]
     bench.start()
     bench.join("stranger", memory=6_000_000)
     bench.wait(lambda: bench.events("joined", "stranger"))
@@ -257,8 +257,8 @@ def test_a_device_too_weak_for_any_submodel_is_told_and_the_others_go_on(bench: 
 def test_texts_a_device_gets_the_rows_it_asked_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path, text_recipe(tmp_path))
     bench.start()
-    one, other = bench.world.shards
-    rows = token_rows(bench.world.shards[one], "rows")
+    one, other = bench.run_setup.shards
+    rows = token_rows(bench.run_setup.shards[one], "rows")
     bench.join(one, rows=rows)
     bench.join(other, rows="00")
     assert "its texts have no token" in bench.wait(lambda: bench.events("unfit", other))[0]["reason"]
@@ -366,7 +366,7 @@ def test_who_is_excluded_is_not_heard_any_more(tmp_path: Path) -> None:
     bench.driver.exclude("dev-2", "it commands others")
     bench.driver.answered(Answered("dev-2", update.task, notice))
     bench.join("dev-2", session="another")
-    assert bench.wait(lambda: bench.events("benched", "dev-2"))[0]["reason"] == "it commands others"
+    assert bench.wait(lambda: bench.events("excluded", "dev-2"))[0]["reason"] == "it commands others"
     for _ in range(3):
         bench.answer("dev-1")
         bench.wait(lambda: bench.driver.finished or "dev-1" in bench.offers)
@@ -374,5 +374,7 @@ def test_who_is_excluded_is_not_heard_any_more(tmp_path: Path) -> None:
     assert {event["client"] for event in bench.events("merged")} == {"dev-1"}
     assert len(bench.events("joined", "dev-2")) == len(bench.events("dispatched", "dev-2")) == 1
     values = json.loads(json.dumps(bench.driver.save().values))
-    assert values["server"]["guard"]["barred"] == {"dev-2": "it commands others"}  # a new process of the server knows
+    assert values["server"]["robust_filter"]["excluded"] == {
+        "dev-2": "it commands others"
+    }  # a new process of the server knows
     bench.stop()

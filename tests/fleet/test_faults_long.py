@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 ENDLESS = 100_000
 
 
-def told(name: str, value: float, capsys: pytest.CaptureFixture[str]) -> None:
+def reported(name: str, value: float, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\n  {name}: {value:.1f}", flush=True)
 
@@ -80,7 +80,7 @@ def test_the_server_is_killed(tmp_path: Path, what: str, capsys: pytest.CaptureF
         joined = len(lab.events("joined"))
         lab.wait_for(lambda: len(lab.events("joined")) > joined)
         lab.wait_for(lambda: len(lab.events("dispatched")) > tasks - 4)
-        told(f"seconds from the kill of {what} to the first new task", time.monotonic() - killed, capsys)
+        reported(f"seconds from the kill of {what} to the first new task", time.monotonic() - killed, capsys)
         lab.wait_for(lambda: version(lab) >= reached + 3)
         rounds = [event["version"] for event in lab.events("aggregated")]
         assert rounds == list(range(1, len(rounds) + 1))  # none lost, none told twice

@@ -69,7 +69,7 @@ def bad_intentions_come_to_nothing(lab: Lab, name: str) -> None:
 
     It is alone, so any change of the model would be its work.
     """
-    told = json.loads(lab.wait_for(lambda: read(lab.machine(name).kit.folder / "tricks.json")))
+    reported = json.loads(lab.wait_for(lambda: read(lab.machine(name).kit.folder / "tricks.json")))
     for trick, reason in {
         "never given": "a task that it does not have",
         "another's task": "a task that it does not have",
@@ -81,7 +81,7 @@ def bad_intentions_come_to_nothing(lab: Lab, name: str) -> None:
         "nonsense": "Refusal",
         "a huge message": "LinkDown",
     }.items():
-        assert reason in told[trick], (trick, told)
+        assert reason in reported[trick], (trick, reported)
     replay = json.loads(lab.wait_for(lambda: read(lab.machine(name).kit.folder / "replay.json")))
     assert "a task that it does not have" in replay["replayed"]
     closed = lab.wait_for(lambda: [e for e in lab.events("refused", name) if "answered before" in e["reason"]])
@@ -93,7 +93,7 @@ def bad_intentions_come_to_nothing(lab: Lab, name: str) -> None:
     before = events[: events.index(truncated[0])]
     assert not {"merged", "aggregated"} & {event["kind"] for event in before}
     assert len([event for event in before if event["kind"] == "refused"]) >= 6
-    assert not {told["task"], replay["task"]} & {event["task"] for event in events if event["kind"] == "merged"}
+    assert not {reported["task"], replay["task"]} & {event["task"] for event in events if event["kind"] == "merged"}
 
 
 def read(path: Path) -> str:
@@ -150,7 +150,7 @@ def who_commands_another_is_excluded(lab: Lab, name: str, victim: str) -> None:
     data = lab.machine(victim).kit.folder / "data"
     data.mkdir()
     (lab.machine(name).kit.folder / "command").touch()
-    excluded = lab.wait_for_event("benched", name)
+    excluded = lab.wait_for_event("excluded", name)
     assert excluded["reason"].startswith(f"{FORBIDDEN}admin:admin to {victim} ")
     lab.wait_for_event("merged", victim, len(lab.events("merged", victim)) + 1)
     assert data.is_dir()
@@ -179,8 +179,8 @@ def the_status_tells_it(lab: Lab) -> None:
 
 def the_wire_carries_little_else(lab: Lab) -> None:
     """Per client, from the log. Payloads of a quarter of a megabyte: larger ones have a smaller share of heads."""
-    told = {event["client"]: event for event in lab.events("traffic")}
-    assert told.keys() == {"dev-1", "dev-2"}
-    for own in told.values():
+    reported = {event["client"]: event for event in lab.events("traffic")}
+    assert reported.keys() == {"dev-1", "dev-2"}
+    for own in reported.values():
         assert own["tensors_down"] > 0
         assert own["wire_down"] < 1.15 * own["tensors_down"]

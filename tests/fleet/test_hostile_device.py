@@ -39,9 +39,9 @@ def test_the_others_go_on_and_the_run_ends_well(tmp_path: Path) -> None:
             numbers = {"peak": "much", "more": [[]], "seconds": 1e400}
             bench.driver.answered(Answered("dev-1", task, bench.push("dev-1", task, data), numbers=numbers))
             bench.wait(lambda task=task: [e for e in bench.events("refused", "dev-1") if e["task"] == task])
-        (benched,) = bench.wait(lambda: bench.events("benched"))
-        assert benched["client"] == "dev-1"
-        assert "not as long as its shape says" in benched["reason"]
+        (excluded,) = bench.wait(lambda: bench.events("excluded"))
+        assert excluded["client"] == "dev-1"
+        assert "not as long as its shape says" in excluded["reason"]
         while bench.driver.finished is None:
             bench.answer("dev-2")
             bench.wait(lambda: bench.driver.finished or "dev-2" in bench.offers)
@@ -71,8 +71,8 @@ def test_a_device_for_which_no_task_can_be_made_is_benched_and_the_others_go_on(
             bench.answer("dev-2")
             bench.wait(lambda: bench.driver.finished or "dev-2" in bench.offers)
         assert bench.driver.finished == "rounds"
-        assert [event["client"] for event in bench.events("benched")] == ["dev-1"]
-        assert "dev-1: nothing fits in 1 kB; " in bench.events("benched")[0]["reason"]
+        assert [event["client"] for event in bench.events("excluded")] == ["dev-1"]
+        assert "dev-1: nothing fits in 1 kB; " in bench.events("excluded")[0]["reason"]
     finally:
         bench.stop()
 
@@ -107,8 +107,8 @@ def test_whatever_a_device_says_is_read_or_refused(said: Any) -> None:
 
 
 def test_what_a_device_measured_is_a_few_numbers() -> None:
-    told = {"peak": 5, "x" * 41: 1, "a": True, "b": "c", "d": 10**40, "e": float("inf"), 7: 1}
-    assert measured_numbers(told) == {"peak": 5}
+    reported = {"peak": 5, "x" * 41: 1, "a": True, "b": "c", "d": 10**40, "e": float("inf"), 7: 1}
+    assert measured_numbers(reported) == {"peak": 5}
     assert measured_numbers([1]) is None
     assert len(measured_numbers({str(i): i for i in range(1000)}) or {}) == 32
 

@@ -33,7 +33,7 @@ from cos2p.methods.base import Member
 from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, fleet_devices, run_context
+from cos2p.runtime.run_setup import build_run_setup, fleet_devices, run_context
 from cos2p.submodel.rates import LADDER
 from tests.fleet.lab import small_recipe
 from tests.runtime.texts import text_recipe
@@ -194,7 +194,7 @@ def test_facts_from_outside_are_checked() -> None:
 
 def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> None:
     recipe = small_recipe(2)
-    config = build_world(recipe).config
+    config = build_run_setup(recipe).config
     member = member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10**9, flops=3e9))
     assert (member.rate, member.batch, member.samples) == (0.25, 16, 50)
     assert (member.device.memory, member.device.flops) == (10**9, 3e9)
@@ -202,7 +202,7 @@ def test_a_named_device_keeps_the_recipes_rate_and_brings_its_own_memory() -> No
 
 def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
     recipe = text_recipe(tmp_path).model_copy(update={"model": ModelSettings(size="bert-nano", dim=256, heads=8)})
-    config, device = build_world(recipe).config, "jetson-agx-orin-64gb-1"
+    config, device = build_run_setup(recipe).config, "jetson-agx-orin-64gb-1"
     member = member_of(recipe, config, device, JoinRequest(50, 10, rows="0302"))
     assert from_bits(member.rows) == (0, 1, 9)
     few, unknown = (member_of(recipe, config, device, JoinRequest(50, 10, 58 * 10**6, rows=r)) for r in ("0302", ""))
@@ -214,7 +214,7 @@ def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
 
 def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:
     recipe = small_recipe(1, model__dim=128, fleet__devices=[{"preset": "laptop", "name": "dev", "rate": 1.0}])
-    config = build_world(recipe).config
+    config = build_run_setup(recipe).config
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10)).rate == 1.0
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=12_000_000)).rate < 1.0
     with pytest.raises(BudgetError, match=r"dev-1 has 10\.0 kB"):
@@ -232,7 +232,7 @@ def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
         "exits": {"kind": "none"},
     }
     around = Recipe.parse({**recipe.model_dump(mode="json", exclude_none=True), "method": kept})
-    config, facts = build_world(recipe).config, JoinRequest(50, 10, memory=5_000_000)
+    config, facts = build_run_setup(recipe).config, JoinRequest(50, 10, memory=5_000_000)
     plain, member = (member_of(given, config, "dev-1", facts) for given in (recipe, around))
     assert member.rate < plain.rate
     context = run_context(around, config, {member.name: member})
@@ -243,7 +243,7 @@ def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
 
 def test_a_lowered_rate_is_always_lower() -> None:
     recipe = small_recipe(1)
-    context, device = build_world(recipe).context, fleet_devices(recipe)[0][0]
+    context, device = build_run_setup(recipe).context, fleet_devices(recipe)[0][0]
     rate, steps = 1.0, 0
     while rate > 0.015625:
         lower = lowered(context, Member("dev-1", device, rate, 16, 40), 1000).rate
@@ -254,7 +254,7 @@ def test_a_lowered_rate_is_always_lower() -> None:
 
 def test_a_lowered_rate_is_what_the_ledger_says_fits() -> None:
     recipe = small_recipe(1, model__dim=128, model__mlp=512)
-    context = build_world(recipe).context
+    context = build_run_setup(recipe).context
     config = context.config
     poor = fleet_devices(recipe)[0][0].model_copy(update={"memory": 10_000_000})
     load = Workload(batch=16, samples=40, distill=True, rescale=True, keep_start=True)

@@ -25,11 +25,11 @@ from cos2p.messages import Order, Wire
 from cos2p.methods import Call, methods
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, first_weights, private_settings
-from cos2p.training.shelf import Lacking, Shelf
+from cos2p.runtime.run_setup import build_run_setup, first_weights, private_settings
+from cos2p.training.client_cache import CacheMiss, ClientCache
 from tests.fleet.lab import small_recipe
 
-CONFIG = build_world(small_recipe(1)).config
+CONFIG = build_run_setup(small_recipe(1)).config
 CLASSES = [str(n) for n in range(10)]
 
 
@@ -63,10 +63,10 @@ def test_no_name_of_a_recipe_leads_out_of_the_folder(own: Path, train: str) -> N
     source = {"data__source": "parquet"} if "*" in train else {}
     with paths.confined_to(own), pytest.raises(OwnerRefused) as caught:
         own_shard(recipe_for(train, **source), str(own), CLASSES, CONFIG)
-    told = outward(caught.value)
-    assert told.startswith("owner: ")
+    reported = outward(caught.value)
+    assert reported.startswith("owner: ")
     for secret in (str(own.parent), "secret", "CANARY", "link"):
-        assert secret not in told
+        assert secret not in reported
     assert len(own_shard(recipe_for("train.npz"), str(own), CLASSES, CONFIG).train) == 48  # what is inside is read
 
 
@@ -110,10 +110,10 @@ def test_no_name_of_a_run_leads_out_of_the_kit(tmp_path: Path, run: str) -> None
 
 
 def test_no_name_of_a_part_leads_out_of_the_shelf(tmp_path: Path) -> None:
-    (tmp_path / "shelf").mkdir()
+    (tmp_path / "client_cache").mkdir()
     for name in ("../secret", "/etc/passwd", "a/b"):
-        with pytest.raises(Lacking):
-            Shelf(tmp_path / "shelf").get(name)
+        with pytest.raises(CacheMiss):
+            ClientCache(tmp_path / "client_cache").get(name)
 
 
 # ---------------------------------------------------------------- what leaves
@@ -244,10 +244,10 @@ def test_an_account_that_is_broken_is_no_way_round_the_limits(tmp_path: Path) ->
 
 def order_of(recipe: Recipe) -> Order:
     """The first task of the recipe's device, as an honest server makes it."""
-    world = build_world(recipe)
-    method = world.method()
-    member = world.context.members["dev-1"]
-    call = Call(member, 0, 0, 0, method.initial_weights(first_weights(world.recipe, world.config)))
+    run_setup = build_run_setup(recipe)
+    method = run_setup.method()
+    member = run_setup.context.members["dev-1"]
+    call = Call(member, 0, 0, 0, method.initial_weights(first_weights(run_setup.recipe, run_setup.config)))
     return make_order(method, member, method.assign(call))
 
 
@@ -276,7 +276,7 @@ LOCAL = {"noise": "local", "multiplier": 2.0, "epsilon": 2.0}
         ({}, {"settings": {"epochs": 2}}, "training.epochs = 2"),
         ({}, {"settings": {"local": {"optimizer": "sgd"}}}, "training.optimizer = 'sgd'"),
         ({"training__wire": {"up": "int8"}}, {"wire": Wire()}, "training.wire"),
-        ({}, {"label_skew": "corrected"}, "training.label_skew"),
+        ({}, {"label_skew": "logit-adjustment"}, "training.label_skew"),
         ({}, {"client": "dev-2"}, "a task of 'dev-2'"),
     ],
 )  # fmt: skip
@@ -295,7 +295,7 @@ def test_a_task_does_what_the_accepted_recipe_asks_and_no_more(
 @pytest.mark.parametrize("name", sorted(methods()))
 def test_no_task_of_an_honest_server_is_refused(name: str) -> None:
     recipe = small_recipe(1, method={"name": name})
-    look(recipe, order_of(recipe), build_world(recipe).config)
+    look(recipe, order_of(recipe), build_run_setup(recipe).config)
 
 
 def test_no_task_under_local_privacy_tells_what_no_noise_covers(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_privacy_and_owners_hold_on_a_real_fleet(tmp_path: Path) -> None:
         lab.start_run()
         failed = lab.wait_for_event("failed", "dev-2")
         assert failed["reason"].startswith("owner: its owner has not allowed what the run asks (bytes_per_day: ")
-        assert lab.wait_for_event("benched", "dev-2")["reason"]
+        assert lab.wait_for_event("excluded", "dev-2")["reason"]
         lab.wait_for_event("spent", count=3)
         merged = lab.events("merged", "dev-1")
         assert all(event["report"] == {} and event["size"] == 0.0 for event in merged)

@@ -30,16 +30,16 @@ def test_while_it_starts_nothing_of_the_old_log_is_told(tmp_path: Path) -> None:
 
 def test_the_log_is_told_from_where_the_follower_is(host: ServedRun) -> None:
     (host.folder / "events.jsonl").write_text('{"t":1}\n{"t":2}\n{"t":3')  # the last line is being written
-    told = host.report(host.life, 8)
-    assert (told["start"], told["lines"], told["end"]) == (8, '{"t":2}\n', 16)
+    reported = host.report(host.life, 8)
+    assert (reported["start"], reported["lines"], reported["end"]) == (8, '{"t":2}\n', 16)
     assert host.report(host.life, 16)["lines"] == ""
 
 
 def test_who_knew_an_earlier_process_is_sent_back_to_the_checkpoint(host: ServedRun) -> None:
     (host.folder / "events.jsonl").write_text('{"t":1}\n{"t":2}\n')
     host.base = 8
-    told = host.report("an earlier life", 500)
-    assert (told["start"], told["lines"]) == (8, '{"t":2}\n')
+    reported = host.report("an earlier life", 500)
+    assert (reported["start"], reported["lines"]) == (8, '{"t":2}\n')
     assert host.report("an earlier life", 0)["start"] == 0  # it had less than that: it gets all of it
 
 

@@ -23,8 +23,8 @@ from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order, Task, Update
 from cos2p.methods import Call, build_method, make_contract, run_task
 from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.runtime.workers import unpack_memory
-from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.prefix import encode
 from tests.fleet.lab import small_recipe
@@ -44,15 +44,15 @@ class Transfers:
     """A device's files and its training process."""
 
     def __init__(self, folder: Path, recipe: Recipe, **setup: object) -> None:
-        self.folder, self.world = folder, build_world(recipe)
-        values = {"classes": list(self.world.bundle.class_names), "threads": 1} | setup
+        self.folder, self.run_setup = folder, build_run_setup(recipe)
+        values = {"classes": list(self.run_setup.bundle.class_names), "threads": 1} | setup
         self.process = TrainingProcess(
-            Setup("dev-1", recipe.model_dump(mode="json"), self.world.config.to_dict(), **values),  # type: ignore[arg-type]
+            Setup("dev-1", recipe.model_dump(mode="json"), self.run_setup.config.to_dict(), **values),  # type: ignore[arg-type]
             folder / "training.log",
         )
 
     def job(self, rate: float, start: int = 0) -> tuple[Job, Order]:
-        task = make_task(self.world, rate, start)
+        task = make_task(self.run_setup, rate, start)
         (self.folder / "task").write_bytes(task.to_bytes())
         return Job(*(str(self.folder / name) for name in ("task", "update", "remembered"))), task.order
 
@@ -61,17 +61,17 @@ class Transfers:
         return read_update((self.folder / "update").read_bytes())
 
 
-def make_task(world: World, rate: float, start: int = 0) -> Task:
-    member = world.context.members["dev-1"]
-    spec, weights = make_spec(world.config, rate, start), first_weights(world.recipe, world.config)
-    settings = world.context.local(member).model_dump(mode="json")
+def make_task(run_setup: RunSetup, rate: float, start: int = 0) -> Task:
+    member = run_setup.context.members["dev-1"]
+    spec, weights = make_spec(run_setup.config, rate, start), first_weights(run_setup.recipe, run_setup.config)
+    settings = run_setup.context.local(member).model_dump(mode="json")
     order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, "submodel", settings, 1e-3, spec, prefix_precision="float16")
-    prefix = encode(extract_prefix(weights, world.config, spec), "float16")
-    return Task(order, extract(weights, world.config, spec), prefix)
+    prefix = encode(extract_prefix(weights, run_setup.config, spec), "float16")
+    return Task(order, extract(weights, run_setup.config, spec), prefix)
 
 
 def test_a_mapped_task_is_the_task(tmp_path: Path) -> None:
-    task = make_task(build_world(small_recipe(1)), 0.25, start=2)
+    task = make_task(build_run_setup(small_recipe(1)), 0.25, start=2)
     (tmp_path / "task").write_bytes(task.to_bytes())
     read = read_task(tmp_path / "task")
     assert read.order == task.order
@@ -88,14 +88,14 @@ def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> No
     try:
         found = transfers.process.start()
         assert (found["samples"], found["test_samples"]) == tuple(
-            len(part) for part in (transfers.world.shards["dev-1"].train, transfers.world.shards["dev-1"].test)
+            len(part) for part in (transfers.run_setup.shards["dev-1"].train, transfers.run_setup.shards["dev-1"].test)
         )
         job, _ = transfers.job(0.25, start=2)
         outcome = transfers.process.train(job)
         assert outcome.done
         assert outcome.numbers["seconds"] > 0
         expected, _ = run_task(
-            transfers.world.config, make_task(transfers.world, 0.25, 2), transfers.world.shards["dev-1"], {}
+            transfers.run_setup.config, make_task(transfers.run_setup, 0.25, 2), transfers.run_setup.shards["dev-1"], {}
         )
         assert transfers.update.delta.keys() == expected.delta.keys()
         assert all(transfers.update.delta[n].allclose(expected.delta[n], atol=1e-6) for n in expected.delta)
@@ -115,18 +115,18 @@ def test_it_trains_a_method_of_an_installed_package_that_its_owner_accepts(tmp_p
     with pytest.raises(OwnerRefused, match=r"method\.name = 'prunefl' is not accepted"):
         owner.check_recipe({"method": {"name": "prunefl"}})
     transfers = Transfers(tmp_path, recipe, owner=owner.model_dump(mode="json"))
-    world, weights = transfers.world, first_weights(recipe, transfers.world.config)
-    method = build_method(recipe.method, world.context)
+    run_setup, weights = transfers.run_setup, first_weights(recipe, transfers.run_setup.config)
+    method = build_method(recipe.method, run_setup.context)
     given = method.initial_weights(weights)
-    asked = method.assign(Call(world.context.members["dev-1"], 0, 0, 0, given))
+    asked = method.assign(Call(run_setup.context.members["dev-1"], 0, 0, 0, given))
     settings = asked.settings.model_dump(mode="json")
     order = Order("dev-1", "dev-1#0", 0, 0, 0, 0, asked.trainer.name, settings, 1e-3, asked.spec)
-    task = Task(order, make_contract(world.config, order).sent(given))
+    task = Task(order, make_contract(run_setup.config, order).sent(given))
     (tmp_path / "task").write_bytes(task.to_bytes())
     try:
         transfers.process.start()
         assert transfers.process.train(Job(*(str(tmp_path / name) for name in ("task", "update", "remembered")))).done
-        expected, _ = run_task(world.config, task, world.shards["dev-1"], {})
+        expected, _ = run_task(run_setup.config, task, run_setup.shards["dev-1"], {})
         assert (transfers.update.extras["mask"] == expected.extras["mask"]).all()
     finally:
         transfers.process.stop()
@@ -149,8 +149,8 @@ def its_process_is_killed(transfers: Transfers, job: Job) -> None:
 
 def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) -> None:
     recipe = wide_recipe()
-    world = build_world(recipe)
-    whole = make_contract(world.config, make_task(world, 1.0).order).memory(12).total
+    run_setup = build_run_setup(recipe)
+    whole = make_contract(run_setup.config, make_task(run_setup, 1.0).order).memory(12).total
     cap = whole // 3
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
@@ -166,12 +166,14 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         rate = next(
             rate
             for rate in (0.5625, 0.25, 0.0625)
-            if make_contract(world.config, make_task(world, rate, 0).order).memory(12).total <= cap
+            if make_contract(run_setup.config, make_task(run_setup, rate, 0).order).memory(12).total <= cap
         )
-        smaller, order = transfers.job(rate, start=world.config.depth - len(make_task(world, rate).order.spec.window))
+        smaller, order = transfers.job(
+            rate, start=run_setup.config.depth - len(make_task(run_setup, rate).order.spec.window)
+        )
         outcome = transfers.process.train(smaller)
         assert outcome.done, outcome.reason
-        assert outcome.numbers["peak"] <= make_contract(world.config, order).memory(12).total + SLACK_BYTES
+        assert outcome.numbers["peak"] <= make_contract(run_setup.config, order).memory(12).total + SLACK_BYTES
     finally:
         transfers.process.stop()
 
@@ -179,8 +181,8 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
 def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
     """Windows at every height, in one process: what a task leaves behind must not count against the next."""
     recipe = wide_recipe()
-    orders = [make_task(build_world(recipe), 0.375, start).order for start in (0, 1, 2)]
-    cap = max(make_contract(build_world(recipe).config, order).memory(12).total for order in orders)
+    orders = [make_task(build_run_setup(recipe), 0.375, start).order for start in (0, 1, 2)]
+    cap = max(make_contract(build_run_setup(recipe).config, order).memory(12).total for order in orders)
     transfers = Transfers(tmp_path, recipe, memory=cap)
     try:
         transfers.process.start()
@@ -203,7 +205,7 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
         model__mlp=1280,
         data__train_samples=16,
         training__optimizer="adamw",
-        training__savings={"micro_batch": 2},
+        training__memory_optimizations={"micro_batch": 2},
     )
     transfers = Transfers(tmp_path, recipe)
     try:
@@ -212,7 +214,7 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
             job, order = transfers.job(0.1, start)
             outcome = transfers.process.train(job)
             assert outcome.done, outcome.reason
-            assert outcome.numbers["peak"] <= make_contract(transfers.world.config, order).memory(12).total
+            assert outcome.numbers["peak"] <= make_contract(transfers.run_setup.config, order).memory(12).total
     finally:
         transfers.process.stop()
 
@@ -220,8 +222,8 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
 @pytest.mark.gpu
 def test_a_gpu_keeps_the_cap_and_what_fits_trains(tmp_path: Path) -> None:
     gpu, recipe = resolve("cuda"), wide_recipe()
-    world = build_world(recipe)
-    whole = make_contract(world.config, make_task(world, 1.0).order).memory(12).total
+    run_setup = build_run_setup(recipe)
+    whole = make_contract(run_setup.config, make_task(run_setup, 1.0).order).memory(12).total
     for cap, fits in ((whole // 3 + overhead(gpu), False), (whole + overhead(gpu), True)):
         transfers = Transfers(tmp_path, recipe, memory=cap, accelerator="cuda")
         try:
@@ -303,7 +305,7 @@ def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
         assert "one more update is too much" in third.reason
         assert not (tmp_path / "update").exists()
         statistics = replace(order, trainer="statistics", settings={**order.settings, "depths": [4]})
-        task = make_task(transfers.world, 0.25)
+        task = make_task(transfers.run_setup, 0.25)
         (tmp_path / "task").write_bytes(replace(task, order=statistics).to_bytes())
         assert "statistics of the device's features, in a task" in transfers.process.train(job).reason
         transfers.process.stop()

@@ -9,21 +9,21 @@ import pytest
 from cos2p.memory.task_plan import lowered
 from cos2p.methods import build_method, make_contract, methods, run_task
 from cos2p.methods.base import Member, RunContext
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Send, TaskFailed
 from cos2p.server.server import Server
 from tests.fleet.lab import small_recipe
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return build_world(small_recipe(2, fleet__enforce_memory=False))
+def run_setup() -> RunSetup:
+    return build_run_setup(small_recipe(2, fleet__enforce_memory=False))
 
 
-def server(world: World, method: str, member: Member) -> Server:
+def server(run_setup: RunSetup, method: str, member: Member) -> Server:
     recipe = small_recipe(2, method={"name": method})
-    context = RunContext(world.config, {member.name: member}, recipe.training, recipe.schedule, recipe.seed, False)
-    return Server(context, build_method(recipe.method, context), first_weights(recipe, world.config))
+    context = RunContext(run_setup.config, {member.name: member}, recipe.training, recipe.schedule, recipe.seed, False)
+    return Server(context, build_method(recipe.method, context), first_weights(recipe, run_setup.config))
 
 
 def sent(effects: list[object]) -> list[Send]:
@@ -31,11 +31,11 @@ def sent(effects: list[object]) -> list[Send]:
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
-def test_a_method_takes_members_as_they_come(world: World, method: str) -> None:
-    first, second = (replace(member, rate=0.5) for member in world.context.members.values())
-    made = server(world, method, first)
+def test_a_method_takes_members_as_they_come(run_setup: RunSetup, method: str) -> None:
+    first, second = (replace(member, rate=0.5) for member in run_setup.context.members.values())
+    made = server(run_setup, method, first)
     (task,) = sent(made.handle(ClientJoined(first.name)))
-    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[first.name], {})
+    update, _ = run_task(run_setup.config, made.orders.task(task.order), run_setup.shards[first.name], {})
     made.welcome(second)  # while the first is at work
     assert sent(made.handle(ClientJoined(second.name)))
     effects = made.receive(first.name, update)
@@ -48,23 +48,23 @@ ONE_SIZE = ("fedncm", "probe")
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
-def test_after_a_task_ran_out_of_memory_the_next_is_smaller(world: World, method: str) -> None:
-    member = replace(next(iter(world.context.members.values())), rate=0.75)
-    made = server(world, method, member)
+def test_after_a_task_ran_out_of_memory_the_next_is_smaller(run_setup: RunSetup, method: str) -> None:
+    member = replace(next(iter(run_setup.context.members.values())), rate=0.75)
+    made = server(run_setup, method, member)
     (task,) = sent(made.handle(ClientJoined(member.name)))
-    before = size(made, task, world, member)
-    made.welcome(lowered(world.context, member, before))
+    before = size(made, task, run_setup, member)
+    made.welcome(lowered(run_setup.context, member, before))
     (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
-    after = size(made, task, world, member)
+    after = size(made, task, run_setup, member)
     if type(made.method).over_budget or method in ONE_SIZE:
         assert after <= before
     else:
         assert after < before
-    update, _ = run_task(world.config, made.orders.task(task.order), world.shards[member.name], {})
+    update, _ = run_task(run_setup.config, made.orders.task(task.order), run_setup.shards[member.name], {})
     made.receive(member.name, update)
     assert made.coordinator.merged == 1
 
 
-def size(made: Server, task: Send, world: World, member: Member) -> int:
+def size(made: Server, task: Send, run_setup: RunSetup, member: Member) -> int:
     """Bytes the task's trainer would need."""
-    return make_contract(world.config, task.order).memory(member.samples).total
+    return make_contract(run_setup.config, task.order).memory(member.samples).total

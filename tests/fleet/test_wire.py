@@ -76,18 +76,18 @@ def test_a_payload_arrives_chunk_by_chunk_and_a_repeated_chunk_does_no_harm(tmp_
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("corrupt", "reason"),
     [
         (lambda d: d[:-1], "truncated: 9 of 10"),
         (lambda d: d + b"x", "more than the 10 bytes announced"),
         (lambda d: b"x" + d[1:], "not those that were announced"),
     ],
 )
-def test_a_payload_that_is_not_what_was_announced_is_refused(tmp_path: Path, spoil: object, reason: str) -> None:
+def test_a_payload_that_is_not_what_was_announced_is_refused(tmp_path: Path, corrupt: object, reason: str) -> None:
     notice = Notice("t", 10, digest_of(b"0123456789"))
     incoming = Incoming(tmp_path / "in", notice, limit=10)
     with pytest.raises(UpdateRefused, match=reason):
-        _ = incoming.write(0, spoil(b"0123456789")), incoming.close()  # type: ignore[operator]
+        _ = incoming.write(0, corrupt(b"0123456789")), incoming.close()  # type: ignore[operator]
     incoming.drop()
     assert not (tmp_path / "in").exists()
 

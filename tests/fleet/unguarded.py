@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cos2p.fleet.nvflare import guard
+from cos2p.fleet.nvflare import message_filter
 
-guard.install = lambda kit: None  # type: ignore[assignment]
+message_filter.install = lambda kit: None  # type: ignore[assignment]

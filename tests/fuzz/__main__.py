@@ -72,11 +72,11 @@ def main() -> int:
     titles, tally = list(kinds()), Tally()
     for title in titles:
         play(arena(title), arena(title).honest)  # what is made once and kept
-    told = time.monotonic()
+    reported = time.monotonic()
     for number, (title, seed) in enumerate(islice(turns(given.seed), given.updates)):
         tally.attempt(title, seed)
-        if time.monotonic() - told > 2:
-            told = time.monotonic()
+        if time.monotonic() - reported > 2:
+            reported = time.monotonic()
             print(f"{number + 1:,} of {given.updates:,}: {tally}", file=sys.stderr, flush=True)
     print(f"{given.updates:,} updates against {len(titles)} servers: {tally}, seed {given.seed}")
     return 1 if tally.bad else 0

@@ -35,7 +35,7 @@ CLIENT = "pi-0"
 LARGEST_MOVE = 10.0
 """The schedule's max_update_rms: no weight moves further by one update."""
 
-ROBUST = {"bound": 2.0, "suspicion": "bench", "combine": "median"}
+ROBUST = {"bound": 2.0, "suspicion": "exclude", "combine": "median"}
 ROWS = to_bits(range(0, 20, 2))
 """Tokens of a device's texts."""
 

@@ -1,4 +1,4 @@
-"""Ways to spoil an update: its bytes, its header, what it says, its tensors. Seeded, so that each can be repeated.
+"""Ways to corrupt an update: its bytes, its header, what it says, its tensors. Seeded, so that each can be repeated.
 
 A mutation gets the bytes of an honest update and a random generator and returns other bytes.
 """
@@ -47,11 +47,11 @@ def _json(value: Any) -> str:
 
 
 def bytes_changed(data: bytes, rng: random.Random) -> bytes:
-    spoilt = bytearray(data)
-    reach = len(spoilt) if rng.random() < 0.3 else min(len(spoilt), 4000)
+    corrupted = bytearray(data)
+    reach = len(corrupted) if rng.random() < 0.3 else min(len(corrupted), 4000)
     for _ in range(rng.choice((1, 1, 2, 8, 64))):
-        spoilt[rng.randrange(reach)] = rng.randrange(256)
-    return bytes(spoilt)
+        corrupted[rng.randrange(reach)] = rng.randrange(256)
+    return bytes(corrupted)
 
 
 def cut_or_grown(data: bytes, rng: random.Random) -> bytes:
@@ -129,15 +129,15 @@ def values_changed(data: bytes, rng: random.Random) -> bytes:
     header, meta, body = split(data)
     if len(body) < 4:
         return meta_changed(data, rng)
-    spoilt = bytearray(body)
+    corrupted = bytearray(body)
     everywhere = rng.random() < 0.2
     value = struct.pack("<f", rng.choice(FLOATS))
     for _ in range(1 if not everywhere else 0):
-        place = rng.randrange(len(spoilt) // 4) * 4
-        spoilt[place : place + 4] = value
+        place = rng.randrange(len(corrupted) // 4) * 4
+        corrupted[place : place + 4] = value
     if everywhere:
-        spoilt[:] = (value * (len(spoilt) // 4 + 1))[: len(spoilt)]
-    return joined(header, meta, bytes(spoilt))
+        corrupted[:] = (value * (len(corrupted) // 4 + 1))[: len(corrupted)]
+    return joined(header, meta, bytes(corrupted))
 
 
 def noise_in_tensors(data: bytes, rng: random.Random) -> bytes:
@@ -179,7 +179,7 @@ WEIGHTS = (20, 5, 3, 25, 15, 10, 15, 10, 2)
 def mutate(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     """One mutation, seldom two; and its name."""
     (first,) = rng.choices(MUTATIONS, WEIGHTS)
-    spoilt, name = first(data, rng), first.__name__
+    corrupted, name = first(data, rng), first.__name__
     if rng.random() < 0.1:
-        spoilt, name = bytes_changed(spoilt, rng) if spoilt else spoilt, f"{name}, bytes_changed"
-    return name, spoilt
+        corrupted, name = bytes_changed(corrupted, rng) if corrupted else corrupted, f"{name}, bytes_changed"
+    return name, corrupted

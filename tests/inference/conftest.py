@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from cos2p.runtime.run import run
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from tests.runtime.small import small
 
 
@@ -22,7 +22,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's test samples as files: CLASS/NUMBER.png."""
-    folder, test = tmp_path_factory.mktemp("pictures"), build_world(small()).bundle.test
+    folder, test = tmp_path_factory.mktemp("pictures"), build_run_setup(small()).bundle.test
     for number, (image, label) in enumerate(zip(test.inputs[:], test.labels.tolist(), strict=True)):
         place = folder / str(label)
         place.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from cos2p.inference.evaluating import evaluate, labelled
 from cos2p.inference.exporting import export
 from cos2p.inference.predicting import gather, predict
 from cos2p.inference.sources import Trained, open_trained
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from tests.inference.cards import answers_of, assert_same, code_blocks, predicted, run_code
 from tests.runtime.small import small
 
@@ -70,19 +70,19 @@ def test_transformers_finds_the_figures_of_the_run(finished: Path, pictures: Pat
 
 def test_each_devices_own_submodel_scores_what_the_device_reported(finished: Path, tmp_path: Path) -> None:
     """As it is kept, and as it is exported."""
-    world, reported = build_world(small()), figures(finished)["devices"]
-    judged = 0
+    run_setup, reported = build_run_setup(small()), figures(finished)["devices"]
+    evaluated = 0
     for name, device in reported.items():
         if device["top1"] is None:
             continue
         trained = open_trained(finished, device=name)
-        own = world.shards[name].test
+        own = run_setup.shards[name].test
         assert evaluate(trained, own).accuracy == pytest.approx(device["top1"])
         exported = open_trained(export(trained, tmp_path / name, "hf"))
         assert evaluate(exported, own).accuracy == pytest.approx(device["top1"])
         assert open_trained(finished / "devices" / f"{name}.safetensors").device == name
-        judged += 1
-    assert judged >= 2
+        evaluated += 1
+    assert evaluated >= 2
     assert not list((finished / "devices").glob("*.task"))
 
 

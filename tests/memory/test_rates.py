@@ -15,7 +15,7 @@ from cos2p.errors import BudgetError
 from cos2p.memory import rates
 from cos2p.memory.rates import choose_rate, task_seconds
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.submodel.rates import LADDER
@@ -57,9 +57,9 @@ def test_what_was_chosen_is_not_refused_when_the_run_begins(memory: str) -> None
     strong = {"preset": "laptop", "count": 2, "rate": 0.5625, "batch": 32}
     values = {"name": "office", "model": {"size": "vit-nano"}, "data": {"train_samples": 300}}
     recipe = Recipe.parse({**values, "fleet": {"devices": [weak, strong]}, "schedule": {"rounds": 1}})
-    world = build_world(recipe)
-    server = Server(world.context, world.method(), first_weights(recipe, world.config))
-    effects = [effect for name in world.context.members for effect in server.handle(ClientJoined(name))]
+    run_setup = build_run_setup(recipe)
+    server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
+    effects = [effect for name in run_setup.context.members for effect in server.handle(ClientJoined(name))]
     assert sum(isinstance(effect, Send) for effect in effects) == 5
 
 

@@ -15,7 +15,7 @@ from cos2p.methods import build_method, run_task
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world
+from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.server.protocol import ClientJoined, Effect, Finish, Send
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -27,10 +27,10 @@ from tests.tiny import same
 
 
 @cache
-def digits() -> World:
+def digits() -> RunSetup:
     """Three devices of rates 1/8, 1/4 and 1/2 with a few digits each, and a model of two blocks."""
     device = {"preset": "laptop", "batch": 16, "flops": 1e9}
-    return build_world(
+    return build_run_setup(
         Recipe.parse(
             {
                 "name": "digits for methods",

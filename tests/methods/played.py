@@ -7,8 +7,8 @@ from typing import Any
 
 from cos2p.messages import Order, Update
 from cos2p.methods import run_task
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.runtime.simulation import Simulation
-from cos2p.runtime.world import World, build_world, first_weights
 from cos2p.server.protocol import Send
 from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event
@@ -18,9 +18,9 @@ from tests.tiny import read_update
 Events = list[tuple[str, Mapping[str, Any]]]
 
 
-def world_of(method: Mapping[str, Any], **changes: Any) -> World:
+def run_setup_of(method: Mapping[str, Any], **changes: Any) -> RunSetup:
     recipe = small(**{"schedule": {"rounds": 2, "evaluate_every": 1}, **changes})
-    return build_world(recipe.model_copy(update={"method": dict(type(recipe).parse(_with(recipe, method)).method)}))
+    return build_run_setup(recipe.model_copy(update={"method": dict(type(recipe).parse(_with(recipe, method)).method)}))
 
 
 def _with(recipe: Any, method: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,26 +38,26 @@ def play_events(method: Mapping[str, Any], **changes: Any) -> list[Event]:
 
 
 def _played(method: Mapping[str, Any], **changes: Any) -> tuple[Simulation, list[Event]]:
-    world = world_of(method, **changes)
+    run_setup = run_setup_of(method, **changes)
     events: list[Event] = []
-    simulation = Simulation(world, InlineWorkers(world), events.append)  # type: ignore[arg-type]
+    simulation = Simulation(run_setup, InlineWorkers(run_setup), events.append)  # type: ignore[arg-type]
     simulation.begin()
     simulation.play(lambda: None)
     return simulation, events
 
 
-def first_orders(world: World) -> tuple[Server, list[Order]]:
+def first_orders(run_setup: RunSetup) -> tuple[Server, list[Order]]:
     """A server that has just given everybody a task."""
     from cos2p.server.protocol import ClientJoined
 
-    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
-    effects = [e for name in world.context.members for e in server.handle(ClientJoined(name))]
+    server = Server(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
+    effects = [e for name in run_setup.context.members for e in server.handle(ClientJoined(name))]
     return server, [e.order for e in effects if isinstance(e, Send)]
 
 
-def answer(world: World, server: Server, order: Order) -> Update:
+def answer(run_setup: RunSetup, server: Server, order: Order) -> Update:
     """What the device of this order sends back, as it comes out of the wire."""
-    update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {})
+    update, _ = run_task(run_setup.config, server.orders.task(order), run_setup.shards[order.client], {})
     return read_update(update.to_bytes())
 
 

@@ -47,9 +47,9 @@ def test_one_pass_over_random_features_is_better_than_chance(start: str, least: 
     method = {"name": "cos2p", "exits": {"start": start}}
     simulation, events = play(method, schedule={"rounds": 1, "mu": 1.0, "evaluate_every": 1})
     assert simulation.figures.result()["top1"] > least
-    told = [values for kind, values in events if kind in ("dispatched", "merged")]
-    assert all(low == top for low, top in (values["window"] for values in told)), "nobody trained a block"
-    assert {tuple(values.get("kept", ())) for values in told} == {()}
+    reported = [values for kind, values in events if kind in ("dispatched", "merged")]
+    assert all(low == top for low, top in (values["window"] for values in reported)), "nobody trained a block"
+    assert {tuple(values.get("kept", ())) for values in reported} == {()}
     assert simulation.figures.n_star is None
 
 
@@ -88,9 +88,9 @@ def test_any_method_can_begin_so(name: str) -> None:
     fleet = Fleet(digits_house(updates=6, mu=1.0, t_clk=0.0), {"name": name, "start": "means"}).run()
     head = f"exits.{fleet.context.config.depth}.linear.weight"
     kinds = [order.trainer for order in fleet.orders]
-    told = kinds.count("statistics")
-    assert told == len(fleet.context.members)
-    assert "statistics" not in kinds[told:]
+    reported = kinds.count("statistics")
+    assert reported == len(fleet.context.members)
+    assert "statistics" not in kinds[reported:]
     assert all(order.version > 0 for order in fleet.orders if order.trainer != "statistics"), "the head comes first"
     assert not torch.equal(fleet.server.weights[head], fleet.start[head])
 
@@ -180,7 +180,7 @@ def test_where_some_take_part_the_last_round_has_as_many() -> None:
     """One of three devices at a time: six updates are not too few, though all three telling twice would take them."""
     house = digits_house(updates=6, mu=1.0, t_clk=0.0, redispatch="at-aggregation", clients_per_round=1)
     fleet = Fleet(house, {"name": "fedavg", "start": "means", "finish": "means"}).run()
-    assert fleet.method.telling == 4
+    assert fleet.method.statistics_updates == 4
     assert fleet.server.coordinator.merged == 6
     assert [bool(order.settings.get("final")) for order in fleet.orders] == [False] * 5 + [True]
 
@@ -192,7 +192,7 @@ def test_devices_that_join_a_short_run_do_not_end_it() -> None:
     member = next(iter(house.members.values()))
     for number in range(5):
         fleet.server.welcome(replace(member, name=f"late-{number}"))
-    assert fleet.server.coordinator.rules.finale == 7
+    assert fleet.server.coordinator.rules.final_updates == 7
     fleet.run()
     assert fleet.done == "max_updates"
 
@@ -210,8 +210,8 @@ def test_whoever_is_gone_is_not_waited_for_at_the_end() -> None:
     fleet.server.handle(ClientLeft(gone))
     fleet._pending = type(fleet._pending)(order for order in fleet._pending if order.client != gone)
     fleet.run()
-    told = [order.client for order in fleet.orders if order.settings.get("final")]
-    assert sorted(told) == sorted(fleet.context.members.keys() - {gone})
+    reported = [order.client for order in fleet.orders if order.settings.get("final")]
+    assert sorted(reported) == sorted(fleet.context.members.keys() - {gone})
     assert fleet.done == "max_updates"
     assert fleet.server.coordinator.merged == 11
 
@@ -229,11 +229,11 @@ def test_a_run_that_is_made_longer_in_its_last_round_trains_on(end: str, tmp_pat
     """What was told stands until training moves on, and the longer run ends by telling too."""
     few = {"mu": 1.0, "t_clk": 0.0, "redispatch": "at-aggregation"}
     fleet = Fleet(digits_house(**few, **{end: 9 if end == "updates" else 3}), BOTH).run(answers=7)
-    assert fleet.server.coordinator.in_finale
+    assert fleet.server.coordinator.in_final_round
     more = digits_house(**few, **{end: 15 if end == "updates" else 5})
     fleet.context = more
     fleet.restart(tmp_path)
-    assert not fleet.server.coordinator.in_finale
+    assert not fleet.server.coordinator.in_final_round
     fleet.run()
     assert [order.trainer for order in fleet.orders[9:]] == ["submodel"] * 3 + ["statistics"] * 3
     assert fleet.server.coordinator.merged == 15
@@ -251,13 +251,13 @@ def test_the_step_comes_down_to_where_training_ends() -> None:
     assert steps(updates=9, finish="means") == steps(updates=6)
 
 
-OTHERWISE_JUDGED = ("heterofl", "fedavg-adavit", "fedavg-adavit-full", "fedavg-qvit", "fedavg-qvit-hard")
+OTHERWISE_EVALUATED = ("heterofl", "fedavg-adavit", "fedavg-adavit-full", "fedavg-qvit", "fedavg-qvit-hard")
 
 
 def test_with_a_checkpoint_every_method_begins_and_ends_so_unless_told_otherwise() -> None:
     for name, kind in methods().items():
         if issubclass(kind.settings_type, HeadSettings) and name != "fedncm":
-            finish = {} if name in OTHERWISE_JUDGED else {"finish": "as-start"}
+            finish = {} if name in OTHERWISE_EVALUATED else {"finish": "as-start"}
             assert kind.pretrained(language=False) == {"start": "discriminant", **finish}, name
             assert kind.pretrained(language=True) == {}, name
 

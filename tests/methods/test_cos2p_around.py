@@ -12,7 +12,7 @@ from cos2p.messages import Order, Task, Update
 from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.base import Assignment, Call
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.submodel.slicing import extract_prefix
 from cos2p.training.prefix import encode
 from tests.methods.test_cos2p import assign, method
@@ -47,16 +47,16 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         Recipe.parse({**values, "method": {"name": "cos2p", **settings}})
 
 
-def world_of(settings: dict[str, Any]) -> World:
+def run_setup_of(settings: dict[str, Any]) -> RunSetup:
     recipe = Recipe.load("quickstart", ["data.train_samples=200", "data.test_samples=50", "training.epochs=1"])
-    return build_world(recipe.model_copy(update={"method": {"name": "cos2p", **settings}}))
+    return build_run_setup(recipe.model_copy(update={"method": {"name": "cos2p", **settings}}))
 
 
-def done(settings: dict[str, Any]) -> tuple[World, Task, Update]:
+def done(settings: dict[str, Any]) -> tuple[RunSetup, Task, Update]:
     """A real task of the weakest device, as it would do it."""
-    world = world_of(settings)
-    to = build_method(world.recipe.method, world.context)
-    weights, member = first_weights(world.recipe, world.config), next(iter(world.context.members.values()))
+    run_setup = run_setup_of(settings)
+    to = build_method(run_setup.recipe.method, run_setup.context)
+    weights, member = first_weights(run_setup.recipe, run_setup.config), next(iter(run_setup.context.members.values()))
     assignment: Assignment = to.assign(Call(member, 0, 2, 2, weights))
     order = Order(
         member.name, "t", 0, 2, 2, 0, assignment.trainer.name, assignment.settings.model_dump(mode="json"), 1e-3,
@@ -64,20 +64,20 @@ def done(settings: dict[str, Any]) -> tuple[World, Task, Update]:
     )  # fmt: skip
     task = Task(
         order,
-        weights=make_contract(world.config, order).sent(weights),
-        prefix=encode(extract_prefix(weights, world.config, order.spec), "float32"),
+        weights=make_contract(run_setup.config, order).sent(weights),
+        prefix=encode(extract_prefix(weights, run_setup.config, order.spec), "float32"),
     )
-    update, _ = run_task(world.config, Task.from_bytes(task.to_bytes()), world.shards[member.name], {})
-    return world, task, update
+    update, _ = run_task(run_setup.config, Task.from_bytes(task.to_bytes()), run_setup.shards[member.name], {})
+    return run_setup, task, update
 
 
 @pytest.mark.parametrize("rest", ["removed", "kept"])
 def test_a_device_trains_its_part_and_nothing_else(rest: str) -> None:
-    world, task, update = done({"masks": FIXED, "window": {"rest": rest}})
+    run_setup, task, update = done({"masks": FIXED, "window": {"rest": rest}})
     again = done({"masks": FIXED, "window": {"rest": rest}})[2]
     assert update.delta.keys() == task.weights.keys()
     assert same(update.delta, again.delta)
     assert any(bool(delta.abs().max() > 0) for name, delta in update.delta.items() if "blocks." in name)
     assert all(bool(torch.isfinite(delta).all()) for delta in update.delta.values())
-    member = world.context.members[update.client]
-    assert make_contract(world.config, task.order).memory(member.samples).total > 0
+    member = run_setup.context.members[update.client]
+    assert make_contract(run_setup.config, task.order).memory(member.samples).total > 0

@@ -55,7 +55,7 @@ def test_small_devices_train_factors_and_large_ones_windows_in_one_run() -> None
     kinds = {order.client: order.trainer for order in fleet.orders}
     assert kinds == dict(zip(names, ["factored", "factored", "submodel"], strict=True))
     assert len([note for note in fleet.notes if isinstance(note, Merged)]) == 9
-    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "excluded")]
     assert not [name for name in fleet.server.weights if is_adapter(name)]
     for name in ("blocks.0.q.weight", "blocks.1.fc2.weight", "exits.2.linear.weight"):
         assert not torch.equal(fleet.server.weights[name], fleet.start[name])
@@ -159,10 +159,10 @@ def test_directions_are_those_in_which_the_loss_falls_most(monkeypatch: pytest.M
 
 def test_windows_are_merged_as_without_factors() -> None:
     house = with_rates(digits_house(updates=6), 0.25, 0.25, 0.5)
-    plain, beside = (Fleet(house, {**KEPT, "factors": {"below": below}}).run() for below in (0.0, 0.01))
-    assert isinstance(beside.method.merge(), FactoredMerge)
+    plain, factored = (Fleet(house, {**KEPT, "factors": {"below": below}}).run() for below in (0.0, 0.01))
+    assert isinstance(factored.method.merge(), FactoredMerge)
     assert type(plain.method.merge()) is SegmentMerge
-    assert same(plain.server.weights, beside.server.weights)
+    assert same(plain.server.weights, factored.server.weights)
 
 
 def test_factors_take_no_more_bytes_than_the_window_they_stand_for() -> None:
@@ -200,8 +200,8 @@ def test_a_product_that_is_too_large_is_refused_though_its_factors_are_small() -
     update, _ = run_task(fleet.context.config, task, digits().shards[order.client], {})
     harmful = {name: torch.full_like(t, 2.9) if is_adapter(name) else t for name, t in update.delta.items()}
     before = dict(fleet.server.weights)
-    told = fleet.server.receive(order.client, replace(update, delta=harmful).to_bytes())
-    reasons = [str(getattr(note, "reason", "")) for note in told]
+    reported = fleet.server.receive(order.client, replace(update, delta=harmful).to_bytes())
+    reasons = [str(getattr(note, "reason", "")) for note in reported]
     assert any("at most 3 is let in" in reason for reason in reasons), reasons
     assert same(fleet.server.weights, before)
 
@@ -218,12 +218,12 @@ def test_privacy_says_that_factors_are_not_covered() -> None:
     values = Recipe.load("quickstart").model_dump(mode="json", exclude_none=True)
     method = {**MIXED, "weighting": "uniform"}
     recipe = Recipe.parse({**values, "method": method, "privacy": {"noise": "central", "clip": 1.0, "multiplier": 1.0}})
-    from cos2p.runtime.world import build_world, first_weights
+    from cos2p.runtime.run_setup import build_run_setup, first_weights
     from cos2p.server.server import Server
 
-    world = build_world(recipe)
+    run_setup = build_run_setup(recipe)
     with pytest.raises(RecipeError, match=r"method\.factors\.below"):
-        Server(world.context, world.method(), first_weights(recipe, world.config))
+        Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
 
 
 def test_a_call_is_answered_with_the_same_size_every_time() -> None:

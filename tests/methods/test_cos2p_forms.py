@@ -10,7 +10,7 @@ import torch
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.cos2p import Cos2pSettings
 from cos2p.recipe import Recipe
-from cos2p.terminal.recipe_plan import plan_words
+from cos2p.terminal.recipe_plan import plan_text
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
 from tests.methods.test_cos2p import assign, method
 from tests.tiny import VIT, context
@@ -43,8 +43,8 @@ def test_a_pretrained_language_model_has_no_classes_to_begin_from() -> None:
 
 
 def test_a_plan_names_a_form_that_is_not_the_papers() -> None:
-    assert "Co-S²P (cos2p), form pretrained, seed 0" in plan_words(Recipe.load("minilm-banking77"))[0]
-    assert "form" not in plan_words(Recipe.load("quickstart"))[0]
+    assert "Co-S²P (cos2p), form pretrained, seed 0" in plan_text(Recipe.load("minilm-banking77"))[0]
+    assert "form" not in plan_text(Recipe.load("quickstart"))[0]
 
 
 def test_all_devices_are_at_the_same_block_in_a_round_whatever_their_cycle() -> None:

@@ -18,7 +18,7 @@ from tests.methods.test_closed_heads import BOTH, closed_top
 REDISPATCH = ("at-once", "at-aggregation")
 
 
-def told_enough(answers: int, redispatch: str, method: Mapping[str, Any] = BOTH) -> Fleet:
+def reported_enough(answers: int, redispatch: str, method: Mapping[str, Any] = BOTH) -> Fleet:
     house = digits_house(updates=60, mu=0.5, t_clk=0.0, redispatch=redispatch)
     fleet = Fleet(house, method).run(answers)
     fleet._carry_out(fleet.server.handle(Enough("out of patience")))
@@ -28,9 +28,9 @@ def told_enough(answers: int, redispatch: str, method: Mapping[str, Any] = BOTH)
 @pytest.mark.parametrize("redispatch", REDISPATCH)
 @pytest.mark.parametrize("answers", [3, 7, 8, 9])
 def test_who_is_at_work_answers_and_then_all_tell(answers: int, redispatch: str) -> None:
-    fleet = told_enough(answers, redispatch)
+    fleet = reported_enough(answers, redispatch)
     at_work = len(fleet._pending)
-    while not fleet.server.coordinator.in_finale:
+    while not fleet.server.coordinator.in_final_round:
         fleet.answer()
     before = dict(fleet.server.weights)
     fleet.run()
@@ -47,7 +47,7 @@ def test_who_is_at_work_answers_and_then_all_tell(answers: int, redispatch: str)
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
 def test_a_restart_on_the_way_changes_nothing(answers: int, tmp_path: Path) -> None:
-    straight, broken = told_enough(7, "at-once").run(), told_enough(7, "at-once").run(answers)
+    straight, broken = reported_enough(7, "at-once").run(), reported_enough(7, "at-once").run(answers)
     broken.restart(tmp_path)
     broken.run()
     assert broken.done == straight.done == "out of patience"
@@ -56,12 +56,12 @@ def test_a_restart_on_the_way_changes_nothing(answers: int, tmp_path: Path) -> N
 
 def test_who_is_gone_has_trained_in_vain_and_is_not_waited_for() -> None:
     """The one device at work leaves: nothing is to be merged, so that the last round begins with the same version."""
-    fleet = told_enough(8, "at-aggregation")
+    fleet = reported_enough(8, "at-aggregation")
     while len(fleet._pending) > 1:
         fleet.answer()
     gone = fleet._pending.popleft().client
     fleet._carry_out(fleet.server.handle(ClientLeft(gone)))
-    assert fleet.server.coordinator.in_finale
+    assert fleet.server.coordinator.in_final_round
     fleet.run()
     assert fleet.done == "out of patience"
     last = [order.client for order in fleet.orders if order.settings.get("final")]
@@ -78,14 +78,14 @@ def test_nobody_there_to_tell_ends_it_at_once() -> None:
 
 
 def test_a_run_without_a_last_round_of_its_own_ends_at_once() -> None:
-    fleet = told_enough(7, "at-once", {"name": "cos2p"})
+    fleet = reported_enough(7, "at-once", {"name": "cos2p"})
     assert fleet.done == "out of patience"
     assert fleet.server.coordinator.merged == 7
 
 
 def test_in_the_last_round_it_changes_nothing() -> None:
     fleet = Fleet(digits_house(updates=12, mu=1.0, t_clk=0.0, redispatch="at-aggregation"), BOTH).run(10)
-    assert fleet.server.coordinator.in_finale
+    assert fleet.server.coordinator.in_final_round
     fleet._carry_out(fleet.server.handle(Enough("virtual time")))
     assert fleet.run().done == "max_updates"
 

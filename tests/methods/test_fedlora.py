@@ -39,7 +39,7 @@ def test_a_whole_run_leaves_the_base_as_it_was(form: str) -> None:
     fleet = Fleet(digits_house(updates=6), FORMS[form]).run()
     merges = [note for note in fleet.notes if isinstance(note, Merged)]
     assert len(merges) == 6
-    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "excluded")]
     assert all(math.isfinite(note.report["loss"]) for note in merges)
     top = f"exits.{fleet.context.config.depth}."
     base = {name: tensor for name, tensor in fleet.start.items() if not name.startswith(top)}

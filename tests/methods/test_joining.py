@@ -71,7 +71,7 @@ def test_what_was_added_before_a_join_is_not_lost() -> None:
     two = replace(EVERYBODY, members={name: EVERYBODY.members[name] for name in NAMES[:2]})
     made = server(two, {"name": "fedavg"})
     tasks = [order for name in NAMES[:2] for order in orders(made.handle(ClientJoined(name)))]
-    made.aggregator.guard.bound = None  # with it the first three wait for each other
+    made.aggregator.robust_filter.bound = None  # with it the first three wait for each other
     answer(made, tasks[0])
     before = made.aggregator.merge.state()["sum"]
     made.welcome(EVERYBODY.members[NAMES[2]])

@@ -127,16 +127,16 @@ def test_what_nobody_held_stays_bitwise(name: str) -> None:
 def test_a_whole_run_on_digits(name: str) -> None:
     fleet = Fleet(digits_house(updates=9), {"name": name, **RIVALS[name]}).run()
     assert fleet.done == "max_updates"
-    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "benched")]
+    assert not [note for note in fleet.notes if note.kind in ("refused", "dropped", "excluded")]
     merged = [note for note in fleet.notes if isinstance(note, Merged)]
     assert len(merged) == 9
     assert all(math.isfinite(note.report["loss"]) for note in merged)
     assert all(0 <= note.report["local_top1"] <= 100 for note in merged)
     assert all(torch.isfinite(tensor).all() for tensor in fleet.server.weights.values())
     assert not same(fleet.server.weights, fleet.start)
-    world, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
-    model = fleet.method.evaluation_model(world.config, evaluated, [1, 2])
-    scores = evaluate_exits(model, world.bundle.test, world.recipe.data.normalize)
+    run_setup, evaluated = digits(), fleet.method.evaluated_weights(fleet.server.weights)
+    model = fleet.method.evaluation_model(run_setup.config, evaluated, [1, 2])
+    scores = evaluate_exits(model, run_setup.bundle.test, run_setup.recipe.data.normalize)
     assert all(math.isfinite(scores[depth]["top1"]) for depth in (1, 2))
 
 

@@ -147,9 +147,9 @@ def test_only_what_the_model_has_can_be_saved(tmp_path: Path) -> None:
     weights = random_weights(VIT, 0)
     with pytest.raises(CheckpointError, match="exit 5 does not exist; the model has exits 1 to 4"):
         save_pretrained(tmp_path / "x", VIT, weights, exit=5)
-    lacking = {name: tensor for name, tensor in weights.items() if name != "blocks.3.q.bias"}
+    missing = {name: tensor for name, tensor in weights.items() if name != "blocks.3.q.bias"}
     with pytest.raises(CheckpointError, match=r"the weights lack blocks\.3\.q\.bias of shape \(16,\)"):
-        save_pretrained(tmp_path / "x", VIT, lacking)
+        save_pretrained(tmp_path / "x", VIT, missing)
     with pytest.raises(CheckpointError, match=r"embed\.cls has shape \(2,\), the model says \(1, 1, 16\)"):
         save_pretrained(tmp_path / "x", VIT, weights | {"embed.cls": torch.zeros(2)})
     narrow = ModelConfig("vit", dim=16, depth=1, heads=2, head_dim=4, mlp=4, image=4, patch=2)

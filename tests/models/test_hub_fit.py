@@ -115,10 +115,10 @@ def test_colour_images_for_a_grey_model_are_seen_as_their_mean(vit: Path) -> Non
 @pytest.mark.parametrize("image", [6, 10, 2])
 def test_positions_are_interpolated_as_transformers_does(vit: Path, image: int) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="transformers is the judge of parity")
-    judge = transformers.ViTForImageClassification.from_pretrained(vit).eval()
+    reference = transformers.ViTForImageClassification.from_pretrained(vit).eval()
     inputs = torch.randn(3, 1, image, image)
     with torch.no_grad():
-        theirs = judge(inputs, interpolate_pos_encoding=True).logits
+        theirs = reference(inputs, interpolate_pos_encoding=True).logits
     config, weights = load_pretrained(vit, fit=images(image=image))
     assert (logits(config, weights, inputs) - theirs).abs().max() <= 1e-5
     again = transformers.ViTForImageClassification.from_pretrained(save_pretrained(vit / "fitted", config, weights))

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 CAUSAL = [name for name, (kind, _) in CASES.items() if kind in ("Mistral", "Qwen2", "Qwen3", "Llama")]
 
 
-def judge(name: str, task: str) -> Any:
+def reference(name: str, task: str) -> Any:
     kind, values = CASES[name]
     return randomised(getattr(transformers, kind + task)(getattr(transformers, kind + "Config")(**values)))
 
@@ -67,12 +67,12 @@ def agree(module: Any, folder: Path, auto: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_classifiers(name: str, tmp_path: Path) -> None:
     task = "ImageClassification" if CASES[name][0] == "ViT" else "SequenceClassification"
-    agree(judge(name, f"For{task}"), tmp_path, f"AutoModelFor{task}")
+    agree(reference(name, f"For{task}"), tmp_path, f"AutoModelFor{task}")
 
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_language_models(name: str, tmp_path: Path) -> None:
-    agree(judge(name, "ForCausalLM"), tmp_path, "AutoModelForCausalLM")
+    agree(reference(name, "ForCausalLM"), tmp_path, "AutoModelForCausalLM")
 
 
 def dinov2(head: str, **changes: Any) -> Any:
@@ -117,7 +117,7 @@ def test_swiglu_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_longer_than_a_window_are_refused(tmp_path: Path) -> None:
-    judge("mistral", "ForCausalLM").save_pretrained(tmp_path)
+    reference("mistral", "ForCausalLM").save_pretrained(tmp_path)
     change_config(tmp_path, sliding_window=8)
     assert pretrained_config(tmp_path).max_tokens == 8
     with pytest.raises(CheckpointError, match=r"sees 8 tokens back, .* cut the texts to 8 tokens or fewer"):
@@ -135,7 +135,7 @@ def test_other_heads_are_refused_with_the_way_to_the_encoder(head: str, tmp_path
 
 
 def test_pickled_tensors(tmp_path: Path) -> None:
-    module = judge("bert, tanh gelu", "ForSequenceClassification")
+    module = reference("bert, tanh gelu", "ForSequenceClassification")
     module.save_pretrained(tmp_path)
     _, expected = load_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -150,7 +150,7 @@ def test_pickled_tensors(tmp_path: Path) -> None:
 
 
 def test_roberta_without_a_head(tmp_path: Path) -> None:
-    judge("roberta", "ForMaskedLM").save_pretrained(tmp_path)
+    reference("roberta", "ForMaskedLM").save_pretrained(tmp_path)
     config, weights = load_pretrained(tmp_path, classes=3)
     assert (config.max_tokens, config.pad_token) == (12, 1)
     assert weights["exits.3.pooler.weight"].shape == (32, 32)

@@ -184,8 +184,8 @@ def test_sharded_half_precision(tmp_path: Path) -> None:
     loaded, weights = load_pretrained(tmp_path)
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     inputs = random_inputs(config, 4)
-    judge = classes_of(config).from_pretrained(tmp_path, dtype=torch.float32).eval()
-    difference = our_logits(loaded, weights, inputs) - their_logits(judge, config, inputs)
+    reference = classes_of(config).from_pretrained(tmp_path, dtype=torch.float32).eval()
+    difference = our_logits(loaded, weights, inputs) - their_logits(reference, config, inputs)
     assert difference.abs().max() <= 1e-5
 
 

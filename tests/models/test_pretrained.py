@@ -34,14 +34,14 @@ def test_minilm(data_folder: Path) -> None:
     mask = torch.tensor([e.attention_mask for e in encoded])
     assert mask.sum(1).unique().numel() > 1  # there is padding to be hidden
 
-    judge = transformers.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
+    reference = transformers.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
     config, weights = load_pretrained(folder, classes=4)
     assert (config.family, config.depth, config.dim, config.heads, config.classes) == ("bert", 6, 384, 12, 4)
     model = ElasticTransformer(config, SubmodelSpec.full(config)).load(weights)
     last: list[torch.Tensor] = []
     model.blocks["5"].register_forward_hook(lambda _module, _inputs, output: last.append(output))
     with torch.no_grad():
-        theirs = judge(ids, attention_mask=mask)
+        theirs = reference(ids, attention_mask=mask)
         model(ids)
         pooled = torch.tanh(model.exits["6"].pooler(last[0][:, 0]))  # type: ignore[union-attr, operator]
     real = mask.bool()
@@ -51,9 +51,9 @@ def test_minilm(data_folder: Path) -> None:
 
 def test_stories260k_goes_to_transformers(data_folder: Path, tmp_path: Path) -> None:
     config, weights = load_llama2c(data_folder / "tinystories-llama-260k" / "stories260K.bin")
-    judge = transformers.LlamaForCausalLM.from_pretrained(save_pretrained(tmp_path, config, weights)).eval()
+    reference = transformers.LlamaForCausalLM.from_pretrained(save_pretrained(tmp_path, config, weights)).eval()
     ids = torch.tensor([[1, 403, 407, 261, 378, 432, 383, 285]])
     with torch.no_grad():
         ours = ElasticTransformer(config, SubmodelSpec.full(config)).load(weights)(ids)[0]
-        assert (ours - judge(ids).logits).abs().max() <= 1e-5
+        assert (ours - reference(ids).logits).abs().max() <= 1e-5
         assert ours.abs().max() > 5

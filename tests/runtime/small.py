@@ -6,15 +6,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from cos2p.messages import Task
-from cos2p.messages.packing import Parcel
+from cos2p.messages.packing import Packet
 from cos2p.methods import method_class, run_task
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import RunSetup
 from cos2p.runtime.workers import TaskOutcome, pack_memory
-from cos2p.runtime.world import World
+from cos2p.training.client_cache import ClientCache
 from cos2p.training.evaluation import evaluate_exits
 from cos2p.training.masks import Remembered
-from cos2p.training.shelf import Shelf
 
 VALUES: dict[str, Any] = {
     "name": "small",
@@ -46,20 +46,22 @@ def small(**changes: Any) -> Recipe:
 class InlineWorkers:
     """Workers without processes: the job is done when it is asked for. Counts what it did."""
 
-    def __init__(self, world: World, shelf: Shelf | None = None) -> None:
-        self.world, self.trained, self.shelf = world, 0, shelf
+    def __init__(self, run_setup: RunSetup, client_cache: ClientCache | None = None) -> None:
+        self.run_setup, self.trained, self.client_cache = run_setup, 0, client_cache
 
-    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+    def train(self, task: Packet, memory: Remembered) -> Future[TaskOutcome]:
         loaded = Task.from_bytes(bytes(task))
-        shard = self.world.shards[loaded.order.client]
-        update, remembered = run_task(self.world.config, loaded, shard, memory, self.shelf)
+        shard = self.run_setup.shards[loaded.order.client]
+        update, remembered = run_task(self.run_setup.config, loaded, shard, memory, self.client_cache)
         self.trained += 1
         return _done(TaskOutcome(update.to_bytes(), pack_memory(remembered)))
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
-        test, normalize = self.world.bundle.test, self.world.recipe.data.normalize
-        exits = tuple(range(1, self.world.config.depth + 1))
-        model = method_class(self.world.recipe.method["name"]).evaluation_model(self.world.config, weights, exits)
+        test, normalize = self.run_setup.bundle.test, self.run_setup.recipe.data.normalize
+        exits = tuple(range(1, self.run_setup.config.depth + 1))
+        model = method_class(self.run_setup.recipe.method["name"]).evaluation_model(
+            self.run_setup.config, weights, exits
+        )
         scores = evaluate_exits(model, test, normalize)
         return _done({"test": {str(depth): value for depth, value in scores.items()}})
 

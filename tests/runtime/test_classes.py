@@ -14,12 +14,12 @@ from cos2p.data.text import tokenize_answers
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.run import run
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from tests.runtime.test_recorded import recipe
 
 
 def test_chance_and_the_most_frequent_class() -> None:
-    bundle: Bundle = build_world(Recipe.load("quickstart")).bundle
+    bundle: Bundle = build_run_setup(Recipe.load("quickstart")).bundle
     test = bundle.test.subset(torch.argsort(bundle.test.labels)[:40])
     own = [test.subset(torch.tensor([0, 1, 39])), test.subset(torch.tensor([39])), test.subset(torch.tensor([]).long())]
     classes = Classes.of(Bundle(bundle.train, bundle.validation, test), own)
@@ -51,15 +51,15 @@ def test_the_exported_folder_says_how_images_are_prepared_and_what_the_classes_a
     assert (folder / "preprocessor_config.json").exists()
     assert (folder / "model.safetensors").stat().st_mode & 0o044 == 0o044
     assert result["chance"] == 0.1
-    world = build_world(recipe("fedbuff", 1))
-    images, _ = world.bundle.test.batch(torch.arange(20))
+    run_setup = build_run_setup(recipe("fedbuff", 1))
+    images, _ = run_setup.bundle.test.batch(torch.arange(20))
     model, prepare = ViTForImageClassification.from_pretrained(folder), ViTImageProcessor.from_pretrained(folder)
     colour = (images * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
-    spec = SubmodelSpec.full(world.config)
-    weights = extract(load_file(tmp_path / "run" / "weights.safetensors"), world.config, spec)
-    ours = ElasticTransformer(world.config, spec).load(weights)
+    spec = SubmodelSpec.full(run_setup.config)
+    weights = extract(load_file(tmp_path / "run" / "weights.safetensors"), run_setup.config, spec)
+    ours = ElasticTransformer(run_setup.config, spec).load(weights)
     with torch.no_grad():
         theirs = model(**prepare(list(colour), return_tensors="pt")).logits
-        expected = ours(world.recipe.data.normalize(images))[-1]
+        expected = ours(run_setup.recipe.data.normalize(images))[-1]
     torch.testing.assert_close(theirs, expected, atol=0.02, rtol=0.0)  # luma is rounded to whole numbers
     assert float(expected.std(0).max()) > 0.05  # and the images do make a difference

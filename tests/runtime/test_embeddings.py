@@ -14,8 +14,8 @@ from cos2p.errors import RecipeError
 from cos2p.methods import methods
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.runtime.simulation import Simulation
-from cos2p.runtime.world import World, build_world, first_weights
 from tests.runtime.played import answer, join_all, notes, restored, sent, server
 from tests.runtime.small import InlineWorkers
 from tests.runtime.texts import text_recipe, texts
@@ -27,9 +27,9 @@ READERS = sorted(name for name, kind in methods().items() if "vit" not in name a
 
 
 def play(recipe: Recipe) -> tuple[Simulation, list[Mapping[str, Any]]]:
-    world = build_world(recipe)
+    run_setup = build_run_setup(recipe)
     events: list[Mapping[str, Any]] = []
-    simulation = Simulation(world, InlineWorkers(world), lambda event: events.append(event.to_dict()))  # type: ignore[arg-type]
+    simulation = Simulation(run_setup, InlineWorkers(run_setup), lambda event: events.append(event.to_dict()))  # type: ignore[arg-type]
     simulation.begin()
     simulation.play(lambda: None)
     wrong = [event for event in events if event["kind"] in ("refused", "failed", "dropped")]
@@ -37,9 +37,9 @@ def play(recipe: Recipe) -> tuple[Simulation, list[Mapping[str, Any]]]:
     return simulation, events
 
 
-def held(world: World) -> torch.Tensor:
+def held(run_setup: RunSetup) -> torch.Tensor:
     """Rows whose tokens some device has."""
-    rows = {row for member in world.context.members.values() for row in from_bits(member.rows)}
+    rows = {row for member in run_setup.context.members.values() for row in from_bits(member.rows)}
     return torch.tensor(sorted(rows))
 
 
@@ -47,8 +47,8 @@ def held(world: World) -> torch.Tensor:
 def test_rows_that_nobody_has_stay_bitwise(method: str, tmp_path: Path) -> None:
     recipe = text_recipe(tmp_path, method)
     simulation, events = play(recipe)
-    before = first_weights(recipe, simulation.world.config)["embed.tokens"]
-    after, own = simulation.server.weights["embed.tokens"], held(build_world(text_recipe(tmp_path)))
+    before = first_weights(recipe, simulation.run_setup.config)["embed.tokens"]
+    after, own = simulation.server.weights["embed.tokens"], held(build_run_setup(text_recipe(tmp_path)))
     others = ~torch.isin(torch.arange(len(before)), own)
     assert 10 < len(own) < 40
     if method in ("cos2p", "fedavg", "fedasync", "fedbuff", "fedrolex", "heterofl", "ramfed", "fedmezo", "prunefl"):
@@ -62,8 +62,8 @@ def test_a_language_model_trains_the_rows_of_both_tables(method: str, tmp_path: 
     values = texts(tmp_path, task="language-modeling")
     values["method"] = {"name": method}
     simulation, _ = play(Recipe.parse(values))
-    own = held(simulation.world)
-    before = first_weights(simulation.recipe, simulation.world.config)
+    own = held(simulation.run_setup)
+    before = first_weights(simulation.recipe, simulation.run_setup.config)
     for name in ("embed.tokens", "lm_head.weight"):
         if name in before:
             moved = (simulation.server.weights[name] != before[name]).any(1)
@@ -87,14 +87,14 @@ def test_for_co_s2p_rows_and_whole_tables_give_the_same_classifier(tmp_path: Pat
 def test_frozen_embeddings_do_not_move(tmp_path: Path) -> None:
     recipe = text_recipe(tmp_path, embeddings="frozen")
     simulation, _ = play(recipe)
-    before, after = first_weights(recipe, simulation.world.config), simulation.server.weights
+    before, after = first_weights(recipe, simulation.run_setup.config), simulation.server.weights
     embedded = {name for name in before if name.startswith("embed.")}
     assert same({n: before[n] for n in embedded}, {n: after[n] for n in embedded})
     assert not same(before, after)
 
 
 def test_a_method_without_rows_is_not_told_of_tokens(tmp_path: Path) -> None:
-    members = build_world(text_recipe(tmp_path, "heterofl")).context.members
+    members = build_run_setup(text_recipe(tmp_path, "heterofl")).context.members
     assert {member.rows for member in members.values()} == {""}
 
 

@@ -19,9 +19,9 @@ def test_perplexity_falls_and_is_told(task: str, tmp_path: Path) -> None:
     values["schedule"] = {"rounds": 6, "mu": 1.0, "t_clk": 0.0, "evaluate_every": 1}
     values["method"] = {"name": "fedavg"}
     _, events = play(Recipe.parse(values))
-    judged = [event["test"]["2"] for event in events if event["kind"] in ("evaluated", "finished")]
-    assert judged[-1]["loss"] < judged[0]["loss"]
-    assert judged[-1]["perplexity"] == pytest.approx(math.exp(judged[-1]["loss"]))
-    assert ("answers" in judged[-1]) == (task == "instruction")
+    evaluated = [event["test"]["2"] for event in events if event["kind"] in ("evaluated", "finished")]
+    assert evaluated[-1]["loss"] < evaluated[0]["loss"]
+    assert evaluated[-1]["perplexity"] == pytest.approx(math.exp(evaluated[-1]["loss"]))
+    assert ("answers" in evaluated[-1]) == (task == "instruction")
     merged = [event["report"] for event in events if event["kind"] == "merged"]
     assert all(report["local_perplexity"] > 1 for report in merged)

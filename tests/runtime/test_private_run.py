@@ -8,8 +8,8 @@ import pytest
 
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.errors import RecipeError
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import Simulation
-from cos2p.runtime.world import build_world
 from cos2p.tracking.event_kinds import BUDGET_SPENT, Event, Left, Merged, Spent
 from tests.runtime.small import InlineWorkers, small
 
@@ -30,8 +30,8 @@ def played(**changes: Any) -> tuple[Simulation, list[Event]]:
     recipe = small(**values).model_copy(update={"privacy": PrivacySettings.model_validate(privacy)})
     if other is not None:
         recipe = recipe.model_copy(update={"method": {"name": other}})
-    world, log = build_world(recipe), []
-    simulation = Simulation(world, InlineWorkers(world), log.append)  # type: ignore[arg-type]
+    run_setup, log = build_run_setup(recipe), []
+    simulation = Simulation(run_setup, InlineWorkers(run_setup), log.append)  # type: ignore[arg-type]
     simulation.begin()
     simulation.play(lambda: None)
     return simulation, log
@@ -56,7 +56,7 @@ def test_a_run_ends_when_the_budget_is_spent() -> None:
     privacy = {"noise": "central", "epsilon": 4.0, "participations": 2, "clip": 0.5}
     simulation, log = played(privacy=privacy, schedule={**SCHEDULE, "rounds": 50})
     assert simulation.finished == BUDGET_SPENT
-    assert {event.client for event in log if isinstance(event, Left)} == set(simulation.world.context.members)
+    assert {event.client for event in log if isinstance(event, Left)} == set(simulation.run_setup.context.members)
     result = simulation.figures.result()["privacy"]
     assert 3.9 < result["epsilon"] <= 4.0
     assert all(own["updates"] == 2 for own in result["devices"].values())
@@ -86,10 +86,10 @@ def test_what_no_noise_covers_is_refused_with_the_reason(changes: dict[str, Any]
 def test_a_private_run_is_the_same_after_a_checkpoint() -> None:
     privacy = PrivacySettings.model_validate({"noise": "central", "multiplier": 1.0})
     recipe = small(method=METHOD, schedule=SCHEDULE).model_copy(update={"privacy": privacy})
-    world = build_world(recipe)
+    run_setup = build_run_setup(recipe)
 
     def fresh(log: list[Event]) -> Simulation:
-        return Simulation(world, InlineWorkers(world), log.append)  # type: ignore[arg-type]
+        return Simulation(run_setup, InlineWorkers(run_setup), log.append)  # type: ignore[arg-type]
 
     whole: list[Event] = []
     reference = fresh(whole)

@@ -10,7 +10,7 @@ import pytest
 from cos2p.errors import BudgetError
 from cos2p.runtime.rehearsal import Rehearsal, rehearse
 from cos2p.runtime.run import run
-from cos2p.terminal.recipe_plan import rehearsal_words
+from cos2p.terminal.recipe_plan import rehearsal_text
 from cos2p.units import format_bytes
 from tests.runtime.small import VALUES, small
 
@@ -23,13 +23,13 @@ def rehearsed(start: str, memory: int | None = None) -> Rehearsal:
 
 def test_behind_a_first_task_that_only_tells_the_one_that_trains_is_looked_at() -> None:
     """Sums of features take little; what has to fit is the training after them."""
-    (told,) = rehearsed("means").tasks
+    (reported,) = rehearsed("means").tasks
     (plain,) = rehearsed("fresh").tasks
-    assert told.flops == pytest.approx(plain.flops, rel=0.5), "one pass alone would be a small part of it"
-    (fitting,) = rehearsed("means", memory=told.needed).tasks
-    assert fitting.needed == told.needed
+    assert reported.flops == pytest.approx(plain.flops, rel=0.5), "one pass alone would be a small part of it"
+    (fitting,) = rehearsed("means", memory=reported.needed).tasks
+    assert fitting.needed == reported.needed
     with pytest.raises(BudgetError, match="jetson-agx-orin-64gb-1"):
-        rehearsed("means", memory=told.needed - 1)
+        rehearsed("means", memory=reported.needed - 1)
 
 
 def full(memory: int, **fleet: Any) -> Any:
@@ -52,8 +52,8 @@ def test_a_method_that_cannot_keep_the_memory_is_refused_unless_it_is_a_bound(tm
 
 def test_a_task_over_the_memory_is_said_to_be_so() -> None:
     needed = rehearse(full(10**9)).tasks[0].needed
-    over = rehearsal_words(rehearse(full(needed // 2, enforce_memory=False)))
+    over = rehearsal_text(rehearse(full(needed // 2, enforce_memory=False)))
     words = [line for line in over if line.startswith("task")]
     assert len(words) == 2
     assert all(f"over the budget: needs {format_bytes(needed)} of " in line for line in words)
-    assert not any("budget" in line for line in rehearsal_words(rehearse(full(needed))))
+    assert not any("budget" in line for line in rehearsal_text(rehearse(full(needed))))

@@ -19,10 +19,10 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.results import WALL_CLOCK_FIELDS
 from cos2p.runtime.run import run
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import Simulation
-from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.training.shelf import Shelf
+from cos2p.training.client_cache import ClientCache
 from tests.runtime.small import VALUES, InlineWorkers, small
 
 SCHEDULE = {"rounds": 4, "t_clk": 2.0}
@@ -40,16 +40,16 @@ class Crash(Exception):
     "prefix",
     [
         pytest.param({}, id="plain"),
-        pytest.param({"shelf": True}, id="shelf", marks=pytest.mark.slow),  # as long as the other
+        pytest.param({"client_cache": True}, id="client_cache", marks=pytest.mark.slow),  # as long as the other
     ],
 )
 def test_a_crash_after_any_event_changes_nothing(tmp_path: Path, prefix: dict[str, Any]) -> None:
     """In process: crash after every single event, each time going on from the checkpoint before it."""
     method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}, "prefix": prefix}
-    world = build_world(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
+    run_setup = build_run_setup(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
 
     def fresh(log: list[Any], place: str = "crashed") -> Simulation:
-        return Simulation(world, InlineWorkers(world, Shelf(tmp_path / place)), log.append)  # type: ignore[arg-type]
+        return Simulation(run_setup, InlineWorkers(run_setup, ClientCache(tmp_path / place)), log.append)  # type: ignore[arg-type]
 
     whole: list[Any] = []
     reference = fresh(whole, "whole")

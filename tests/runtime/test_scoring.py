@@ -7,8 +7,8 @@ import torch
 
 from cos2p.data.examples import Examples
 from cos2p.runtime import scoring
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.runtime.scoring import evaluated_part, score_model
-from cos2p.runtime.world import build_world, first_weights
 from tests.runtime.small import small
 
 
@@ -17,7 +17,7 @@ def sorted_by_class(examples: Examples) -> Examples:
 
 
 def test_samples_of_a_file_that_is_sorted_by_class_come_from_all_classes() -> None:
-    bundle = build_world(small()).bundle
+    bundle = build_run_setup(small()).bundle
     test = sorted_by_class(bundle.test)
     part = evaluated_part(small(schedule={"evaluate_samples": 20}), "test", test)
     shares = torch.bincount(test.labels) * 20 / len(test)
@@ -26,7 +26,7 @@ def test_samples_of_a_file_that_is_sorted_by_class_come_from_all_classes() -> No
 
 
 def test_every_version_and_method_is_evaluated_on_the_same_samples_and_another_seed_on_others() -> None:
-    test, recipe = build_world(small()).bundle.test, small(schedule={"evaluate_samples": 20})
+    test, recipe = build_run_setup(small()).bundle.test, small(schedule={"evaluate_samples": 20})
     fedavg = recipe.model_copy(update={"method": {"name": "fedavg"}})
     other = recipe.model_copy(update={"seed": 4})
     first, again, of_fedavg, of_other = (
@@ -46,13 +46,13 @@ def test_texts_without_labels_are_drawn_from_the_whole_file() -> None:
 
 
 def test_the_validation_samples_are_limited_too_but_not_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = build_world(small(schedule={"evaluate_samples": 20}))
-    weights, seen = first_weights(world.recipe, world.config), []
+    run_setup = build_run_setup(small(schedule={"evaluate_samples": 20}))
+    weights, seen = first_weights(run_setup.recipe, run_setup.config), []
     real = scoring.evaluate_exits
     monkeypatch.setattr(scoring, "evaluate_exits", lambda *given: seen.append(len(given[1])) or real(*given))  # type: ignore[func-returns-value]
-    score_model(world.recipe, world.config, world.bundle, weights, everything=False)
-    last = score_model(world.recipe, world.config, world.bundle, weights, everything=True)
-    assert seen == [20, 20, len(world.bundle.validation), len(world.bundle.test)]
-    assert len(world.bundle.validation) > 20
-    unlimited = replace(world, recipe=small())
-    assert last == score_model(unlimited.recipe, world.config, world.bundle, weights, everything=False)
+    score_model(run_setup.recipe, run_setup.config, run_setup.bundle, weights, everything=False)
+    last = score_model(run_setup.recipe, run_setup.config, run_setup.bundle, weights, everything=True)
+    assert seen == [20, 20, len(run_setup.bundle.validation), len(run_setup.bundle.test)]
+    assert len(run_setup.bundle.validation) > 20
+    unlimited = replace(run_setup, recipe=small())
+    assert last == score_model(unlimited.recipe, run_setup.config, run_setup.bundle, weights, everything=False)

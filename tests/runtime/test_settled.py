@@ -18,7 +18,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime import settled
 from cos2p.runtime.pooling import LEAST, compare_poolings
 from cos2p.runtime.run import run
-from cos2p.runtime.world import build_world
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import Event, Started
 from tests.models.checkpoints import change_config
@@ -34,7 +34,7 @@ def silent_attention(config: ModelConfig) -> Weights:
     return {name: torch.zeros_like(w) if ".o." in name else w for name, w in weights.items()}
 
 
-def told_by(place: str, samples: int = 400) -> Examples:
+def reported_by(place: str, samples: int = 400) -> Examples:
     """Random tokens; the class is in the first one, or in three others."""
     rng = torch_rng(0, "texts")
     ids = torch.randint(10, 250, (samples, 16), generator=rng)
@@ -49,32 +49,32 @@ def told_by(place: str, samples: int = 400) -> Examples:
 @pytest.mark.parametrize(("place", "best"), [("first", "cls"), ("others", "mean")])
 def test_the_pooling_that_reads_the_class_is_better(place: str, best: str) -> None:
     weights = silent_attention(BERT)
-    found = compare_poolings(BERT, weights, told_by(place), Normalize(), 0)
+    found = compare_poolings(BERT, weights, reported_by(place), Normalize(), 0)
     assert max(found, key=lambda name: found[name]) == best
     assert found[best] > 0.9
-    assert found == compare_poolings(BERT, weights, told_by(place), Normalize(), 0)
+    assert found == compare_poolings(BERT, weights, reported_by(place), Normalize(), 0)
 
 
 def test_each_family_compares_its_own_poolings() -> None:
     images = Examples(torch.rand(90, 1, 8, 8), torch.arange(90) % 10, tuple("0123456789"))
     assert list(compare_poolings(VIT, init_weights(VIT, 0), images, Normalize(), 0)) == ["cls", "mean"]
-    assert list(compare_poolings(LLAMA, init_weights(LLAMA, 0), told_by("first", 90), Normalize(), 0)) == [
+    assert list(compare_poolings(LLAMA, init_weights(LLAMA, 0), reported_by("first", 90), Normalize(), 0)) == [
         "last",
         "mean",
     ]
 
 
 def test_too_few_samples_are_not_compared() -> None:
-    few = told_by("first").subset(torch.arange(LEAST - 1))
+    few = reported_by("first").subset(torch.arange(LEAST - 1))
     assert compare_poolings(BERT, init_weights(BERT, 0), few, Normalize(), 0) == {}
 
 
 def test_a_run_says_what_it_chose_keeps_it_and_is_resumed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, folder, told = open_recipe(tmp_path), tmp_path / "run", list[Event]()
-    run(recipe, folder, listener=told.append)
-    started = next(event for event in told if isinstance(event, Started))
+    recipe, folder, reported = open_recipe(tmp_path), tmp_path / "run", list[Event]()
+    run(recipe, folder, listener=reported.append)
+    started = next(event for event in reported if isinstance(event, Started))
     chosen = Recipe.load(folder / "recipe.toml").model.pooling
     assert chosen == started.model["pooling"]
     assert chosen in ("cls", "mean")
@@ -93,20 +93,20 @@ def test_a_run_says_what_it_chose_keeps_it_and_is_resumed_with_it(
 
 def test_too_few_samples_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settled, "compare_poolings", lambda *given: {})
-    world = build_world(open_recipe(tmp_path))
-    assert world.config.pooling == world.recipe.model.pooling == "mean"
-    assert "model.pooling = 'mean' is assumed" in world.notes[0]
+    run_setup = build_run_setup(open_recipe(tmp_path))
+    assert run_setup.config.pooling == run_setup.recipe.model.pooling == "mean"
+    assert "model.pooling = 'mean' is assumed" in run_setup.notes[0]
 
 
 def test_what_the_recipe_or_the_checkpoint_says_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settled, "compare_poolings", lambda *given: pytest.fail("nothing is open"))
-    assert build_world(open_recipe(tmp_path, pooling="cls")).config.pooling == "cls"
+    assert build_run_setup(open_recipe(tmp_path, pooling="cls")).config.pooling == "cls"
     change_config(tmp_path / "checkpoint", cos2p_pooling="mean", cos2p_pooler="none")
-    assert build_world(open_recipe(tmp_path)).config.pooling == "mean"
+    assert build_run_setup(open_recipe(tmp_path)).config.pooling == "mean"
     change_config(tmp_path / "checkpoint", cos2p_pooling="remove", architectures=["BertForSequenceClassification"])
-    assert build_world(open_recipe(tmp_path)).config.pooling == "cls"
+    assert build_run_setup(open_recipe(tmp_path)).config.pooling == "cls"
 
 
 # ---------------------------------------------------------------- mean and deviation
@@ -130,27 +130,27 @@ def image_recipe(folder: Path, data: dict[str, Any], **said: Any) -> Recipe:
 
 
 def test_images_get_the_mean_and_deviation_of_the_checkpoint(tmp_path: Path) -> None:
-    world = build_world(image_recipe(tmp_path, {}, image_mean=[0.3, 0.3, 0.3], image_std=[0.2, 0.25, 0.3]))
-    assert world.recipe.data.normalize == Normalize((0.3,), (0.25,))
-    assert world.shards["jetson-agx-orin-64gb-1"].normalize == Normalize((0.3,), (0.25,))
-    assert world.notes == ("images get the mean 0.3, std 0.25 of the checkpoint's preprocessor_config.json",)
+    run_setup = build_run_setup(image_recipe(tmp_path, {}, image_mean=[0.3, 0.3, 0.3], image_std=[0.2, 0.25, 0.3]))
+    assert run_setup.recipe.data.normalize == Normalize((0.3,), (0.25,))
+    assert run_setup.shards["jetson-agx-orin-64gb-1"].normalize == Normalize((0.3,), (0.25,))
+    assert run_setup.notes == ("images get the mean 0.3, std 0.25 of the checkpoint's preprocessor_config.json",)
 
 
 def test_what_the_recipe_says_wins_and_a_difference_is_said(tmp_path: Path) -> None:
     said = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-    world = build_world(image_recipe(tmp_path, {"mean": [0.1], "std": [0.5]}, **said))
-    assert world.recipe.data.normalize == Normalize((0.1,), (0.5,))
-    assert world.notes == ("data.mean is 0.1, the checkpoint's preprocessor_config.json has 0.5",)
+    run_setup = build_run_setup(image_recipe(tmp_path, {"mean": [0.1], "std": [0.5]}, **said))
+    assert run_setup.recipe.data.normalize == Normalize((0.1,), (0.5,))
+    assert run_setup.notes == ("data.mean is 0.1, the checkpoint's preprocessor_config.json has 0.5",)
 
 
 def test_without_a_word_of_anybody_it_is_a_half_and_the_stored_recipe_says_so(tmp_path: Path) -> None:
-    world = build_world(image_recipe(tmp_path, {}))
-    assert (world.recipe.data.mean, world.recipe.data.std, world.notes) == ((0.5,), (0.5,), ())
+    run_setup = build_run_setup(image_recipe(tmp_path, {}))
+    assert (run_setup.recipe.data.mean, run_setup.recipe.data.std, run_setup.notes) == ((0.5,), (0.5,), ())
 
 
 def test_a_model_that_was_not_normalised_is_not(tmp_path: Path) -> None:
-    world = build_world(image_recipe(tmp_path, {}, do_normalize=False, image_mean=[0.5, 0.5, 0.5]))
-    assert world.recipe.data.normalize == Normalize((0.0,), (1.0,))
+    run_setup = build_run_setup(image_recipe(tmp_path, {}, do_normalize=False, image_mean=[0.5, 0.5, 0.5]))
+    assert run_setup.recipe.data.normalize == Normalize((0.0,), (1.0,))
 
 
 # ---------------------------------------------------------------- the real thing
@@ -159,5 +159,5 @@ def test_a_model_that_was_not_normalised_is_not(tmp_path: Path) -> None:
 def test_minilm_without_its_pooling_is_read_by_the_mean(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own: it was trained so. With `cls`, a third of the answers are wrong that it gets right."""
     monkeypatch.setenv("COS2P_DATA", str(data_folder))
-    world = build_world(Recipe.load("minilm-trec", ["model.pooling=", "data.train_samples=240"]))
-    assert world.recipe.model.pooling == world.config.pooling == "mean"
+    run_setup = build_run_setup(Recipe.load("minilm-trec", ["model.pooling=", "data.train_samples=240"]))
+    assert run_setup.recipe.model.pooling == run_setup.config.pooling == "mean"

@@ -11,11 +11,11 @@ import pytest
 
 from cos2p.errors import BudgetError
 from cos2p.messages import Task
-from cos2p.messages.packing import Parcel
+from cos2p.messages.packing import Packet
 from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome
-from cos2p.runtime.world import build_world
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.training.masks import Remembered
 from tests.runtime.small import VALUES, InlineWorkers, small
@@ -24,9 +24,11 @@ Events = list[tuple[str, Mapping[str, Any]]]
 
 
 def play(**changes: Any) -> tuple[Simulation, Events]:
-    world = build_world(small(**changes))
+    run_setup = build_run_setup(small(**changes))
     events: Events = []
-    simulation = Simulation(world, InlineWorkers(world), lambda event: events.append((event.kind, event.to_dict())))  # type: ignore[arg-type]
+    simulation = Simulation(
+        run_setup, InlineWorkers(run_setup), lambda event: events.append((event.kind, event.to_dict()))
+    )  # type: ignore[arg-type]
     simulation.begin()
     simulation.play(lambda: None)
     return simulation, events
@@ -74,7 +76,7 @@ def test_masks_cost_time_and_bytes_only_while_they_train() -> None:
 def test_synchronous_rounds_wait_for_everybody() -> None:
     simulation, events = play(method={"name": "cos2p-sync"}, schedule={"rounds": 3})
     for round_ in of(events, "aggregated"):
-        assert sorted(round_["clients"]) == sorted(simulation.world.context.members)
+        assert sorted(round_["clients"]) == sorted(simulation.run_setup.context.members)
     assert {e["staleness"] for e in of(events, "merged")} == {0}
 
 
@@ -172,12 +174,12 @@ def _play_to_the_end(simulation: Simulation) -> None:
 
 def test_a_method_that_cannot_keep_a_budget_is_refused_alone_and_runs_as_a_bound() -> None:
     values = {**VALUES, "method": {"name": "fedavg"}, "fleet": _fleet(memory="1MB"), "schedule": {"rounds": 1}}
-    alone = build_world(Recipe.parse(values))
+    alone = build_run_setup(Recipe.parse(values))
     refused = Simulation(alone, InlineWorkers(alone), lambda event: None)  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match="cannot train less of the model"):
         _play_to_the_end(refused)
-    world = build_world(Recipe.parse(values), as_bound=True)
-    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+    run_setup = build_run_setup(Recipe.parse(values), as_bound=True)
+    simulation = Simulation(run_setup, InlineWorkers(run_setup), lambda event: None)  # type: ignore[arg-type]
     _play_to_the_end(simulation)
     weak = simulation.figures.result()["devices"]["jetson-xavier-nx-8gb-1"]
     assert weak["peak_memory"] > weak["memory"]
@@ -187,14 +189,14 @@ def test_without_a_local_test_part_clients_have_no_scores_and_all_data_trains() 
     simulation, events = play(partition={"local_test": 0.0}, schedule={"rounds": 1})
     result = simulation.figures.result()
     assert (result["rounds"], result["client_top1"]) == (1, None)
-    assert all(len(shard.test) == 0 for shard in simulation.world.shards.values())
+    assert all(len(shard.test) == 0 for shard in simulation.run_setup.shards.values())
     assert not any("local_top1" in event["report"] for event in of(events, "merged"))
     assert all(device["top1"] is None for device in result["devices"].values())
 
 
 def test_the_recipe_says_how_often_a_device_may_fail() -> None:
-    world = build_world(small(schedule={"rounds": 1, "max_failures": 2}))
-    simulation = Simulation(world, InlineWorkers(world), lambda event: None)  # type: ignore[arg-type]
+    run_setup = build_run_setup(small(schedule={"rounds": 1, "max_failures": 2}))
+    simulation = Simulation(run_setup, InlineWorkers(run_setup), lambda event: None)  # type: ignore[arg-type]
     assert simulation.server.coordinator.rules.max_failures == 2
 
 
@@ -204,7 +206,7 @@ BIG = "jetson-agx-orin-64gb-1"
 class Short(InlineWorkers):
     """The first task of one device has no room on its accelerator."""
 
-    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+    def train(self, task: Packet, memory: Remembered) -> Future[TaskOutcome]:
         order = Task.from_bytes(bytes(task)).order
         if (order.client, order.attempt) != (BIG, 0):
             return super().train(task, memory)
@@ -214,23 +216,23 @@ class Short(InlineWorkers):
 
 
 def test_a_device_whose_gpu_had_no_room_gets_smaller_tasks_also_after_a_restart(tmp_path: Path) -> None:
-    world = build_world(small(schedule={"rounds": 2}))
+    run_setup = build_run_setup(small(schedule={"rounds": 2}))
     events: list[Any] = []
 
     def fresh() -> Simulation:
-        return Simulation(world, Short(world), events.append)  # type: ignore[arg-type]
+        return Simulation(run_setup, Short(run_setup), events.append)  # type: ignore[arg-type]
 
     simulation = fresh()
     simulation.begin()
     while simulation.finished is None and "lowered" not in {event.kind for event in events}:
         simulation.step()
-    (told,) = [event for event in events if event.kind == "lowered"]
-    assert told.client == BIG
-    assert told.rate < told.was == world.context.members[BIG].rate
+    (reported,) = [event for event in events if event.kind == "lowered"]
+    assert reported.client == BIG
+    assert reported.rate < reported.was == run_setup.context.members[BIG].rate
     simulation.save().write(tmp_path / "checkpoint")
     again = fresh()
     stored = Checkpoint.read(tmp_path / "checkpoint")
     again.restore(stored.values, stored)
     for one in (simulation, again):
-        assert one.server.context.members[BIG].rate == told.rate
+        assert one.server.context.members[BIG].rate == reported.rate
         assert one.server.context.members[BIG].largest > 0

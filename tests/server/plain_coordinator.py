@@ -40,14 +40,14 @@ from cos2p.server.protocol import (
     UpdateRejected,
 )
 from cos2p.server.rules import Rules
-from cos2p.tracking.event_kinds import Benched, Dropped
+from cos2p.tracking.event_kinds import Dropped, Excluded
 
 
 @dataclass
 class _Client:
     here: bool = True
     """ClientJoined, and not known to be gone."""
-    benched: bool = False
+    excluded: bool = False
     overdue: bool = False
     """Its open task has passed the deadline."""
     cycle: int = 0
@@ -60,7 +60,7 @@ class _Client:
 
     @property
     def gets_tasks(self) -> bool:
-        return self.here and not self.benched
+        return self.here and not self.excluded
 
     def close_ticket(self, *, good: bool) -> None:
         self.ticket = None
@@ -102,7 +102,7 @@ class Coordinator:
         self.finished: str | None = None
         """Why the run is over, or None while it goes on."""
         self.enough: str | None = None
-        self._told_early = False
+        self._reported_early = False
         self._clients: dict[str, _Client] = {}
         self._reported: Counter[str] = Counter()  # updates of the round under way, by client
         self._listening = False  # the threshold is met and T_clk runs
@@ -150,15 +150,15 @@ class Coordinator:
         return self.finished is None and not self._any_expected()
 
     @property
-    def in_finale(self) -> bool:
+    def in_final_round(self) -> bool:
         """Whether the round under way is the last one, of a run that ends with one of its own kind."""
         rules = self.rules
-        if not rules.finale:
+        if not rules.final_updates:
             return False
-        if self._told_early:
+        if self._reported_early:
             return True
         when_it_began = self.merged - self._reported.total()
-        if rules.max_updates is not None and when_it_began >= rules.max_updates - rules.finale:
+        if rules.max_updates is not None and when_it_began >= rules.max_updates - rules.final_updates:
             return True
         return self.version + 1 == rules.rounds
 
@@ -179,7 +179,7 @@ class Coordinator:
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case Enough(reason) if self.rules.finale and not self.in_finale:
+            case Enough(reason) if self.rules.final_updates and not self.in_final_round:
                 self.enough = self.enough or reason
             case ClientLeft() | UpdateRejected() | TaskFailed() | Stop() | Enough():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
@@ -193,7 +193,7 @@ class Coordinator:
         if record.ticket is not None:
             record.close_ticket(good=False)
         record.here = True
-        record.benched = False
+        record.excluded = False
         record.failures = 0
 
     def _arrived(self, client: str, task: str) -> Decision:
@@ -204,7 +204,7 @@ class Coordinator:
         record.close_ticket(good=True)
         record.here = True
         staleness = self.version - ticket.version
-        if self.in_finale and staleness:
+        if self.in_final_round and staleness:
             reason = "too late: the final round is under way, and reports statistics of the model as it is"
             return Dropped(client=client, task=task, reason=reason)
         limit = self.rules.max_staleness
@@ -222,9 +222,9 @@ class Coordinator:
         record.failures += 1
         if record.failures < self.rules.max_failures:
             return []
-        record.benched = True
+        record.excluded = True
         why = f"{record.failures} tasks in a row came to nothing; the last one {reason}"
-        return [Benched(client=client, task="", reason=why)]
+        return [Excluded(client=client, task="", reason=why)]
 
     def _note_deadline(self, timer: str) -> None:
         """An overdue client is not waited for; its ticket stays open, so a late answer is still merged."""
@@ -262,12 +262,12 @@ class Coordinator:
     def _left_to_give(self) -> float:
         """Tasks that may still be given out before the finale."""
         rules = self.rules
-        if rules.finale and self.enough and not self.in_finale:
+        if rules.final_updates and self.enough and not self.in_final_round:
             return 0
-        if not rules.finale or rules.max_updates is None or self.in_finale:
+        if not rules.final_updates or rules.max_updates is None or self.in_final_round:
             return float("inf")
         at_work = [r for r in self._clients.values() if r.gets_tasks and r.ticket is not None and not r.overdue]
-        return max(0, rules.max_updates - rules.finale - self.merged - len(at_work))
+        return max(0, rules.max_updates - rules.final_updates - self.merged - len(at_work))
 
     def _at_work_and_ready(self) -> tuple[set[str], set[str]]:
         expected = set(self._expected())
@@ -293,7 +293,7 @@ class Coordinator:
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
     def _close_round(self, event: News) -> list[Decision]:
-        ending, last = self._run_is_over(event), self.in_finale
+        ending, last = self._run_is_over(event), self.in_final_round
         actions: list[Decision] = []
         if self._reported and (ending is not None or self._round_is_over(event)):
             actions.append(self._aggregate())
@@ -304,8 +304,14 @@ class Coordinator:
             ending = "rounds"
         if ending is None and last and any(isinstance(action, Aggregate) for action in actions):
             ending = self.enough or "max_updates"
-        if ending is None and self.enough and not self.in_finale and not self._reported and not self._any_expected():
-            self._told_early = True
+        if (
+            ending is None
+            and self.enough
+            and not self.in_final_round
+            and not self._reported
+            and not self._any_expected()
+        ):
+            self._reported_early = True
             for record in self._clients.values():
                 if record.ticket is not None:
                     record.close_ticket(good=False)
@@ -316,9 +322,9 @@ class Coordinator:
 
     def _run_is_over(self, event: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
-        if isinstance(event, Stop) or (isinstance(event, Enough) and not self.rules.finale):
+        if isinstance(event, Stop) or (isinstance(event, Enough) and not self.rules.final_updates):
             return event.reason
-        return "max_updates" if self.merged == self.rules.max_updates and not self.rules.finale else None
+        return "max_updates" if self.merged == self.rules.max_updates and not self.rules.final_updates else None
 
     def _aggregate(self) -> Aggregate:
         action = Aggregate(self.version, self.version + 1, tuple(self._reported), self._reported.total())

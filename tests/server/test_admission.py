@@ -61,7 +61,7 @@ def other_unit(spec: SubmodelSpec) -> SubmodelSpec:
     return replace(spec, window=(BlockKeep.of(first.heads, (*first.units[1:], spare)), *spec.window[1:]))
 
 
-def spoilt(value: float) -> Wrong:
+def corrupted(value: float) -> Wrong:
     def change(delta: Weights) -> None:
         name = "blocks.1.q.weight" if "blocks.1.q.weight" in delta else next(iter(delta))
         delta[name] = delta[name].clone()
@@ -114,11 +114,11 @@ WRONG: dict[str, tuple[Wrong, str]] = {
         "float64",
     ),
     "integers": (with_delta(lambda d: d.update({"blocks.0.q.bias": d["blocks.0.q.bias"].int()})), "int32"),
-    "not a number": (spoilt(math.nan), "values that are not finite"),
-    "infinite": (spoilt(math.inf), "values that are not finite"),
-    "minus infinite": (spoilt(-math.inf), "values that are not finite"),
+    "not a number": (corrupted(math.nan), "values that are not finite"),
+    "infinite": (corrupted(math.inf), "values that are not finite"),
+    "minus infinite": (corrupted(-math.inf), "values that are not finite"),
     "too large": (with_delta(lambda d: d.update({n: t + 99 for n, t in d.items()})), "root mean square is 99"),
-    "one huge number": (spoilt(3e38), "root mean square is"),
+    "one huge number": (corrupted(3e38), "root mean square is"),
     "no samples": (lambda u: replace(u, samples=0), "trained on 0 samples"),
     "more samples than the device has": (lambda u: replace(u, samples=11), "trained on 11 samples; 1 to 10"),
     "samples beyond measure": (lambda u: replace(u, samples=10**400), "samples; 1 to 10"),
@@ -239,14 +239,14 @@ def test_who_has_no_open_task_is_only_noted() -> None:
 
 def test_who_is_refused_time_and_again_is_benched() -> None:
     played = playing()
-    benched = []
+    excluded = []
     for _ in range(5):
-        benched = notes(played.receive("pi-0", b"garbage"), "benched")
-    assert [note["client"] for note in benched] == ["pi-0"]
-    assert "not an update" in benched[0]["reason"]
+        excluded = notes(played.receive("pi-0", b"garbage"), "excluded")
+    assert [note["client"] for note in excluded] == ["pi-0"]
+    assert "not an update" in excluded[0]["reason"]
     assert notes(played.receive("pi-0", b"garbage"), "refused")[0]["reason"] == "it has no open task"
     again = played.handle(ClientJoined("pi-0"))  # it says that it is ready: nothing changes
-    assert [note["client"] for note in notes(again, "benched")] == ["pi-0"]
+    assert [note["client"] for note in notes(again, "excluded")] == ["pi-0"]
     assert len(again) == 1
 
 

@@ -26,7 +26,7 @@ from cos2p.server.protocol import (
     UpdateRejected,
 )
 from cos2p.server.rules import Rules
-from cos2p.tracking.event_kinds import Benched, Dropped
+from cos2p.tracking.event_kinds import Dropped, Excluded
 
 HALF = Trigger.semi_asynchronous(mu=0.5, t_clk=0.0)
 HALF_THEN_60 = Trigger.semi_asynchronous(mu=0.5, t_clk=60.0)
@@ -306,7 +306,9 @@ class TestAnswersThatDoNotCount:
         report(server, "b")
         assert fail(server, "a") == [Dispatch("a", "a#1", 0, 0, 1)]
         assert fail(server, "a") == [
-            Benched(client="a", task="", reason="2 tasks in a row came to nothing; the last one failed: out of memory"),
+            Excluded(
+                client="a", task="", reason="2 tasks in a row came to nothing; the last one failed: out of memory"
+            ),
             Aggregate(0, 1, ("b",), 1),  # nobody else to wait for
             Dispatch("b", "b#1", 1, 1, 1),
         ]
@@ -340,7 +342,7 @@ class TestAnswersThatDoNotCount:
     def test_a_success_ends_a_row_of_failures(self) -> None:
         server = fleet("a", Trigger.asynchronous(), max_failures=2)
         for _ in range(3):
-            assert not any(isinstance(action, Benched) for action in fail(server, "a") + report(server, "a"))
+            assert not any(isinstance(action, Excluded) for action in fail(server, "a") + report(server, "a"))
 
 
 class TestEnd:
@@ -405,4 +407,4 @@ def test_rules_without_an_end_or_room_to_train_are_named() -> None:
     with pytest.raises(ConfigError, match="needs an end"):
         Rules(HALF, "at-once")
     with pytest.raises(ConfigError, match="the last round alone takes 3 of 3 updates"):
-        Rules(HALF, "at-once", max_updates=3, finale=3)
+        Rules(HALF, "at-once", max_updates=3, final_updates=3)

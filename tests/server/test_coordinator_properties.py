@@ -34,7 +34,7 @@ from cos2p.server.protocol import (
     UpdateRejected,
 )
 from cos2p.server.rules import Rules
-from cos2p.tracking.event_kinds import Benched, Dropped
+from cos2p.tracking.event_kinds import Dropped, Excluded
 
 CLIENTS = st.sampled_from("abcde")
 SHARES = [Fraction(1, 8), Fraction(1, 5), Fraction(1, 3), Fraction(1, 2), Fraction(2, 3), Fraction(1)]
@@ -49,7 +49,7 @@ class Book:
         self.log: list[News | Decision] = []
         self.open: dict[str, Dispatch] = {}
         self.here: set[str] = set()
-        self.benched: set[str] = set()
+        self.excluded: set[str] = set()
         self.overdue: set[str] = set()
         self.failures: Counter[str] = Counter()  # in a row, since it joined
         self.fruitless: Counter[str] = Counter()  # in a row
@@ -80,7 +80,7 @@ class Book:
     @property
     def with_a_task(self) -> set[str]:
         """Has a task or is owed one."""
-        return (self.here - self.benched - self.waiting) | set(self.open)
+        return (self.here - self.excluded - self.waiting) | set(self.open)
 
     @property
     def given_up_on(self) -> set[str]:
@@ -89,13 +89,13 @@ class Book:
     @property
     def alive(self) -> set[str]:
         """Can be expected to report in this round."""
-        return self.here - self.benched - self.waiting - self.given_up_on
+        return self.here - self.excluded - self.waiting - self.given_up_on
 
     def threshold(self) -> int:
         reporters = set(self.reports)
         if self.share is not None:
             still_to_come = self.alive - reporters
-            known = (self.here - self.benched - self.given_up_on) | reporters
+            known = (self.here - self.excluded - self.given_up_on) | reporters
             return min(ceil(self.share * len(known)), len(reporters) + len(still_to_come))
         assert self.rules.trigger.count is not None
         if self.rules.redispatch == "at-once" and self.alive:
@@ -223,7 +223,7 @@ class AnyRun(RuleBasedStateMachine):
                 if book.open.pop(client, None):
                     book.fruitless[client] += 1
                 book.here.add(client)
-                book.benched.discard(client)
+                book.excluded.discard(client)
                 book.overdue.discard(client)
                 book.failures[client] = 0
             case ClientLeft(client):
@@ -256,10 +256,10 @@ class AnyRun(RuleBasedStateMachine):
         book.failures[client] += 1
         book.fruitless[client] += 1
         if book.failures[client] >= book.rules.max_failures:
-            assert isinstance(actions[0], Benched)
+            assert isinstance(actions[0], Excluded)
             assert actions[0].client == client
             book.log.append(actions.pop(0))
-            book.benched.add(client)
+            book.excluded.add(client)
 
     def check_round(self, event: News, actions: list[Decision]) -> None:
         book = self.book

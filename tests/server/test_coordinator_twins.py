@@ -39,7 +39,7 @@ RULES = st.builds(
     redispatch=st.sampled_from(["at-once", "at-aggregation"]),
     rounds=st.just(40),
     max_updates=st.sampled_from([None, 7, 15]),
-    finale=st.sampled_from([0, 3]),
+    final_updates=st.sampled_from([0, 3]),
     task_timeout=st.sampled_from([None, 5.0]),
     max_staleness=st.sampled_from([None, 0, 2]),
     max_failures=st.integers(1, 3),
@@ -90,7 +90,7 @@ def test_every_decision_is_the_plain_ones(rules: Rules, data: st.DataObject) -> 
         assert dict(quick.in_flight_versions()) == plain.in_flight_versions()
         assert quick.pending_timers() == plain.pending_timers()
         assert quick.stalled == plain.stalled
-        assert quick.in_finale == plain.in_finale or quick.finished
+        assert quick.in_final_round == plain.in_final_round or quick.finished
         history.take(list(actions))
         if data.draw(st.integers(0, 9)) == 0:
             stored = json.loads(json.dumps(quick.to_dict()))

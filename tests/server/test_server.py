@@ -122,7 +122,7 @@ def test_only_versions_that_are_needed_and_the_current_one_are_held(script: list
     join_all(played)
     for what, number in script:
         play(played, what, f"pi-{number}")
-        needed = {order.version for order in played.orders.values()} | played.aggregator.guard.versions
+        needed = {order.version for order in played.orders.values()} | played.aggregator.robust_filter.versions
         assert set(played.versions.held) == needed | {played.versions.current}
         assert {order.client for order in played.orders.values()} == played.coordinator.in_flight().keys()
         for order in played.orders.values():

@@ -171,14 +171,14 @@ def test_a_merge_that_stumbles_refuses_and_benches_and_the_others_go_on(monkeypa
         raise KeyError("decay")
 
     monkeypatch.setattr(server.aggregator.merge, "decode", stumble)
-    reasons, benched = [], []
+    reasons, excluded = [], []
     for _ in range(5):
         (order,) = (order for order in server.orders.values() if order.client == CLIENT)
         effects = server.receive(CLIENT, answer(VIT, order).to_bytes())
         reasons += [note["reason"] for note in notes(effects, "refused")]
-        benched += notes(effects, "benched")
+        excluded += notes(effects, "excluded")
     assert set(reasons) == {"it cannot be merged: KeyError: 'decay'"}
-    assert [note["client"] for note in benched] == [CLIENT]
+    assert [note["client"] for note in excluded] == [CLIENT]
     monkeypatch.undo()
     other = next(order for order in server.orders.values() if order.client != CLIENT)
     assert notes(server.receive(other.client, answer(VIT, other).to_bytes()), "merged")
@@ -211,13 +211,13 @@ def test_reading_a_large_update_takes_its_bytes_once_more() -> None:
     (order,) = server.orders.values()
     door = UpdateReader(order, config, make_contract(config, order), max_rms=10.0)
     data = answer(config, order).to_bytes()
-    spoilt = data[:-4] + struct.pack("<f", 11.0)
+    corrupted = data[:-4] + struct.pack("<f", 11.0)
     assert len(data) > 8e6
     door.read(door.open(data))  # what is made once and kept
     assert growth(lambda: door.read(door.open(data))) < 2 * len(data)
 
     def refused() -> None:
         with pytest.raises(UpdateRefused, match="changes by 11"):
-            door.read(door.open(spoilt))
+            door.read(door.open(corrupted))
 
     assert growth(refused) < 2 * len(data)

@@ -8,13 +8,13 @@ import pytest
 from cos2p.errors import ConfigError
 from cos2p.messages import Order
 from cos2p.methods import run_task
-from cos2p.runtime.world import build_world, first_weights
+from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
 from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
-from cos2p.training.shelf import Shelf
+from cos2p.training.client_cache import ClientCache
 from cos2p.training.wire import as_it_travels
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -87,12 +87,14 @@ def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("row", [*PAPER_ROWS, *OWN_ROWS], ids=lambda row: row.key)
 def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -> None:
-    world = build_world(tiny_base(tmp_path, "model.depth=4", "data.train_samples=60").load(row))
-    server = Server(world.context, world.method(), first_weights(world.recipe, world.config))
-    orders = [order for client in world.context.names for order in sent(server.handle(ClientJoined(client)))]
+    run_setup = build_run_setup(tiny_base(tmp_path, "model.depth=4", "data.train_samples=60").load(row))
+    server = Server(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
+    orders = [order for client in run_setup.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
-        shelf = Shelf(tmp_path / "shelf")  # some rows keep frozen parts there
-        update, _ = run_task(world.config, server.orders.task(order), world.shards[order.client], {}, shelf)
+        client_cache = ClientCache(tmp_path / "client_cache")  # some rows keep frozen parts there
+        update, _ = run_task(
+            run_setup.config, server.orders.task(order), run_setup.shards[order.client], {}, client_cache
+        )
         travelled = as_it_travels(update, order).to_bytes()
         notes = [effect for effect in server.receive(order.client, travelled) if isinstance(effect, Event)]
         assert "merged" in {note.kind for note in notes}, notes

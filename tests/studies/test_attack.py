@@ -14,8 +14,8 @@ def test_honest_rows_come_along_and_first() -> None:
     assert [row.key for row in attack_rows(("flip",), ("none", "median"))] == [
         "honest+none", "honest+median", "flip+none", "flip+median",
     ]  # fmt: skip
-    assert "attack.kind=flip" in attack_rows(("flip",), ("none",), liars=2)[1].changes
-    assert "attack.count=2" in attack_rows(("flip",), ("none",), liars=2)[1].changes
+    assert "attack.kind=flip" in attack_rows(("flip",), ("none",), malicious=2)[1].changes
+    assert "attack.count=2" in attack_rows(("flip",), ("none",), malicious=2)[1].changes
 
 
 def test_unknown_names_are_told_with_the_known_ones() -> None:

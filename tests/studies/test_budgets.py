@@ -14,7 +14,7 @@ from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.methods.heterofl.cut import scaled_rate
 from cos2p.recipe import Recipe
-from cos2p.studies.budgets import RATES, Absent, Fit, Worlds, _Tries
+from cos2p.studies.budgets import RATES, Absent, Fit, RunSetups, _Tries
 from tests.studies.fakes import tiny_base
 
 SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
@@ -25,20 +25,20 @@ def recipe(folder: Path, method: str, *changes: str) -> Recipe:
 
 
 def fit(folder: Path, method: str, memory: int, *changes: str) -> Fit | Absent:
-    return Worlds().fit([recipe(folder, method, *changes)], memory)
+    return RunSetups().fit([recipe(folder, method, *changes)], memory)
 
 
 @pytest.mark.parametrize("method", ["cos2p", "fedrolex"])
 def test_a_method_that_follows_a_rate_gets_the_largest_that_fits(tmp_path: Path, method: str) -> None:
-    worlds, given = Worlds(), recipe(tmp_path, method)
-    found = worlds.fit([given], MIDDLE)
+    run_setups, given = RunSetups(), recipe(tmp_path, method)
+    found = run_setups.fit([given], MIDDLE)
     assert isinstance(found, Fit)
-    tries = _Tries(given.method, *worlds.of(given), MIDDLE)
+    tries = _Tries(given.method, *run_setups.of(given), MIDDLE)
     assert tries.needed(found.rate) == found.needed <= MIDDLE
     larger = [rate for rate in RATES if rate > found.rate]
     assert larger
     assert all(tries.needed(rate) > MIDDLE for rate in larger)
-    everything = worlds.fit([given], LARGE)
+    everything = run_setups.fit([given], LARGE)
     assert isinstance(everything, Fit)
     assert everything.rate == 1.0
 
@@ -66,8 +66,8 @@ def test_tasks_that_tell_of_the_data_count_too_and_so_do_those_after_them(tmp_pa
 
 def test_what_is_told_at_the_end_counts_too(tmp_path: Path) -> None:
     given = recipe(tmp_path, "cos2p", "method.exits.finish=discriminant")
-    world, weights = Worlds().of(given)
-    method, member = build_method(given.method, world.context), next(iter(world.context.members.values()))
+    run_setup, weights = RunSetups().of(given)
+    method, member = build_method(given.method, run_setup.context), next(iter(run_setup.context.members.values()))
     tasks = [
         (task.trainer.name, getattr(task.settings, "final", False)) for task in tasks_at(method, member, 0, weights)
     ]
@@ -87,12 +87,12 @@ def test_what_cannot_be_kept_is_told_with_its_bytes(tmp_path: Path) -> None:
 def test_of_a_growing_model_the_late_tasks_count(tmp_path: Path, end: str) -> None:
     """Behind frozen blocks a task needs more than at the bottom, where all of them are in the first half of a run."""
     growing = ("method.form=growing", "model.exits=shared", "model.depth=6", end)
-    worlds, given = Worlds(), recipe(tmp_path, "cos2p", *growing)
-    found = worlds.fit([given], MIDDLE)
+    run_setups, given = RunSetups(), recipe(tmp_path, "cos2p", *growing)
+    found = run_setups.fit([given], MIDDLE)
     assert isinstance(found, Fit)
-    world, weights = worlds.of(given)
-    members = {name: replace(member, rate=found.rate) for name, member in world.context.members.items()}
-    method = build_method(given.method, replace(world.context, members=members))
+    run_setup, weights = run_setups.of(given)
+    members = {name: replace(member, rate=found.rate) for name, member in run_setup.context.members.items()}
+    method = build_method(given.method, replace(run_setup.context, members=members))
     tops, largest = set(), 0
     for merged in range(41):
         method.merged = merged  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def test_a_method_without_submodels_of_the_smallest_rate_takes_a_larger_one(tmp_
 
 
 def test_data_are_read_once_for_all_methods(tmp_path: Path) -> None:
-    worlds = Worlds()
-    first, second = (worlds.of(recipe(tmp_path, method))[0] for method in ("fedlora", "fedavg"))
+    run_setups = RunSetups()
+    first, second = (run_setups.of(recipe(tmp_path, method))[0] for method in ("fedlora", "fedavg"))
     assert first is second
-    assert worlds.of(recipe(tmp_path, "fedavg", "seed=1"))[0] is not first
+    assert run_setups.of(recipe(tmp_path, "fedavg", "seed=1"))[0] is not first

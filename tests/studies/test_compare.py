@@ -109,7 +109,7 @@ def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) 
 
     (record,) = records
     assert report.tuning == record
-    assert (record["judged_by"], record["seed"], record["updates"]) == ("validation_top1", 1000, 4)
+    assert (record["score_name"], record["seed"], record["updates"]) == ("validation_top1", 1000, 4)
     assert record["rows"]["fedavg"]["lr"] == 0.001
     assert record["rows"]["fedavg"]["at_edge"]
     assert not record["rows"]["cos2p"]["at_edge"]
@@ -222,13 +222,13 @@ def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_run
     search = Search(lrs=(0.002, 0.004, 0.008))
     asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
     report = compare(asked, execute, lambda report: None, records.append)
-    rates, others, beside, finals = (cells for cells, _ in execute.batches)
+    rates, others, next_to, finals = (cells for cells, _ in execute.batches)
     trials = [*rates, *others]
     forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
     assert forms == {(True, "clients"), (False, "clients"), (True, "filled")}
     assert (len(rates), len(others)) == (3 + 3, 2 + 3)
     assert {cell.recipe.training.lr for cell in others if "ramfed" in cell.name} == {0.002}  # the best of its rates
-    assert [(cell.recipe.training.lr, cell.recipe.method["denominator"]) for cell in beside] == [(0.004, "filled")]
+    assert [(cell.recipe.training.lr, cell.recipe.method["denominator"]) for cell in next_to] == [(0.004, "filled")]
     chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
     assert chosen == {"ramfed": (0.002, "filled"), "cos2p": (0.004, None)}
     assert [line.facts["lr"] for line in report.tables[0].lines] == ["0.002 (edge), over holders", "0.004"]
@@ -244,8 +244,8 @@ def test_a_form_that_wins_may_have_another_best_rate(tmp_path: Path) -> None:
     execute = FakeExecute(answer)
     search = Search(lrs=(0.001, 0.002, 0.004, 0.008))
     compare(plan(tmp_path, methods=("ramfed",), search=search), execute, lambda report: None)
-    _, _, beside, finals = (cells for cells, _ in execute.batches)
-    assert [cell.recipe.training.lr for cell in beside] == [0.002, 0.008]
+    _, _, next_to, finals = (cells for cells, _ in execute.batches)
+    assert [cell.recipe.training.lr for cell in next_to] == [0.002, 0.008]
     assert {(c.recipe.training.lr, c.recipe.method["denominator"]) for c in finals} == {(0.008, "filled")}
 
 

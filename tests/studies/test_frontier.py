@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
 from cos2p.studies.budgets import Absent, Fit
-from cos2p.studies.equal_time import LONGEST, Course, seconds_for, updates_in
+from cos2p.studies.equal_time import LONGEST, Timeline, seconds_for, updates_in
 from cos2p.studies.folder import write_report
 from cos2p.studies.frontier import Frontier, Places, find_places, frontier, parse_memories
 from cos2p.studies.grid import Cell
@@ -65,10 +65,10 @@ def accuracy(cell: Cell) -> dict[str, Any]:
     return figures((0.6 if small else 0.7) + more, virtual_seconds=60.0 if small else 120.0)
 
 
-def history(cell: str) -> Course:
+def history(cell: str) -> Timeline:
     """Of all methods: a round of two updates in 25 s."""
     rounds = [(25.0 * n, 2 * n) for n in range(1, 5)]
-    return Course([(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)], rounds)
+    return Timeline([(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)], rounds)
 
 
 def report(folder: Path, **changes: Any) -> tuple[Report, FakeExecute, Places]:
@@ -135,7 +135,7 @@ def test_a_score_of_a_trained_head_is_not_compared_with_one_that_was_told(tmp_pa
 def test_runs_that_nobody_judged_in_time_are_told_of(tmp_path: Path) -> None:
     asked = plan(tmp_path)
     places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
-    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: Course())
+    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: Timeline())
     assert means(silent, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, None]}
     assert any("had no score by then" in note and "evaluate_every=1 " in note for note in silent.tables[2].notes)
     judged, _, _ = report(tmp_path)
@@ -169,8 +169,8 @@ def test_methods_are_planned_for_the_time_of_the_first_one(tmp_path: Path) -> No
 
 
 def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None:
-    def pace(cell: str) -> Course:
-        return Course(rounds=[(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)])
+    def pace(cell: str) -> Timeline:
+        return Timeline(rounds=[(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)])
 
     asked = replace(plan(tmp_path), methods=("cos2p", "fedlora"), equal_time=True)
     found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, pace)
@@ -186,26 +186,27 @@ def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None
 def test_what_is_planned_ends_in_time_and_one_pass_more_would_not(
     rounds: list[float], seconds: float, final_statistics: bool
 ) -> None:
-    step, course = 8, Course(rounds=[(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))])
-    planned = updates_in([course], seconds, step, final_statistics=final_statistics)
+    step, timeline = 8, Timeline(rounds=[(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))])
+    planned = updates_in([timeline], seconds, step, final_statistics=final_statistics)
     least = 3 * step if final_statistics else step
     if planned is None:
-        assert seconds_for(course, least, final_statistics=final_statistics) > seconds
+        assert seconds_for(timeline, least, final_statistics=final_statistics) > seconds
         return
     assert planned >= least
-    assert seconds_for(course, planned, final_statistics=final_statistics) <= seconds
+    assert seconds_for(timeline, planned, final_statistics=final_statistics) <= seconds
     more = planned + step
     assert (
-        more > LONGEST * course.rounds[-1][1] or seconds_for(course, more, final_statistics=final_statistics) > seconds
+        more > LONGEST * timeline.rounds[-1][1]
+        or seconds_for(timeline, more, final_statistics=final_statistics) > seconds
     )
 
 
 def test_a_run_as_long_as_it_was_takes_as_long_as_it_did() -> None:
-    course = Course(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
+    timeline = Timeline(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
     for final_statistics in (False, True):
-        assert seconds_for(course, 32, final_statistics=final_statistics) == 10.0
-    assert seconds_for(course, 24, final_statistics=False) == 9.0
-    assert seconds_for(course, 24, final_statistics=True) == 6.0  # two rounds, and a second to tell
+        assert seconds_for(timeline, 32, final_statistics=final_statistics) == 10.0
+    assert seconds_for(timeline, 24, final_statistics=False) == 9.0
+    assert seconds_for(timeline, 24, final_statistics=True) == 6.0  # two rounds, and a second to tell
 
 
 def test_the_picture_shows_every_method_and_its_intervals(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cos2p.studies.grid import Cell, CellOutcome, RunnableGrid
 from cos2p.studies.progress import Status, StudyProgress
-from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_words, showing
+from cos2p.studies.views import JsonView, LiveView, PlainView, outcome_text, showing
 from tests.studies.fakes import figures, tiny_grid
 from tests.terminal.fake_run import Clock
 
@@ -41,12 +41,12 @@ def test_cells_are_expected_to_take_as_long_as_their_row_did(grid: RunnableGrid)
     assert progress.remaining() == 70.0 + 20.0
     progress.moved(slow1, Status(0.5, "half way", 55.0))  # the run itself knows better
     assert progress.remaining() == 55.0 + 20.0
-    assert progress.count_words() == "2/4 cells"
+    assert progress.count_text() == "2/4 cells"
     progress.ended(slow1, CellOutcome(slow1.name, failure="nan", exit_code=8, seconds=1.0))
     progress.started(quick1)
     progress.ended(quick1, done(quick1, 20.0))
-    assert progress.count_words() == "4/4 cells, 1 failed"
-    assert progress.remaining_words() == "done"
+    assert progress.count_text() == "4/4 cells, 1 failed"
+    assert progress.remaining_text() == "done"
 
 
 def test_jobs_share_the_work_but_not_the_last_cell(grid: RunnableGrid) -> None:
@@ -66,14 +66,14 @@ def test_the_first_estimate_comes_from_the_running_cells(grid: RunnableGrid) -> 
     clock.now += 10
     progress.moved(grid.cells[0], Status(0.1, "", 90.0))
     assert progress.remaining() == 90.0 + 5 * 100.0
-    assert progress.remaining_words() == "about 9 min 50 s left"
+    assert progress.remaining_text() == "about 9 min 50 s left"
 
 
 def test_what_is_kept_counts_as_done_and_teaches_the_pace(grid: RunnableGrid) -> None:
     progress = StudyProgress(jobs=1, clock=Clock())
     kept = CellOutcome(grid.cells[0].name, figures(wall_seconds=40.0), kept=True)
     progress.begin(grid.cells, {kept.cell: kept}, later=0)
-    assert progress.count_words() == "1/4 cells, 1 from before"
+    assert progress.count_text() == "1/4 cells, 1 from before"
     assert progress.remaining() == 120.0
 
 
@@ -108,10 +108,10 @@ def test_a_trial_is_told_by_what_it_is_judged_by(grid: RunnableGrid) -> None:
     cell = grid.cells[0]
     recipe = cell.recipe.model_copy(update={"data": cell.recipe.data.model_copy(update={"test_samples": 1})})
     outcome = CellOutcome(cell.name, result=figures(0.0, client_top1=0.5, validation_top1=0.61), seconds=61.0)
-    assert outcome_words(replace(cell, recipe=recipe), outcome) == (
+    assert outcome_text(replace(cell, recipe=recipe), outcome) == (
         "server 61.0 % on validation data, clients 50.0 %, 1 min 1 s"
     )
-    assert outcome_words(cell, outcome) == "server 0.0 %, clients 50.0 %, 1 min 1 s"
+    assert outcome_text(cell, outcome) == "server 0.0 %, clients 50.0 %, 1 min 1 s"
 
 
 def test_the_live_view_draws_running_cells_and_prints_failures(grid: RunnableGrid) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cos2p import SubmodelSpec, model_config
 from cos2p.models.config import ModelConfig
-from cos2p.models.one_piece import OnePiece, arrangement
+from cos2p.models.flat_tensors import FlatTensors, flat_layout
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel import native
 from cos2p.submodel.kernels import Scratch
@@ -29,9 +29,9 @@ def by_key(squares: Squares) -> dict[str, tuple[list[float], int]]:
     }
 
 
-def filled(config: ModelConfig, spec: SubmodelSpec, seed: int = 0) -> OnePiece:
-    arranged = arrangement(tuple(sorted(compact_shapes(config, spec).items())))
-    return OnePiece(arranged, torch.randn(arranged.scalars, generator=torch.manual_seed(seed)))
+def filled(config: ModelConfig, spec: SubmodelSpec, seed: int = 0) -> FlatTensors:
+    arranged = flat_layout(tuple(sorted(compact_shapes(config, spec).items())))
+    return FlatTensors(arranged, torch.randn(arranged.scalars, generator=torch.manual_seed(seed)))
 
 
 def compared(config: ModelConfig, spec: SubmodelSpec) -> int:

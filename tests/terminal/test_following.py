@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cos2p.terminal.following import NOTES, PLAIN_LINES, LiveView, budget_words, detail_words, following
+from cos2p.terminal.following import NOTES, PLAIN_LINES, LiveView, budget_text, detail_text, following
 from cos2p.terminal.progress import Progress
 from cos2p.tracking.event_kinds import Aggregated, Started
 from tests.events import event
@@ -15,9 +15,9 @@ from tests.terminal.fake_run import Clock, run_events, started
 def plain(verbose: bool = False, rounds: int = 30, seconds: float = 3.0) -> list[str]:
     stream, clock = io.StringIO(), Clock()
     with following(Console(file=stream, width=120), verbose, clock) as listener:
-        for told in run_events(rounds):
-            clock.now += seconds if told.kind == "aggregated" else 0.0
-            listener(told)
+        for shown in run_events(rounds):
+            clock.now += seconds if shown.kind == "aggregated" else 0.0
+            listener(shown)
     return stream.getvalue().splitlines()
 
 
@@ -67,17 +67,17 @@ def test_verbose_tells_every_round_and_every_update() -> None:
 
 
 def test_a_task_that_trains_nothing_is_told_as_what_it_is() -> None:
-    assert detail_words(event("merged", client="pi", window=[2, 2])) == "pi merged: sums of features, τ 0"
+    assert detail_text(event("merged", client="pi", window=[2, 2])) == "pi merged: sums of features, τ 0"
 
 
-@pytest.mark.parametrize(("verbose", "told"), [(False, NOTES + 1), (True, 50)])
-def test_troubles_are_told_but_do_not_flood(verbose: bool, told: int) -> None:
+@pytest.mark.parametrize(("verbose", "shown"), [(False, NOTES + 1), (True, 50)])
+def test_troubles_are_told_but_do_not_flood(verbose: bool, shown: int) -> None:
     stream = io.StringIO()
     with following(Console(file=stream, width=120), verbose) as listener:
         for number in range(50):
             listener(event("refused", 61.0, client=f"pi-{number}", task="", reason="not finite"))
     lines = stream.getvalue().splitlines()
-    assert len(lines) == told
+    assert len(lines) == shown
     assert lines[0] == "virtual 1 min 1 s: pi-0 update refused: not finite"
 
 
@@ -114,11 +114,11 @@ def test_the_live_view_shows_bar_scores_and_who_is_late() -> None:
     view = LiveView(Console(file=io.StringIO(), force_terminal=True), Progress(clock))
     clock.now += 7
     assert draw(view) == "loading the data, starting the workers · 7 s\n"
-    for told in list(run_events(rounds=10))[:-1]:
-        if isinstance(told, Aggregated) and told.version == 6:
+    for shown in list(run_events(rounds=10))[:-1]:
+        if isinstance(shown, Aggregated) and shown.version == 6:
             break
-        clock.now += 4 if isinstance(told, Aggregated) else 0
-        view(told)
+        clock.now += 4 if isinstance(shown, Aggregated) else 0
+        view(shown)
     head, scores, trouble = draw(view).splitlines()
     assert head.startswith("Co-S²P ━━━")
     assert "round 5/10" in head
@@ -152,7 +152,7 @@ def test_who_could_train_the_whole_model_is_told_where_not_all_can() -> None:
     def words(full: int | None, *memories: int) -> str | None:
         devices = {str(i): {"memory": memory} for i, memory in enumerate(memories)}
         facts = {"recipe": "r", "method": "cos2p", "seed": 0, "rounds": 1, "updates": None, "model": {}}
-        return budget_words(Started(**facts, full_memory=full, devices=devices))  # type: ignore[arg-type]
+        return budget_text(Started(**facts, full_memory=full, devices=devices))  # type: ignore[arg-type]
 
     assert words(25_600_000, 8_000_000, 12_000_000) == (
         "the whole model takes 25.6 MB to train, the devices have 8.00 MB to 12.0 MB: none of them could alone"

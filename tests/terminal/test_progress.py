@@ -13,11 +13,11 @@ from tests.terminal.fake_run import SLOW, Clock, evaluated, merged, run_events, 
 
 def test_counts_rounds_updates_and_virtual_time() -> None:
     progress = Progress(Clock())
-    for told in list(run_events(rounds=4))[:-1]:
-        progress(told)
+    for reported in list(run_events(rounds=4))[:-1]:
+        progress(reported)
     assert (progress.figures.version, progress.figures.merged, progress.figures.now) == (4, 12, 40.0)
     assert progress.share == 1.0
-    assert progress.remaining_words() == "last evaluation on the whole test set"
+    assert progress.remaining_text() == "last evaluation on the whole test set"
 
 
 def test_the_score_is_validation_at_the_deepest_exit_with_the_best_so_far() -> None:
@@ -25,13 +25,13 @@ def test_the_score_is_validation_at_the_deepest_exit_with_the_best_so_far() -> N
     progress(evaluated(1, 10.0, top1=0.5))
     progress(evaluated(2, 20.0, top1=0.4))
     assert (progress.figures.last, progress.figures.best) == (0.4, (0.5, 1))
-    assert progress.score_words() == "server 40.0 % (best 50.0 %, validation)"
+    assert progress.score_text() == "server 40.0 % (best 50.0 %, validation)"
 
 
 def test_without_validation_the_score_is_the_tests() -> None:
     progress = Progress(Clock())
     progress(event("evaluated", 1.0, version=1, test={"8": {"top1": 0.25}}))
-    assert progress.score_words() == "server 25.0 % (best 25.0 %, test)"
+    assert progress.score_text() == "server 25.0 % (best 25.0 %, test)"
 
 
 def test_the_client_mean_is_weighted_by_local_size_and_uses_the_last_report_of_each() -> None:
@@ -46,20 +46,20 @@ def test_late_are_those_older_than_the_median_with_their_staleness() -> None:
     progress = Progress(Clock())
     events = list(run_events(rounds=3))
     assert progress.late() == []
-    for told in events[:-1]:
-        progress(told)
+    for reported in events[:-1]:
+        progress(reported)
     assert progress.late() == [(SLOW, 3)]
-    assert progress.trouble_words() == "late: nx-1 (τ 3)"
+    assert progress.trouble_text() == "late: nx-1 (τ 3)"
     progress(events[-1])
     assert progress.late() == []
 
 
 def test_a_device_that_is_gone_is_not_late() -> None:
     progress = Progress(Clock())
-    for told in list(run_events(rounds=3))[:-1]:
-        progress(told)
+    for reported in list(run_events(rounds=3))[:-1]:
+        progress(reported)
     progress(event("died", 31.0, client=SLOW))
-    assert progress.trouble_words() == "nobody late"
+    assert progress.trouble_text() == "nobody late"
 
 
 def test_many_late_clients_are_counted_not_listed() -> None:
@@ -68,7 +68,7 @@ def test_many_late_clients_are_counted_not_listed() -> None:
     for number in range(9):
         progress(event("dispatched", 0.0 if number < 4 else 5.0, client=f"pi-{number}", version=0))
     progress(event("aggregated", 6.0, version=1))
-    assert progress.trouble_words(names=2) == "late: pi-0 (τ 1), pi-1 (τ 1) and 2 more"
+    assert progress.trouble_text(names=2) == "late: pi-0 (τ 1), pi-1 (τ 1) and 2 more"
 
 
 def test_an_even_pace_gives_the_exact_time_left() -> None:
@@ -102,15 +102,15 @@ def test_the_nearer_of_two_limits_counts() -> None:
         progress(merged(f"pi-{number}", 1.0))
     progress(event("aggregated", 1.0, version=1))
     assert progress.share == 0.5
-    assert progress.count_words() == "updates 5/10, round 1"
+    assert progress.count_text() == "updates 5/10, round 1"
 
 
 def test_a_resumed_run_begins_where_it_was(tmp_path: Path) -> None:
     """What happened before is read from the log, and counts for the figures but not for the pace."""
-    before = [told for told in run_events(rounds=10) if told.t <= 60.0]
+    before = [reported for reported in run_events(rounds=10) if reported.t <= 60.0]
     with closing(EventLog(tmp_path / "events.jsonl")) as log:
-        for told in before:
-            log.write(told)
+        for reported in before:
+            log.write(reported)
     clock = Clock()
     progress = Progress(clock)
     progress(event("resumed", 60.0, rounds=10, log=tmp_path / "events.jsonl"))
@@ -127,7 +127,7 @@ def test_troubles_are_counted() -> None:
     progress = Progress(Clock())
     progress(event("refused", 1.0, client="pi-1", task="pi-1#0", reason="not finite"))
     progress(event("failed", 1.0, client="pi-1", task="pi-1#0", reason="nan"))
-    assert progress.trouble_words() == "nobody late · refused 1 · failed 1"
+    assert progress.trouble_text() == "nobody late · refused 1 · failed 1"
 
 
 def test_a_large_fleet_is_told_by_its_kinds() -> None:
@@ -138,4 +138,4 @@ def test_a_large_fleet_is_told_by_its_kinds() -> None:
     progress(event("aggregated", 10.0, version=1))
     for name in ("pi-1", "pi-2", "orin-2"):
         progress(event("dispatched", 10.0, client=name, task=f"{name}#0", version=1, seconds={}))
-    assert progress.trouble_words() == "at work: pi 2 of 15, orin 2 of 10 (1 late)"
+    assert progress.trouble_text() == "at work: pi 2 of 15, orin 2 of 10 (1 late)"

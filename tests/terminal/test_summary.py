@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cos2p.terminal.summary import DEVICES, coverage_words, staleness_words, summary
+from cos2p.terminal.summary import DEVICES, coverage_text, staleness_text, summary
 
 
 def device(**changes: Any) -> dict[str, Any]:
@@ -121,9 +121,9 @@ def test_a_shallower_exit_that_is_better_is_named(result: dict[str, Any], tmp_pa
 
 
 def test_coverage_says_what_it_means() -> None:
-    assert coverage_words(None) == "N* –: no round trained any block"
-    assert coverage_words(0).endswith("stood still")
-    assert coverage_words(1) == "N* 1: every head and unit was in at least 1 update of every round"
+    assert coverage_text(None) == "N* –: no round trained any block"
+    assert coverage_text(0).endswith("stood still")
+    assert coverage_text(1) == "N* 1: every head and unit was in at least 1 update of every round"
 
 
 def test_a_large_fleet_is_told_by_its_kinds(result: dict[str, Any], tmp_path: Path) -> None:
@@ -142,5 +142,5 @@ def test_a_name_cannot_write_markup(result: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_the_histogram_is_sorted_by_staleness_not_by_text() -> None:
-    assert staleness_words({"10": 1, "2": 8}) == "2 █ 8 · 10 ▁ 1"
-    assert staleness_words({}) == ""
+    assert staleness_text({"10": 1, "2": 8}) == "2 █ 8 · 10 ▁ 1"
+    assert staleness_text({}) == ""

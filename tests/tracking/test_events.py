@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "events.jsonl"
 
 
-def told(client: str, t: float = 0.0) -> Event:
+def reported(client: str, t: float = 0.0) -> Event:
     return Died(client=client, t=t)
 
 
@@ -114,7 +114,7 @@ class TestWrite:
     def test_strings_cannot_break_out_of_their_line(self, path: Path) -> None:
         nasty = 'a"\n{"kind":"fake"}\u2028\x00\ud800é'
         with closing(EventLog(path)) as log:
-            log.write(told(nasty))
+            log.write(reported(nasty))
         assert clients(path) == [nasty]
 
     def test_other_objects_are_named(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class TestWrite:
 
     def test_each_line_is_readable_at_once(self, path: Path) -> None:
         with closing(EventLog(path)) as log:
-            log.write(told("first"))
+            log.write(reported("first"))
             assert clients(path) == ["first"]
 
     def test_no_folder(self, tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ class TestWrite:
             return written
 
         with closing(EventLog(path)) as log:
-            log.write(told("first"))
+            log.write(reported("first"))
             monkeypatch.setattr(os, "write", write)
             with pytest.raises(RunError, match=r"events\.jsonl: the disk is full; free some space.*--resume"):
-                log.write(told("second"))
+                log.write(reported("second"))
             monkeypatch.undo()
-            log.write(told("third"))
+            log.write(reported("third"))
             assert log.offset() == path.stat().st_size
         assert (
             path.read_text() == '{"client":"first","kind":"died","t":0.0}\n{"client":"third","kind":"died","t":0.0}\n'
@@ -158,19 +158,19 @@ class TestWrite:
 class TestResume:
     def test_goes_back_to_the_checkpoint(self, path: Path) -> None:
         with closing(EventLog(path)) as log:
-            log.write(told("before"))
+            log.write(reported("before"))
             offset = log.offset()
-            log.write(told("after"))
+            log.write(reported("after"))
         with path.open("ab") as file:
             file.write(b'{"kind":"to')  # torn
         with closing(EventLog(path, offset)) as log:
             assert log.offset() == offset
-            log.write(told("again"))
+            log.write(reported("again"))
         assert clients(path) == ["before", "again"]
 
     def test_from_the_very_beginning(self, path: Path) -> None:
         with closing(EventLog(path, 0)) as log:
-            log.write(told("a"))
+            log.write(reported("a"))
         assert clients(path) == ["a"]
 
     def test_a_file_shorter_than_its_checkpoint(self, path: Path) -> None:
@@ -213,7 +213,7 @@ class TestRead:
     def test_damage_elsewhere_is_named(self, path: Path, damage: bytes) -> None:
         path.write_bytes(LINE_A + damage + LINE_B)
         events = read_events(path)
-        assert next(events) == told("a")
+        assert next(events) == reported("a")
         with pytest.raises(RunError, match=r"events\.jsonl, line 2 is not "):
             next(events)
 
@@ -223,7 +223,7 @@ class TestRead:
 
     def test_is_plain_json_lines(self, path: Path) -> None:
         with closing(EventLog(path)) as log:
-            log.write(told("x", 0.1))
+            log.write(reported("x", 0.1))
         assert [json.loads(line) for line in path.read_text().splitlines()] == [
             {"kind": "died", "client": "x", "t": 0.1}
         ]

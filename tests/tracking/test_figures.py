@@ -45,11 +45,11 @@ def test_resource_utilisation_by_hand() -> None:
 
 def test_rounds_in_which_nothing_trains_say_nothing_of_coverage() -> None:
     """The first tasks of a pretrained form only tell sums of features: their window is empty."""
-    tells, trains = (event("merged", client="a", window=window) for window in ([2, 2], [0, 1]))
-    told = (started("a"), tells, event("aggregated", 1.0, version=1, n_star=0))
-    assert folded(*told).n_star is None
-    assert folded(*told, trains, event("aggregated", 2.0, version=2, n_star=3)).n_star == 3
-    assert folded(*told, tells, trains, event("aggregated", 2.0, version=2, n_star=0)).n_star == 0
+    reports, trains = (event("merged", client="a", window=window) for window in ([2, 2], [0, 1]))
+    reported = (started("a"), reports, event("aggregated", 1.0, version=1, n_star=0))
+    assert folded(*reported).n_star is None
+    assert folded(*reported, trains, event("aggregated", 2.0, version=2, n_star=3)).n_star == 3
+    assert folded(*reported, reports, trains, event("aggregated", 2.0, version=2, n_star=0)).n_star == 0
 
 
 def test_a_device_that_is_not_here_yet_is_not_counted() -> None:
@@ -141,7 +141,7 @@ def test_a_language_model_is_judged_by_its_perplexity() -> None:
         return event("evaluated", float(version), version=version, validation=by_exit, test=by_exit)
 
     run = folded(started("a"), judged(1, 30.0, 0.5), judged(2, 12.0, 0.1), judged(3, 15.0, 0.3))
-    assert (run.judged_by, run.last, run.best, run.since_best) == ("perplexity", 15.0, (12.0, 2), 1)
+    assert (run.score_name, run.last, run.best, run.since_best) == ("perplexity", 15.0, (12.0, 2), 1)
     assert run.best_exit == 2
     result = run.result()
     assert (result["perplexity"], result["validation_perplexity"]) == (15.0, 15.0)

@@ -29,18 +29,18 @@ pytestmark = [
 
 def story(rounds: int) -> list[Event]:
     """A run of one device, `pi#1`, a round each: its loss halves, the server's score rises by a tenth."""
-    told = [event("started", devices={"pi#1": {}})]
+    reported = [event("started", devices={"pi#1": {}})]
     for number in range(1, rounds + 1):
         t = 10.0 * number
         report = {"loss": 0.5**number, "local_top1": 0.25, "local_samples": 4}
-        told += [
+        reported += [
             event("dispatched", t - 9, client="pi#1", bytes=100),
             event("arrived", t - 1, client="pi#1", bytes=40),
             event("merged", t - 1, client="pi#1", staleness=number - 1, report=report),
             event("aggregated", t, version=number, n_star=1),
             event("evaluated", t, version=number, test=scores(0.1 * number)),
         ]
-    return told
+    return reported
 
 
 def scores(top1: float) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def play(feed: Feed, folder: Path, events: list[Event], offset: int | None = Non
     path = folder / "events.jsonl"
     written = path.stat().st_size if path.exists() else 0
     with closing(EventLog(path, written if offset is None else offset)) as log:
-        for told in events:
-            log.write(told)
-            feed(told)
+        for reported in events:
+            log.write(reported)
+            feed(reported)
 
 
 def tensorboard_points(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
@@ -101,7 +101,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_round_becomes_one_point_of_each_figure() -> None:
     curves = Curves()
-    points = [point for told in story(2) for point in curves(told)]
+    points = [point for reported in story(2) for point in curves(reported)]
     found = {(point.name, point.step): (point.value, point.seconds) for point in points}
     assert len(found) == len(points), "a figure has one value per round"
     assert found["run/updates", 2] == (2.0, 20.0)
@@ -205,9 +205,9 @@ def test_a_server_that_is_away_does_not_stop_the_run_and_gets_everything_later(
         broken.setattr(log._client, "log_batch", away)
         play(feed, folder, story(2))
         feed.close("finished")
-    told = capsys.readouterr().err
-    assert told.count("connection refused") == 2, "once while it runs, once at the end"
-    assert f"cos2p run --resume --out {folder} --mlflow {uri}" in told
+    reported = capsys.readouterr().err
+    assert reported.count("connection refused") == 2, "once while it runs, once at the end"
+    assert f"cos2p run --resume --out {folder} --mlflow {uri}" in reported
     later = Feed([MlflowLog(folder, uri)], folder)  # the run is over: nothing happens any more
     later.close("finished")
     assert mlflow_points(folder, uri, "clients/loss") == [(1, 10_000, 0.5), (2, 20_000, 0.25)]

@@ -8,7 +8,7 @@ import torch
 from cos2p import SubmodelSpec
 from cos2p.messages import Task, Update
 from cos2p.methods import make_trainer
-from cos2p.models.one_piece import OnePiece
+from cos2p.models.flat_tensors import FlatTensors
 from cos2p.training.idle_models import IdleModels
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, order, same, shard, task
@@ -36,13 +36,13 @@ def test_a_model_and_its_optimiser_serve_task_after_task_with_the_same_bits(opti
         kept, model = done(number, idle, optimizer=optimizer, weight_decay=0.01)
         made, _ = done(number, None, optimizer=optimizer, weight_decay=0.01)
         models.add(id(model))
-        assert isinstance(kept.delta, OnePiece)
+        assert isinstance(kept.delta, FlatTensors)
         assert same(kept.delta, made.delta)
         assert kept.report == made.report
     assert len(models) == 1
 
 
-@pytest.mark.parametrize("settings", [{"rescale": True}, {"savings": {"recompute": "yes"}}])
+@pytest.mark.parametrize("settings", [{"rescale": True}, {"memory_optimizations": {"recompute": "yes"}}])
 def test_a_model_that_is_changed_for_a_task_is_not_kept(settings: dict[str, object]) -> None:
     idle = IdleModels()
     first, second = (done(number, idle, **settings)[1] for number in range(2))

@@ -19,9 +19,9 @@ from cos2p.methods import run_task
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import model_config
+from cos2p.runtime.run_setup import model_config
 from cos2p.training.evaluation import evaluate
-from cos2p.training.label_skew import check_correctable, log_shares, with_own_shares
+from cos2p.training.label_skew import check_adjustable, log_shares, with_own_shares
 from cos2p.training.shard import Shard
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, examples, order, shard, task, window
@@ -37,7 +37,7 @@ def labelled(labels: list[int], train: int = 24) -> Shard:
 
 
 def corrected(given: Order) -> Order:
-    return replace(given, label_skew="corrected")
+    return replace(given, label_skew="logit-adjustment")
 
 
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=9).filter(any))
@@ -89,7 +89,7 @@ def test_an_absent_class_is_left_in_peace() -> None:
         update, _ = run_task(VIT, task(VIT, weights, wanted), own, {})
         moved[wanted.label_skew] = float(update.delta[f"exits.{VIT.depth}.linear.bias"][2:].min())  # w_start − w_end
     assert moved["ignored"] > 0.005
-    assert abs(moved["corrected"]) < moved["ignored"] / 20
+    assert abs(moved["logit-adjustment"]) < moved["ignored"] / 20
 
 
 def test_the_update_does_not_tell_the_shares() -> None:
@@ -122,13 +122,13 @@ def test_only_exits_move() -> None:
 
 def test_survives_the_wire() -> None:
     sent = task(VIT, random_weights(VIT, 1), corrected(order(FULL)))
-    assert Task.from_bytes(sent.to_bytes()).order.label_skew == "corrected"
+    assert Task.from_bytes(sent.to_bytes()).order.label_skew == "logit-adjustment"
 
 
 @pytest.mark.parametrize("name", [n for n, c in CONFIGS.items() if c.task != "classification" or not c.biased])
 def test_models_without_class_biases_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="label_skew"):
-        check_correctable(CONFIGS[name])
+        check_adjustable(CONFIGS[name])
 
 
 def test_a_run_and_a_fleet_refuse_at_the_start_what_devices_would_fail_at() -> None:
@@ -137,7 +137,7 @@ def test_a_run_and_a_fleet_refuse_at_the_start_what_devices_would_fail_at() -> N
     texts = examples(config, 4)
     values = {"name": "lm", "model": {"size": "llama-nano"}, "fleet": {"devices": [{"preset": "laptop"}]}}
     values |= {"data": {"source": "digits"}, "schedule": {"rounds": 1}}
-    for skew in ("ignored", "corrected"):
+    for skew in ("ignored", "logit-adjustment"):
         recipe = Recipe.parse({**values, "training": {"label_skew": skew}})
-        with pytest.raises(ConfigError, match="label_skew") if skew == "corrected" else nullcontext():
+        with pytest.raises(ConfigError, match="label_skew") if skew == "logit-adjustment" else nullcontext():
             model_config(recipe, Bundle(texts, texts, texts))

@@ -100,12 +100,14 @@ def test_masks_are_trained_without_waiting() -> None:
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("savings", [{"eight_bit": True, "recompute": "yes"}, {"step_in_backward": True}], ids=min)
-def test_savings_are_made_on_the_gpu(savings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "memory_optimizations", [{"eight_bit": True, "recompute": "yes"}, {"step_in_backward": True}], ids=min
+)
+def test_savings_are_made_on_the_gpu(memory_optimizations: dict[str, Any]) -> None:
     wide = replace(VIT, dim=64, mlp=128, depth=2)  # tensors that are large enough for codes
     weights, counts = init_weights(wide, 0), []
     for epochs in (1, 2):
-        given = order(window(wide, 1, 1), epochs=epochs, savings=savings)
+        given = order(window(wide, 1, 1), epochs=epochs, memory_optimizations=memory_optimizations)
         with stand_in_gpu() as gpu:
             run_task(wide, task(wide, weights, given), shard(wide, 4, 2), {}, device=gpu.device)
         counts.append(gpu.asked)

@@ -33,22 +33,22 @@ def order(config: ModelConfig, client: str, batch: int = 7) -> Order:
     )  # fmt: skip
 
 
-def told(batch: int = 7) -> Update:
-    world = digits()
-    client = next(iter(world.shards))
-    asked, weights = order(world.config, client, batch), init_weights(world.config, 0)
+def statistics(batch: int = 7) -> Update:
+    run_setup = digits()
+    client = next(iter(run_setup.shards))
+    asked, weights = order(run_setup.config, client, batch), init_weights(run_setup.config, 0)
     task = Task(
         asked,
-        weights=make_contract(world.config, asked).sent(weights),
-        prefix=encode(extract_prefix(weights, world.config, asked.spec), "float32"),
+        weights=make_contract(run_setup.config, asked).sent(weights),
+        prefix=encode(extract_prefix(weights, run_setup.config, asked.spec), "float32"),
     )
-    return read_update(run_task(world.config, task, world.shards[client], {})[0].to_bytes())
+    return read_update(run_task(run_setup.config, task, run_setup.shards[client], {})[0].to_bytes())
 
 
 def expected(depth: int) -> Weights:
     """The same from a model that holds everything, the whole shard at once."""
-    world = digits()
-    shard, config = next(iter(world.shards.values())), world.config
+    run_setup = digits()
+    shard, config = next(iter(run_setup.shards.values())), run_setup.config
     model = ElasticTransformer(config, SubmodelSpec.full(config, DEPTHS)).load(init_weights(config, 0))
     inputs, labels = shard.train.batch(torch.arange(len(shard.train)), shard.normalize)
     context = make_context(config, inputs)
@@ -71,7 +71,7 @@ def expected(depth: int) -> Weights:
 
 def test_the_sums_are_those_of_the_whole_model_whatever_the_batch() -> None:
     for batch in (1, 7, 1000):
-        update = told(batch)
+        update = statistics(batch)
         assert update.delta == {}
         for depth in DEPTHS:
             for name, value in expected(depth).items():
@@ -106,7 +106,7 @@ def moved(x: torch.Tensor, place: int, by: float) -> torch.Tensor:
     ],
 )
 def test_the_door_lets_in_only_what_unit_vectors_can_add_up_to(wrong: Callable[[Update], Update], said: str) -> None:
-    update = told()
+    update = statistics()
     trainer = make_contract(digits().config, order(digits().config, update.client))
     trainer.check(update, 10.0)
     with pytest.raises(UpdateRefused, match=said):
@@ -114,7 +114,7 @@ def test_the_door_lets_in_only_what_unit_vectors_can_add_up_to(wrong: Callable[[
 
 
 def test_what_is_sent_has_no_classifier_and_what_comes_back_is_as_large_as_said() -> None:
-    update = told()
+    update = statistics()
     trainer = make_contract(digits().config, order(digits().config, update.client))
     assert not [name for name in trainer.sent(init_weights(digits().config, 0)) if "linear" in name]
     assert trainer.upload() == sum(tensor.nbytes for tensor in update.extras.values())
@@ -131,5 +131,5 @@ def test_telling_takes_less_memory_than_training_a_block() -> None:
     settings = StatisticsSettings(depths=(config.depth,), batch=4, features="disk")
     spec = statistics_spec(config)
     block = 4 * sum(tensor.numel() for name, tensor in init_weights(config, 0).items() if name.startswith("blocks.0."))
-    told = statistics_memory(config, spec, settings, 16)
-    assert told.total - told.overhead < 3 * block
+    statistics = statistics_memory(config, spec, settings, 16)
+    assert statistics.total - statistics.overhead < 3 * block

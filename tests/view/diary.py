@@ -81,7 +81,7 @@ class Diary:
         self.events[-1]["reason"] = reason
         return self
 
-    def told(self) -> list[Event]:
+    def reported(self) -> list[Event]:
         """As a reader of the log gets them."""
         return [found for line in self.lines().encode().splitlines() if (found := parse_event(line)) is not None]
 

@@ -15,13 +15,13 @@ from tests.view.diary import SECONDS, Diary, two_rounds
 def lanes_of(diary: Diary, deadline: float | None = None) -> dict[str, Any]:
     roster = Roster()
     lanes = LanesBuilder(roster, deadline)
-    for event in diary.told():
+    for event in diary.reported():
         roster.feed(event)
         lanes.feed(event)
     return dict(lanes.document()) | {"names": roster.names}
 
 
-def told(found: dict[str, Any], client: str) -> list[tuple[float, str, int]]:
+def reported(found: dict[str, Any], client: str) -> list[tuple[float, str, int]]:
     """(seconds, phase, task) of each segment."""
     lane: Lane = found["lanes"][found["names"].index(client)]
     return [
@@ -40,8 +40,8 @@ TASK = [(1.0, "download"), (2.0, "masks"), (6.0, "training"), (1.0, "upload")]
 def test_two_rounds_by_hand() -> None:
     found = lanes_of(two_rounds())
     work = [(seconds, phase, 0) for seconds, phase in TASK]
-    assert told(found, "a") == [*work, *((s, p, 1) for s, p in TASK), (5.0, "idle", -1)]
-    assert told(found, "b") == [
+    assert reported(found, "a") == [*work, *((s, p, 1) for s, p in TASK), (5.0, "idle", -1)]
+    assert reported(found, "b") == [
         (1.0, "download", 0), (2.0, "masks", 0), (11.0, "training", 0), (1.0, "upload", 0), (10.0, "idle", -1),
     ]  # fmt: skip
     a, b = found["lanes"]
@@ -53,7 +53,7 @@ def test_two_rounds_by_hand() -> None:
 def test_an_open_task_goes_as_far_as_it_is_known_and_gets_staler() -> None:
     diary = Diary().started("a", "b").joined(0, "a").task(0, "a#0").joined(0, "b").task(0, "b#0")
     found = lanes_of(diary.aggregated(4.0, 1, ["b"]))
-    assert told(found, "a") == [(1.0, "download", 0), (2.0, "masks", 0), (1.0, "training", 0)]
+    assert reported(found, "a") == [(1.0, "download", 0), (2.0, "masks", 0), (1.0, "training", 0)]
     assert (found["lanes"][0]["tau"], outcomes(found, "a")) == ([1], ["open"])
 
 
@@ -63,7 +63,7 @@ def test_a_device_that_comes_late_restarts_and_leaves() -> None:
         "refused", 14, client="a", task="", reason="x"
     )
     found = lanes_of(diary)
-    assert told(found, "a") == [
+    assert reported(found, "a") == [
         (5.0, "absent", -1), (1.0, "download", 0), (1.5, "masks", 0), (2.5, "dead", -1),
         (1.0, "download", 1), (1.0, "masks", 1), (2.0, "absent", -1),
     ]  # fmt: skip
@@ -73,12 +73,12 @@ def test_a_device_that_comes_late_restarts_and_leaves() -> None:
 def test_a_dead_device_stays_dead_when_its_silence_is_noticed() -> None:
     diary = Diary().started("a").joined(0, "a").task(0, "a#0").add("died", 2, client="a").add("left", 6, client="a")
     found = lanes_of(diary.finished(10, 0))
-    assert told(found, "a") == [(1.0, "download", 0), (1.0, "masks", 0), (8.0, "dead", -1)]
+    assert reported(found, "a") == [(1.0, "download", 0), (1.0, "masks", 0), (8.0, "dead", -1)]
 
 
 def test_past_the_deadline_it_is_late() -> None:
     found = lanes_of(Diary().started("a").joined(0, "a").task(0, "a#0").answered(10, "a#0"), deadline=8.0)
-    assert told(found, "a") == [(1.0, "download", 0), (2.0, "masks", 0), (5.0, "training", 0), (2.0, "late", 0)]
+    assert reported(found, "a") == [(1.0, "download", 0), (2.0, "masks", 0), (5.0, "training", 0), (2.0, "late", 0)]
 
 
 def test_outcomes_of_what_was_not_merged() -> None:
@@ -86,7 +86,7 @@ def test_outcomes_of_what_was_not_merged() -> None:
     diary.task(0, "a#0").arrived(10, "a#0").add("refused", 10, client="a", task="a#0", reason="too large")
     diary.task(10, "a#1").arrived(20, "a#1").add("dropped", 20, client="a", task="a#1", reason="too stale")
     diary.task(20, "a#2").add("failed", 25, client="a", task="a#2", reason="loss not finite")
-    assert outcomes(lanes_of(diary.add("benched", 26, client="a", task="", reason="thrice")), "a") == [
+    assert outcomes(lanes_of(diary.add("excluded", 26, client="a", task="", reason="thrice")), "a") == [
         "refused", "dropped", "failed",
     ]  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_a_fleet_measures_and_an_unusually_long_task_is_late() -> None:
     diary.arrived(10, "a#0", measured={"download": 1.0, "training": 6.0, "upload": 1.0}).merged(10, "a#0")
     diary.task(10, "a#1", seconds=None).aggregated(40, 1, ["b"])
     found = lanes_of(diary)
-    assert told(found, "a") == [
+    assert reported(found, "a") == [
         (3.0, "download", 0), (6.0, "training", 0), (1.0, "upload", 0), (20.0, "training", 1), (10.0, "late", 1),
     ]  # fmt: skip
 
@@ -105,12 +105,12 @@ def test_a_silent_device_whose_answer_comes_all_the_same() -> None:
     diary = Diary().started("a").joined(0, "a").task(0, "a#0", seconds=None)
     diary.add("left", 5, client="a", reason="silent for 5 s").answered(9, "a#0").joined(9, "a").aggregated(10, 1, ["a"])
     found = lanes_of(diary)
-    assert told(found, "a") == [(5.0, "training", 0), (4.0, "dead", -1), (1.0, "idle", -1)]
+    assert reported(found, "a") == [(5.0, "training", 0), (4.0, "dead", -1), (1.0, "idle", -1)]
     assert outcomes(found, "a") == ["merged"]
 
 
 HAPPENINGS = ("joined", "dispatched", "arrived", "merged", "refused", "dropped", "failed", "lost", "left", "died",
-              "benched", "aggregated")  # fmt: skip
+              "excluded", "aggregated")  # fmt: skip
 
 
 @given(

@@ -18,11 +18,11 @@ KEPT_B = {0: ([1, 2], [2, 3, 4, 5]), 1: ([3], [7])}
 
 
 def merged(gamma: float = 1.0, **kept: Any) -> Merged:
-    return cast(Merged, Diary().merged(0.0, "x#0", gamma=gamma, **kept).told()[0])
+    return cast(Merged, Diary().merged(0.0, "x#0", gamma=gamma, **kept).reported()[0])
 
 
 def closing(version: int) -> Aggregated:
-    return cast(Aggregated, Diary().aggregated(0.0, version, ["x"], [[1, 2, 1, 0], [0, 0, 0, 1]]).told()[0])
+    return cast(Aggregated, Diary().aggregated(0.0, version, ["x"], [[1, 2, 1, 0], [0, 0, 0, 1]]).reported()[0])
 
 
 @given(st.integers(1, 40), st.data())

@@ -131,8 +131,8 @@ def test_a_page_leads_to_the_runs(tmp_path: Path) -> None:
     source = StudySource(folder)
     source.refresh()
 
-    def links(beside: Path | None) -> list[str]:
-        return [run["link"] for run in source.document(beside)["tables"][0]["rows"][0]["runs"]]
+    def links(next_to: Path | None) -> list[str]:
+        return [run["link"] for run in source.document(next_to)["tables"][0]["rows"][0]["runs"]]
 
     assert links(folder) == ["./cells/a%20b-s0/", "./cells/a%20b-s1/report.html"]
     assert links(tmp_path / "elsewhere")[0] == "./../study/cells/a%20b-s0/"

@@ -32,20 +32,20 @@ LEAST_SPREAD = 1e-3
 
 
 def closed_form(
-    told: Mapping[str, Tensor], depth: int, form: HeadForm, ridge: float = RIDGE, biased: bool = True
+    statistics: Mapping[str, Tensor], depth: int, form: HeadForm, ridge: float = RIDGE, biased: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Weight and bias of the exit behind `depth` blocks, from sums over all devices.
 
     A class that nobody has gets zeros as its weights. Without a bias (LLaMA) each w_c has length one where Σ is the
     measure, so that no class is favoured.
     """
-    counts, sums = told["counts"].double(), told[f"{depth}.sums"].double()
+    counts, sums = statistics["counts"].double(), statistics[f"{depth}.sums"].double()
     means = sums / counts.clamp_min(1)[:, None]
     if form == "means":
         weight = torch.nn.functional.normalize(means, dim=1)
         bias = torch.zeros_like(counts)
     else:
-        weight = torch.linalg.solve(_scatter(told, depth, means, ridge), means.T).T
+        weight = torch.linalg.solve(_scatter(statistics, depth, means, ridge), means.T).T
         squares = (weight * means).sum(1)
         bias = -0.5 * squares
         if not biased:
@@ -53,16 +53,16 @@ def closed_form(
     present = counts > 0
     bias = torch.where(present, bias, bias.min())  # an absent class is as far away as the farthest one
     scale = _scale(means[present] @ weight[present].T + bias[present])
-    length = told[f"{depth}.length"].double() / counts.sum().clamp_min(1)
+    length = statistics[f"{depth}.length"].double() / counts.sum().clamp_min(1)
     weight, bias = scale * weight / length, scale * bias
     shorter = min(1.0, LARGEST / max(float(weight.abs().max()), float(bias.abs().max()), 1e-30))
     return (shorter * weight).float(), (shorter * bias).float()
 
 
-def _scatter(told: Mapping[str, Tensor], depth: int, means: Tensor, ridge: float) -> Tensor:
+def _scatter(statistics: Mapping[str, Tensor], depth: int, means: Tensor, ridge: float) -> Tensor:
     """Σ: E[x·xᵀ] less that of the class means, with a ridge as a share of its mean variance."""
-    counts = told["counts"].double()
-    moments = unpacked(told[f"{depth}.moments"].double(), means.shape[1])
+    counts = statistics["counts"].double()
+    moments = unpacked(statistics[f"{depth}.moments"].double(), means.shape[1])
     inside = (moments - (means.T * counts) @ means) / counts.sum().clamp_min(1)
     all_of_it = float(moments.diagonal().mean()) / max(1.0, float(counts.sum()))
     spread = inside.diagonal().mean().clamp_min(max(1e-9, LEAST_SPREAD * all_of_it))

@@ -22,10 +22,10 @@ from cos2p.submodel.segments import SegmentValues
 class HeadMerge(Merge):
     """What is told goes here, every other update to the method's own merge."""
 
-    groups: ClassVar[tuple[str, ...]] = ("arrived", "told", "heads", "final")
+    groups: ClassVar[tuple[str, ...]] = ("arrived", "statistics", "heads", "final")
     arrived: Weights
     """Sums of this round."""
-    told: Weights
+    statistics: Weights
     """Sums of all rounds before."""
     heads: Weights
     """The closed form that is part of the exits' values."""
@@ -69,8 +69,8 @@ class HeadMerge(Merge):
         # Of the last round nothing is merged: a memory of earlier updates would move what was just told about.
         updated = dict(current) if self.final else self.own.apply(current)
         if self.arrived and self.start is not None:
-            self.told, self.arrived = _added(self.told, self.arrived), {}
-            for name, head in self._closed_heads(self.told, self.start).items():
+            self.statistics, self.arrived = _added(self.statistics, self.arrived), {}
+            for name, head in self._closed_heads(self.statistics, self.start).items():
                 updated[name] = head + (updated[name] - self.heads.get(name, current[name]))
                 self.heads[name] = head
         if self.final and self.finish is not None:
@@ -78,11 +78,11 @@ class HeadMerge(Merge):
             self.final = {}
         return updated
 
-    def _closed_heads(self, told: Weights, form: HeadForm) -> Weights:
+    def _closed_heads(self, statistics: Weights, form: HeadForm) -> Weights:
         found: Weights = {}
-        for depth in sorted(int(name.partition(".")[0]) for name in told if name.endswith(".sums")):
+        for depth in sorted(int(name.partition(".")[0]) for name in statistics if name.endswith(".sums")):
             key = exit_key(self.config, depth)  # of a shared exit the deepest is written last
-            weight, bias = closed_form(told, depth, form, biased=self.config.biased)
+            weight, bias = closed_form(statistics, depth, form, biased=self.config.biased)
             found[f"{key}.linear.weight"] = weight
             if self.config.biased:
                 found[f"{key}.linear.bias"] = bias

@@ -22,8 +22,8 @@ from typing_extensions import Self
 from cos2p.aggregation.weights import EVEN, Rule, even_factor, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
+from cos2p.models.flat_tensors import FlatLayout, FlatTensors, same_kind
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import Arrangement, OnePiece, same_kind
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled, step
 from cos2p.submodel.segments import (
@@ -167,7 +167,7 @@ class SegmentMerge(Merge):
             return self._add_whole(item, even, shorten)
         gamma = self._gamma(item, current)
         slices = window_slices(self.config, item.spec)
-        if isinstance(self.sum, OnePiece):  # what comes now lies otherwise
+        if isinstance(self.sum, FlatTensors):  # what comes now lies otherwise
             self.sum, self.weight, self.holders = dict(self.sum), dict(self.weight), dict(self.holders)
         repeated: Repeated = {}
         for name, delta in item.delta.items():
@@ -192,16 +192,16 @@ class SegmentMerge(Merge):
 
     def _takes_whole(self, item: Contribution) -> bool:
         """Whether the update can be added in one pass: it lies in one piece, as do the sums, and is not cut."""
-        if not isinstance(item.delta, OnePiece) or not is_uncut(self.config, item.spec):
+        if not isinstance(item.delta, FlatTensors) or not is_uncut(self.config, item.spec):
             return False
         return same_kind(self.sum, item.delta) or not (self.sum or self.weight or self.holders)
 
     def _add_whole(self, item: Contribution, weight: float, shorten: float) -> dict[str, float]:
-        assert isinstance(item.delta, OnePiece)
+        assert isinstance(item.delta, FlatTensors)
         segments = whole_segments(self.config, item.delta.arranged)
         if not self.sum:
-            self.sum = OnePiece.zeros(item.delta.arranged)
-            self.weight, self.holders = OnePiece.zeros(segments), OnePiece.zeros(segments)
+            self.sum = FlatTensors.zeros(item.delta.arranged)
+            self.weight, self.holders = FlatTensors.zeros(segments), FlatTensors.zeros(segments)
         factor = torch.tensor(weight) if shorten == 1.0 else torch.tensor(weight) * shorten
         _memory(self.sum).addcmul_(item.delta.memory, factor)
         _memory(self.weight).add_(weight)
@@ -267,7 +267,7 @@ def _kind(key: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _kind_counts(segments: Arrangement) -> Mapping[str, int]:
+def _kind_counts(segments: FlatLayout) -> Mapping[str, int]:
     """How many heads, units and shared tensors these are."""
     counts = {"heads": 0, "units": 0, "shared": 0}
     for key, shape in segments.shapes.items():
@@ -281,11 +281,11 @@ def _even_mean(weight: float, count: int) -> float:
     return float(torch.full((count,), weight).mean()) if count else 0.0
 
 
-def _even_means(weight: float, segments: Arrangement) -> dict[str, float]:
+def _even_means(weight: float, segments: FlatLayout) -> dict[str, float]:
     """What `_gamma_means` gives where all segments weigh the same."""
     return {kind: _even_mean(weight, count) for kind, count in _kind_counts(segments).items()}
 
 
 def _memory(tensors: Weights) -> Tensor:
-    assert isinstance(tensors, OnePiece)
+    assert isinstance(tensors, FlatTensors)
     return tensors.memory

@@ -77,15 +77,15 @@ class ScheduleSettings(Settings):
         default=0, ge=0, description="Training is over after this many evaluations without a better one; 0: never."
     )
 
-    def share_done(self, version: int, merged: int, telling: int = 0) -> float:
-        """How much of a run is over, by rounds or by updates, whichever is further; `telling` of them do not train.
+    def share_done(self, version: int, merged: int, statistics_updates: int = 0) -> float:
+        """How much of a run is over, by rounds or by updates, whichever is further; `statistics_updates` of them do not train.
 
-        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, telling=2)
+        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, statistics_updates=2)
         (0.25, 0.5)
         """
         shares = [version / self.rounds] if self.rounds else []
         if self.updates:
-            shares.append(merged / max(1, self.updates - telling))
+            shares.append(merged / max(1, self.updates - statistics_updates))
         return min(1.0, max(shares))
 
     def taking_part(self, devices: int) -> int:

@@ -19,7 +19,9 @@ def attack(
     defences: Annotated[
         str, typer.Option(help="all, or some of: none, default, bound, standing, median, trimmed, geometric.")
     ] = "none,default,standing",
-    liars: Annotated[int, typer.Option(min=1, help="How many devices lie: the last ones of the recipe's fleet.")] = 1,
+    malicious: Annotated[
+        int, typer.Option(min=1, help="How many devices lie: the last ones of the recipe's fleet.")
+    ] = 1,
 ) -> None:
     """Let devices of a simulated fleet lie, and see what each defence is worth.
 
@@ -33,7 +35,7 @@ def attack(
         attacks=chosen("--attacks", attacks, ATTACKS),
         defences=chosen("--defences", defences, tuple(DEFENCES)),
         seeds=study.seeds,
-        command=study.command(attacks=attacks, defences=defences, liars=liars),
-        liars=liars,
+        command=study.command(attacks=attacks, defences=defences, malicious=malicious),
+        malicious=malicious,
     )
     study.conduct(lambda execute, write: run_attacks(plan, execute, write))

@@ -41,12 +41,12 @@ def compare(
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     method_class(reference)
-    told = None if reference == "cos2p" else reference
+    named = None if reference == "cos2p" else reference
     plan = Comparison(
         base=study.base,
         methods=choose_methods(methods),
         seeds=study.seeds,
-        command=study.command(methods=methods, reference=told, target=target, **tuning.given()),
+        command=study.command(methods=methods, reference=named, target=target, **tuning.given()),
         reference=reference,
         search=tuning.search(),
         targets=tuple(map(parse_target, target or ())),

@@ -32,7 +32,7 @@ def frontier(
     cos2p frontier minilm-banking77 --methods cos2p,fedlora,probe --memory 30MB,120MB --out runs/frontier
     """
     from cos2p.studies.compare import choose_methods
-    from cos2p.studies.equal_time import read_course
+    from cos2p.studies.equal_time import read_timeline
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.frontier import Frontier, find_places, parse_memories
     from cos2p.studies.frontier import frontier as run_frontier
@@ -47,15 +47,15 @@ def frontier(
         search=tuning.search(),
         equal_time=equal_time,
     )
-    with reading(study.mode, "finding what fits:") as told:
-        places = find_places(plan, told)
+    with reading(study.mode, "finding what fits:") as progress:
+        places = find_places(plan, progress)
     study.conduct(
         lambda execute, write: run_frontier(
             plan,
             places,
             execute,
             write,
-            lambda cell: read_course(study.folder / "cells" / cell),
+            lambda cell: read_timeline(study.folder / "cells" / cell),
             lambda record: write_tuning(record, study.folder),
         )
     )

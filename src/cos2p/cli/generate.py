@@ -74,7 +74,7 @@ def generate(
         if live:
             typer.echo()
         else:
-            _tell([_line(own) for own in found], out)
+            _notify([_line(own) for own in found], out)
         if stopped:
             complain("stopped", label="")
             raise typer.Exit(130)
@@ -91,7 +91,7 @@ def _line(own: Written) -> dict[str, Any]:
     return {key: own.prompt, "text": own.text, "tokens": own.tokens, "ended": own.ended}
 
 
-def _tell(lines: list[dict[str, Any]], out: Path | None) -> None:
+def _notify(lines: list[dict[str, Any]], out: Path | None) -> None:
     if out is None:
         for line in lines:
             print_json(line)

@@ -47,7 +47,7 @@ def profile(
     config = _shape(model)
     bytes_for_training = parse_bytes(memory) if memory else 0
 
-    def tell(rate: float, outcome: Sample | str) -> None:
+    def show(rate: float, outcome: Sample | str) -> None:
         if not (mode.quiet or mode.json):
             said = outcome if isinstance(outcome, str) else f"{1000 * outcome.step_seconds:,.0f} ms a step"
             typer.echo(f"rate {rate:g}: {said}", err=True)
@@ -63,7 +63,7 @@ def profile(
             epochs=epochs,
             threads=threads,
             accelerator=accelerator,
-            on_sample=tell,
+            on_sample=show,
         )
     write_device(found, out)
     if mode.json:
@@ -90,7 +90,7 @@ def _shape(model: str) -> ModelConfig:
     if model not in SIZES and (model.endswith(".toml") or model in shipped_recipes()):
         from cos2p.data import load
         from cos2p.recipe import Recipe
-        from cos2p.runtime.world import model_config
+        from cos2p.runtime.run_setup import model_config
 
         recipe = Recipe.load(model)
         return model_config(recipe, load(recipe.data, recipe.seed, recipe.model.pretrained))

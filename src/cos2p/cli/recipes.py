@@ -87,7 +87,7 @@ def validate(
     """Check a recipe: name every field that is wrong; read its data and checkpoint, cut the first tasks, and say what
     every device would train, in how much memory and time. Nothing is trained."""
     from cos2p.recipe import Recipe, recipe_problems, recipe_values
-    from cos2p.terminal.recipe_plan import plan_words
+    from cos2p.terminal.recipe_plan import plan_text
 
     values = recipe_values(file, changes or (), method)
     wrong = recipe_problems(values)
@@ -95,14 +95,14 @@ def validate(
     words: list[str] = []
     if not wrong:
         recipe = Recipe.parse(values, file)
-        words = plan_words(recipe)
+        words = plan_text(recipe)
         if not fields:
             from cos2p.cli.spinner import busy
             from cos2p.runtime.rehearsal import rehearse
-            from cos2p.terminal.recipe_plan import rehearsal_words
+            from cos2p.terminal.recipe_plan import rehearsal_text
 
             with busy(mode, "reading data and model, cutting the first tasks"):
-                words += rehearsal_words(rehearse(recipe))
+                words += rehearsal_text(rehearse(recipe))
     if mode.json:
         print_json({"ok": not wrong, "problems": wrong, "plan": words})
     elif not wrong:

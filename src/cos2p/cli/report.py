@@ -27,10 +27,10 @@ def report(
     from cos2p.cli.spinner import reading
 
     mode = OutputMode.of(ctx, quiet, verbose, json)
-    with reading(mode) as told:
+    with reading(mode) as progress:
         from cos2p.view.frozen import write_report
 
-        size = write_report(runs, out, told)
+        size = write_report(runs, out, progress)
     if mode.json:
         print_json({"kind": "report", "out": str(out), "bytes": size, "runs": [str(run) for run in runs]})
         return

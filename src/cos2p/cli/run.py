@@ -129,11 +129,11 @@ def _both(listener: Listener | None, feed: Listener | None) -> Listener | None:
     if listener is None or feed is None:
         return listener or feed
 
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         listener(event)
         feed(event)
 
-    return tell
+    return notify
 
 
 def _again(folder: Path, fleet: Path | None) -> str:

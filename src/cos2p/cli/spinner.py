@@ -24,22 +24,22 @@ def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, 
     screen = console(stderr=True)
     due: float | None = None
 
-    def tell(done: int, total: int, name: str) -> None:
+    def show(done: int, total: int, name: str) -> None:
         nonlocal due
         due = time.monotonic() + SECONDS if due is None else due
         if name and time.monotonic() >= due:
             due = time.monotonic() + SECONDS
             print_line(screen, f"{what} {printable(name)} ({done + 1} of {total})")
 
-    yield tell
+    yield show
 
 
 @contextmanager
 def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A function to be told how many of `total` are done."""
-    with reading(mode, what) as tell:
-        tell(0, total, "")
-        yield lambda done: tell(done - 1, total, "sample")
+    with reading(mode, what) as show:
+        show(0, total, "")
+        yield lambda done: show(done - 1, total, "sample")
 
 
 @contextmanager

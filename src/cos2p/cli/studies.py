@@ -160,8 +160,8 @@ class Study:
         except StudyInterrupted as stop:
             complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
             raise typer.Exit(130) from None
-        with reading(self.mode) as told:
-            freeze([folder], folder / "report.html", told)
+        with reading(self.mode) as progress:
+            freeze([folder], folder / "report.html", progress)
         _print(report, folder, self.mode)
         if report.failures:
             complain(

@@ -36,10 +36,10 @@ def watch(
     from cos2p.cli.spinner import reading
 
     mode = OutputMode.of(ctx, quiet, verbose, json)
-    with reading(mode) as told:
+    with reading(mode) as progress:
         from cos2p.view.live import LiveServer
 
-        server = LiveServer(runs, host, port, told)
+        server = LiveServer(runs, host, port, progress)
     if mode.json:
         print_json({"kind": "watching", "url": server.url, "runs": [str(run) for run in runs]})
     else:

@@ -151,7 +151,7 @@ class BlockTape:
             return [*ops, self.linear(F, self.out_of_units, 2 * D + scaled, D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
-    def beside(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
+    def frozen_ops(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
         """Attention and MLP of frozen segments that stand beside those which train; gradients pass through them.
 
         A linear layer that does not train keeps nothing; attention and the activation keep what they need.
@@ -178,7 +178,7 @@ class BlockTape:
 
     def through(self) -> list[Op]:
         """The whole block, frozen, with the gradient of its input: two norms and what they feed."""
-        attention, mlp = self.beside(borrowed=False)
+        attention, mlp = self.frozen_ops(borrowed=False)
         return [self.norm(), *attention, self.norm(), *mlp]
 
     def ops(self, first: bool = False, held: bool = True) -> list[Op]:
@@ -203,9 +203,9 @@ class BlockTape:
         below, *above = self.ops()
         below = replace(below, kept=below.kept - (self.D if shares else 0))
         kept = self.D * FLOAT // self.each if first else self.D
-        beside = [] if other is None else [op for ops in other.beside() for op in ops]
+        frozen_ops = [] if other is None else [op for ops in other.frozen_ops() for op in ops]
         passing = self.inference() + (0 if other is None else other.inference())
-        return Recomputed((below, *above, *beside), kept, passing, arriving=self.D)
+        return Recomputed((below, *above, *frozen_ops), kept, passing, arriving=self.D)
 
     def _pre_norm(self, first: bool) -> list[Op]:
         passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
@@ -374,7 +374,7 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
             tape.append(block.recomputed(first, rest if shape.rest else None))
         else:
             tape += block.ops(first, held=shape.has_prefix)
-            for ops in rest.beside():
+            for ops in rest.frozen_ops():
                 tape += ops
         if depth in shape.exits:
             deepest = depth == shape.exits[-1]

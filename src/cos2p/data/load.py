@@ -64,14 +64,14 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
 
     train, test = examples("train"), examples("test")
     validation = examples("validation")
-    notes = _judged(bad, config, count, left=min(len(train), len(test)))
+    notes = _notes_on_bad(bad, config, count, left=min(len(train), len(test)))
     if len(validation) == 0:
         validation = train.subset(np.empty(0, dtype=np.int64))
     _check_shapes(train, {"validation": validation, "test": test})
     return Bundle(train=train, validation=validation, test=test, notes=notes)
 
 
-def _judged(bad: list[tuple[str, str]], config: DataConfig, count: int, left: int) -> tuple[str, ...]:
+def _notes_on_bad(bad: list[tuple[str, str]], config: DataConfig, count: int, left: int) -> tuple[str, ...]:
     """Nothing to say, a note, or the end, by what the recipe says of images that cannot be read."""
     if not bad:
         return ()

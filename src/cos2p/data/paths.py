@@ -60,7 +60,7 @@ def opened(path: Path) -> Path:
     """The path, if this process may read there; OwnerRefused otherwise."""
     if not is_open(path):
         message = f"{path} leads out of {_root}, the only folder this device has opened"
-        raise OwnerRefused(message, told=LEADS_OUT)
+        raise OwnerRefused(message, public=LEADS_OUT)
     return path
 
 
@@ -113,7 +113,7 @@ def _below_root(root: Path, path: str, name: str) -> Path:
             raise OwnerRefused(
                 f"{text!r} is not followed: a recipe names files below {root}, the folder this device has opened, "
                 "without variables, ~ or ..",
-                told=LEADS_OUT,
+                public=LEADS_OUT,
             )
     return opened(root / path / name)
 

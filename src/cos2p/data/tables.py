@@ -225,7 +225,7 @@ _VALIDATION_NAMES = ("validation", "valid", "val", "dev")
 def read_hub(config: DataConfig) -> RawSplits:
     if paths.is_confined():
         message = "data.source 'hub' fetches from the network; this device reads its own folder alone"
-        raise OwnerRefused(message, told=message)
+        raise OwnerRefused(message, public=message)
     try:
         import datasets
     except ImportError as error:

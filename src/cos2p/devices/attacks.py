@@ -51,7 +51,7 @@ class AttackSettings(Settings):
     )
     from_version: int = Field(default=0, ge=0, description="They are honest with older versions of the model.")
 
-    def liars(self, names: Sequence[str]) -> tuple[str, ...]:
+    def malicious(self, names: Sequence[str]) -> tuple[str, ...]:
         """Who of the fleet lies."""
         if self.kind == "none":
             return ()
@@ -65,7 +65,7 @@ class AttackSettings(Settings):
         return tuple(names[-self.count :])
 
 
-def spoil(update: Update, order: Order, attack: AttackSettings) -> Update:
+def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
     """What a liar sends in place of an honest update."""
     if order.version < attack.from_version:
         return update

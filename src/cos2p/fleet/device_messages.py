@@ -22,7 +22,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """It is alive."""
 
     session: str
@@ -49,7 +49,7 @@ class Answer:
     sent: Mapping[str, Any] | None = None
     failure: str = ""
     out_of_memory: bool = False
-    lacking: bool = False
+    cache_miss: bool = False
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cos2p.fleet.device.owner import DeviceFile, OwnerFile
-from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
+from cos2p.fleet.device_messages import Answer, CannotTakePart, Heartbeat, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, read_json
 from cos2p.fleet.spool import Notice
@@ -58,7 +58,7 @@ MESSAGES: tuple[Message, ...] = (
         "session": _SESSION,
         "reason": ("up to 1,000 bytes", "a code and counts, never contents, paths or names", NEEDED),
     }),
-    Message("beat", "every few seconds", Beat, {"session": _SESSION}),
+    Message("heartbeat", "every few seconds", Heartbeat, {"session": _SESSION}),
     Message("update", "once for each task", Update, {
         "client": ("its name", "compared with the certificate's", NEEDED),
         "task": ("its name", "which task is answered", NEEDED),
@@ -84,7 +84,7 @@ MESSAGES: tuple[Message, ...] = (
         "sent": ("as the announcement", "the update is complete", NEEDED),
         "failure": ("up to 1,000 bytes", "a code and counts: why there is no update", NEEDED),
         "out_of_memory": ("1 bit", "the next task is made smaller", NEEDED),
-        "lacking": ("1 bit", "frozen parts that it was to have are gone", "method.prefix.shelf = false in the recipe"),
+        "cache_miss": ("1 bit", "frozen parts that it was to have are gone", "method.prefix.client_cache = false in the recipe"),
         "numbers": ("up to ten numbers", "seconds of download, training and upload, processor seconds, peak memory",
                     NEEDED),
     }),
@@ -140,10 +140,10 @@ def of_kit(kit: Kit) -> list[Disclosed]:
 
 def site_settings(kit: Kit) -> list[str]:
     """What of the kit's settings NVFlare tells the server: all but those that describe the device itself."""
-    from cos2p.fleet.nvflare import told_at_registration
+    from cos2p.fleet.nvflare import sent_at_registration
 
     files = (kit.startup / "fed_client.json", kit.local / "resources.json")
     merged: dict[str, Any] = {}
     for path in files:
         merged |= read_json(path)
-    return sorted({*told_at_registration(merged), "machine"})
+    return sorted({*sent_at_registration(merged), "machine"})

@@ -25,16 +25,16 @@ class Notices:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def add(self, client: str, reason: str, again: float = AGAIN_SECONDS) -> None:
         """Unless the same was said less than `again` seconds ago."""
         with self._lock:
             now = time.time()
-            if now - self._told.get((client, reason), 0.0) < again:
+            if now - self._reported.get((client, reason), 0.0) < again:
                 return
-            self._told[client, reason] = now
+            self._reported[client, reason] = now
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"at": now, "client": client, "reason": reason}) + "\n")
 

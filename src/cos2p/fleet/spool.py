@@ -42,8 +42,8 @@ class Notice:
     @classmethod
     def from_dict(cls, values: object) -> Notice:
         """UpdateRefused for whatever is not one: it comes from outside."""
-        told = values if isinstance(values, Mapping) else {}
-        task, size, digest = told.get("task"), told.get("size"), told.get("digest")
+        fields = values if isinstance(values, Mapping) else {}
+        task, size, digest = fields.get("task"), fields.get("size"), fields.get("digest")
         if not (isinstance(task, str) and isinstance(digest, str)) or not isinstance(size, int) or size < 0:
             raise UpdateRefused("a payload is announced by its task, size and digest")
         return cls(task, size, digest)
@@ -57,7 +57,7 @@ class Outgoing:
         self.path = path
         self.notice = Notice(task, path.stat().st_size, digest_of_file(path))
         with path.open("rb") as file:
-            self._told = header_bytes(memoryview(file.read(8)))
+            self._announced = header_bytes(memoryview(file.read(8)))
 
     def read(self, offset: int) -> bytes:
         """The chunk that begins at `offset`; UpdateRefused if there is none."""
@@ -69,7 +69,7 @@ class Outgoing:
 
     def tensors_to(self, end: int) -> int:
         """Bytes of tensors up to `end` that were not asked for before: a chunk sent again is counted once."""
-        new, self._told = max(0, end - self._told), max(end, self._told)
+        new, self._announced = max(0, end - self._announced), max(end, self._announced)
         return new
 
     def drop(self) -> None:

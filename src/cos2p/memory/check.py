@@ -34,7 +34,7 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
     `otherwise`: what to set where it does not.
     """
     member = call.member
-    if call.attempt > 0 or not method.gathers_last or method.over_budget or not keeps_memory(method):
+    if call.attempt > 0 or not method.statistics_last or method.over_budget or not keeps_memory(method):
         return
     needed = needed_bytes(method, member, method.assign(replace(call, final=True)))
     if needed > member.device.memory:
@@ -46,12 +46,12 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
 
 def advice(method: Planned, member: Member) -> str:
     """What to change so that a task fits."""
-    savings = method.context.training.savings
+    memory_optimizations = method.context.training.memory_optimizations
     less = "give it a smaller batch"
-    if not savings.micro_batch:
-        less += ', or parts of one: training.savings.micro_batch = "needed"'
-    if savings.recompute == "no":
-        less += '; training.savings.recompute = "needed" takes fewer bytes and more time'
+    if not memory_optimizations.micro_batch:
+        less += ', or parts of one: training.memory_optimizations.micro_batch = "needed"'
+    if memory_optimizations.recompute == "no":
+        less += '; training.memory_optimizations.recompute = "needed" takes fewer bytes and more time'
     if method.over_budget:
         return (
             f"{method.title} cannot train less of the model: {less}; or, as a bound to compare with, let it train over "

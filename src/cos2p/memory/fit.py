@@ -11,7 +11,7 @@ from cos2p.errors import BudgetError
 from cos2p.memory.tasks import Assignment, Member, Planned, make_order
 from cos2p.messages import Order
 from cos2p.training.contract import TaskContract
-from cos2p.training.settings import ways_to_save, with_savings
+from cos2p.training.settings import ways_to_save, with_optimizations
 from cos2p.units import format_bytes
 
 Store = Literal["memory", "disk"]
@@ -65,10 +65,10 @@ def largest_group(
     return 0, STORES[0]
 
 
-def saving_as_needed(order: Order, contract: TaskContract, memory: int, needed: Callable[[Order], int]) -> Order:
+def optimized_as_needed(order: Order, contract: TaskContract, memory: int, needed: Callable[[Order], int]) -> Order:
     """Where the recipe says `needed`: the first way to save in which the task fits, or the last one."""
-    for savings in ways_to_save(contract.local.savings, contract.local.batch):
-        settings = with_savings(contract.settings, **savings)
+    for memory_optimizations in ways_to_save(contract.local.memory_optimizations, contract.local.batch):
+        settings = with_optimizations(contract.settings, **memory_optimizations)
         order = replace(order, settings=settings.model_dump(mode="json"))
         if needed(order) <= memory:
             break

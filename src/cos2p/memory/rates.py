@@ -76,10 +76,10 @@ def cautious_workload(training: TrainingSettings, batch: int, samples: int) -> W
         keep_start=True,
         distill=True,
         rescale=True,
-        step_in_backward=training.savings.step_in_backward,
-        recompute=training.savings.recompute != "no",
-        micro_batch=training.savings.at_once(batch),
-        activation_bytes=2 if training.savings.bf16 else 4,
+        step_in_backward=training.memory_optimizations.step_in_backward,
+        recompute=training.memory_optimizations.recompute != "no",
+        micro_batch=training.memory_optimizations.at_once(batch),
+        activation_bytes=2 if training.memory_optimizations.bf16 else 4,
     )
 
 

@@ -36,7 +36,7 @@ def tasks_at(method: Planned, member: Member, turn: int, weights: Weights) -> It
     Without `weights` the tasks are of the right size, and what they name may be anything.
     """
     call = Call(member, turn, turn, turn, weights)
-    if method.gathers_last:
+    if method.statistics_last:
         yield method.assign(replace(call, final=True))
     task = method.assign(call)
     yield task

@@ -120,7 +120,7 @@ class Call:
     weights: Weights
     """The current full model; not to be changed."""
     final: bool = False
-    """Training is over: the round is the last one of a method that `gathers_last`."""
+    """Training is over: the round is the last one of a method that `statistics_last`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
-    shelved: bool = False
+    cached: bool = False
     """Devices keep the frozen parts and the features behind them: what has not changed is not sent again."""
 
 
@@ -157,7 +157,7 @@ class Planned(Protocol):
     @property
     def sized_by_rate(self) -> bool: ...
     @property
-    def gathers_last(self) -> bool: ...
+    def statistics_last(self) -> bool: ...
     def assign(self, call: Call) -> Assignment: ...
     def accepted(self, order: Order, update: Update) -> None: ...
     def for_members(self, context: RunContext) -> Self: ...

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
-from cos2p.messages.packing import CODES, Parcel, pack
+from cos2p.messages.packing import CODES, Packet, pack
+from cos2p.models.flat_tensors import MOST_BYTES, FlatTensors
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import MOST_BYTES, OnePiece
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
 Precision = Literal["float32", "float16", "int8"]
@@ -35,13 +35,13 @@ class Wire:
     up: Precision = "float32"
 
 
-LabelSkew = Literal["ignored", "corrected"]
+LabelSkew = Literal["ignored", "logit-adjustment"]
 """What a device does about the unequal shares of its labels (`training.label_skew`)."""
 
 
 @dataclass(frozen=True)
-class Shelved:
-    """What a device has or is to keep on its shelf (see `training.shelf`) for a task."""
+class CachedParts:
+    """What a device has or is to keep on its shelf (see `training.client_cache`) for a task."""
 
     parts: Mapping[str, str]
     """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
@@ -54,7 +54,7 @@ class Shelved:
         return {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Shelved:
+    def from_dict(cls, values: Mapping[str, Any]) -> CachedParts:
         return cls(dict(values["parts"]), frozenset(values["held"]), int(values["features"]))
 
     def through(self, depth: int) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Order:
     """How the frozen part travels."""
     label_skew: LabelSkew = "ignored"
     """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
-    shelved: Shelved | None = None
+    cached: CachedParts | None = None
     """Frozen parts that outlive the task; None: all come with it and go with it."""
     wire: Wire = Wire()
     """How the trainable tensors travel."""
@@ -100,22 +100,22 @@ class Order:
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
-        shelved, wire = values.pop("shelved"), values.pop("wire")  # left out where they say nothing: bytes count
-        if shelved is not None:
-            values["shelved"] = shelved.to_dict()
+        cached, wire = values.pop("cached"), values.pop("wire")  # left out where they say nothing: bytes count
+        if cached is not None:
+            values["cached"] = cached.to_dict()
         if wire != Wire():
             values["wire"] = asdict(wire)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Order:
-        quotas, shelved = values["quotas"], values.get("shelved")
+        quotas, cached = values["quotas"], values.get("cached")
         return cls(
             **{
                 **values,
                 "spec": SubmodelSpec.from_dict(values["spec"]),
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
-                "shelved": None if shelved is None else Shelved.from_dict(shelved),
+                "cached": None if cached is None else CachedParts.from_dict(cached),
                 "wire": Wire(**values.get("wire", {})),
             }
         )
@@ -132,9 +132,9 @@ class Task:
     """The frozen part, as encoded by `training.prefix.encode`."""
 
     def to_bytes(self) -> bytes:
-        return bytes(self.parcel())
+        return bytes(self.packet())
 
-    def parcel(self) -> Parcel:
+    def packet(self) -> Packet:
         return pack(self.order.to_dict(), w=self.weights, p=self.prefix)
 
     @classmethod
@@ -192,9 +192,9 @@ class Update:
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:
-        return bytes(self.parcel())
+        return bytes(self.packet())
 
-    def parcel(self) -> Parcel:
+    def packet(self) -> Packet:
         return pack(self._meta(), d=self.delta, x=self.extras)
 
     def write(self, path: Path) -> None:
@@ -243,7 +243,7 @@ def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
 def _changes(parts: Mapping[str, Weights]) -> int:
     """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
     return sum(
-        part.changes if isinstance(part, OnePiece) else sum(t._version for t in part.values())
+        part.changes if isinstance(part, FlatTensors) else sum(t._version for t in part.values())
         for part in parts.values()
     )
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from cos2p import strict_json
+from cos2p.models.flat_tensors import MOST_BYTES, FlatLayout, FlatTensors, flat_layout
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import MOST_BYTES, Arrangement, OnePiece, arrangement
 
 Buffer = bytes | mmap.mmap
 """A message's bytes: in memory, or in a file that is mapped."""
@@ -98,15 +98,15 @@ class Table:
         self.stray = next((name for name in entries if not all(name.partition("/"))), None)
         """A tensor of no part."""
         self.labels = {name.partition("/")[0] for name in entries}
-        self._arranged: dict[str, tuple[Arrangement, int] | None] = {}
+        self._arranged: dict[str, tuple[FlatLayout, int] | None] = {}
 
-    def arranged(self, label: str) -> tuple[Arrangement, int] | None:
+    def arranged(self, label: str) -> tuple[FlatLayout, int] | None:
         """How a part's tensors lie in one piece, and where they begin; None if they are not to be made together."""
         if label not in self._arranged:
             self._arranged[label] = self._arrange(label)
         return self._arranged[label]
 
-    def _arrange(self, label: str) -> tuple[Arrangement, int] | None:
+    def _arrange(self, label: str) -> tuple[FlatLayout, int] | None:
         own = {name.partition("/")[2]: entry for name, entry in self.entries.items() if name.startswith(f"{label}/")}
         entries = list(own.values())
         one_behind_the_other = all(a.end == b.begin for a, b in pairwise(entries))
@@ -114,7 +114,7 @@ class Table:
             return None
         if entries[-1].end - entries[0].begin > MOST_BYTES:
             return None
-        return arrangement(tuple((name, entry.shape) for name, entry in own.items())), entries[0].begin
+        return flat_layout(tuple((name, entry.shape) for name, entry in own.items())), entries[0].begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +141,14 @@ class Envelope:
         if size > header_bytes:
             raise ValueError(f"a header of {size} bytes; at most {header_bytes} are read")
         most = size // BYTES_PER_VALUE if values is None else values
-        told, table = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
-        return cls(_object(strict_json.loads(told, most), "metadata"), table, data, 8 + size)
+        text, table = _read_header(data[8 : 8 + size], most, len(data) - 8 - size)
+        return cls(_object(strict_json.loads(text, most), "metadata"), table, data, 8 + size)
 
     @classmethod
     def of(cls, head: bytes, body: bytes) -> Envelope:
         """Of a message from who is trusted, which came in two pieces: its header, and its tensors' bytes."""
-        told, table = _read_header(head[8:], TASK_HEADER_BYTES, len(body))
-        return cls(_object(json.loads(told), "metadata"), table, body, 0)
+        text, table = _read_header(head[8:], TASK_HEADER_BYTES, len(body))
+        return cls(_object(json.loads(text), "metadata"), table, body, 0)
 
     def tensor(self, name: str) -> Tensor:
         """In memory of its own: at any address of a message, kernels on it might round differently every time.
@@ -174,7 +174,7 @@ class Envelope:
             return {name.removeprefix(start): self.tensor(name) for name in self.entries if name.startswith(start)}
         arranged, begin = together
         values = np.frombuffer(self._data, np.float32, arranged.values, self._start + begin)
-        return OnePiece(arranged, arranged.spread(values))
+        return FlatTensors(arranged, arranged.spread(values))
 
     def check_parts(self, *labels: str) -> None:
         """ValueError for a tensor of another part."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import DTYPES
-from cos2p.models.one_piece import MOST_BYTES, Arrangement, OnePiece
+from cos2p.models.flat_tensors import MOST_BYTES, FlatLayout, FlatTensors
 
 CODES: Mapping[torch.dtype, str] = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -28,8 +28,8 @@ _Form = tuple[str, torch.dtype, torch.Size]
 
 
 @dataclass(frozen=True, eq=False)
-class Parcel:
-    """A message that is not put together yet. `bytes(parcel)` is the message, `len(parcel)` its length."""
+class Packet:
+    """A message that is not put together yet. `bytes(packet)` is the message, `len(packet)` its length."""
 
     head: bytes
     bodies: Sequence[memoryview]
@@ -42,22 +42,22 @@ class Parcel:
         return len(self.head) + sum(body.nbytes for body in self.bodies)
 
 
-def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Parcel:
+def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Packet:
     """A safetensors file with `meta` as JSON in its metadata, and the tensors of each part as `LABEL/NAME`."""
     filled = {label: part for label, part in parts.items() if part}
     alone = next(iter(filled), "") if len(filled) == 1 else ""
     bodies: Sequence[memoryview]
-    if alone and isinstance(piece := filled[alone], OnePiece):
+    if alone and isinstance(piece := filled[alone], FlatTensors):
         table, bodies = _piece_table(alone, piece.arranged), piece.arranged.dense(piece.memory)
     else:
         table, bodies = _packed(filled)
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
-    return Parcel(len(text).to_bytes(8, "little") + text, bodies)
+    return Packet(len(text).to_bytes(8, "little") + text, bodies)
 
 
 @lru_cache(maxsize=64)
-def _piece_table(label: str, arranged: Arrangement) -> bytes:
+def _piece_table(label: str, arranged: FlatLayout) -> bytes:
     forms = ((f"{label}/{name}", torch.float32, torch.Size(shape)) for name, shape in arranged.shapes.items())
     return _table(tuple(forms))[1]
 

@@ -63,9 +63,9 @@ class Method:
     """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
     """What its devices do with their tasks: all that `assign` may ask for."""
-    gathers_first: bool = False
+    statistics_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
-    gathers_last: bool = False
+    statistics_last: bool = False
     """In a last round of its own, after all training, every device tells something. It waits for everybody, and begins
     when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class Method:
         """
         if language or not issubclass(cls.settings_type, HeadSettings):
             return {}
-        finish = {"finish": "as-start"} if cls.judges_its_weights() else {}
+        finish = {"finish": "as-start"} if cls.evaluates_its_weights() else {}
         return {"start": "discriminant", **finish}
 
     @classmethod
@@ -108,7 +108,7 @@ class Method:
         return "" if order.trainer in {kind.name for kind in cls.trainers} else f"the trainer {order.trainer!r}"
 
     @classmethod
-    def judges_its_weights(cls) -> bool:
+    def evaluates_its_weights(cls) -> bool:
         """Whether what is evaluated is the run's own model with `evaluated_weights`."""
         return cls.own_config is None and cls.own_model is None
 
@@ -125,10 +125,10 @@ class Method:
         return type(self)(self.settings, context)
 
     @property
-    def telling(self) -> int:
+    def statistics_updates(self) -> int:
         """Updates of a run that tell something and do not train: each device's first, and those of the last round."""
         devices, schedule = len(self.context.members), self.context.schedule
-        return devices * self.gathers_first + schedule.taking_part(devices) * self.gathers_last
+        return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"

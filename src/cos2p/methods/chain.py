@@ -65,7 +65,7 @@ class Chain(FrozenBaseMethod):
 
     def stage(self, version: int) -> int:
         """Which part of the run this is."""
-        progress = self.context.schedule.share_done(version, self.merged, self.telling)
+        progress = self.context.schedule.share_done(version, self.merged, self.statistics_updates)
         return min(len(self.starts) - 1, int(progress * len(self.starts)))
 
     def assign(self, call: Call) -> Assignment:

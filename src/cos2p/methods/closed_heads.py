@@ -34,13 +34,13 @@ def statistics_assignment(
     depths: Sequence[int],
     form: HeadForm,
     precision: Precision = "float16",
-    shelved: bool = False,
+    cached: bool = False,
     final: bool = False,
     **cache: object,
 ) -> Assignment:
     """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
 
-    With `shelved` the frozen parts stay on the device for later tasks.
+    With `cached` the frozen parts stay on the device for later tasks.
     """
     config = context.config
     check_has_classes(config)
@@ -57,24 +57,26 @@ def statistics_assignment(
         return needed <= member.device.memory or not context.enforce_memory
 
     chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, shelved=shelved)
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, cached=cached)
 
 
 def check_room_to_train(method: Method) -> None:
     """ConfigError if a run that tells at its end has nothing left to train in between."""
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
-    if method.gathers_last and schedule.rounds is not None and schedule.rounds < 3:
+    if method.statistics_last and schedule.rounds is not None and schedule.rounds < 3:
         raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
     # Where not all take part in a round, a device may train before another one has told: only a round's are certain.
-    telling = schedule.taking_part(len(method.context.members)) * (method.gathers_first + method.gathers_last)
-    if method.gathers_last and schedule.updates is not None and schedule.updates <= telling:
+    statistics_updates = schedule.taking_part(len(method.context.members)) * (
+        method.statistics_first + method.statistics_last
+    )
+    if method.statistics_last and schedule.updates is not None and schedule.updates <= statistics_updates:
         raise ConfigError(
-            f"{telling} of the {schedule.updates} updates would only tell sums of features, which leaves none to "
+            f"{statistics_updates} of the {schedule.updates} updates would only tell sums of features, which leaves none to "
             f"train; set schedule.updates higher, {away}"
         )
 
 
-def told_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
+def statistics_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
     """Sums of features where the method trains heads, at the end where it is judged, with as little memory as they can
     be found in."""
     precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
@@ -86,30 +88,30 @@ def told_task(method: Method, member: Member, form: HeadForm, final: bool = Fals
     return first_that_fits(method, member, options, "one pass over the data")
 
 
-class ToldHead(Method):
-    """Stands before a method (`with_told_head`): at first, at the end or both every device tells, and in between it has
+class ClosedHead(Method):
+    """Stands before a method (`with_closed_head`): at first, at the end or both every device tells, and in between it has
     the method's own tasks."""
 
     settings: HeadSettings
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
-        self.gathers_first = self.settings.start_form is not None
-        self.gathers_last = self.settings.finish_form is not None
-        if self.gathers_last and not self.judges_its_weights():
+        self.statistics_first = self.settings.start_form is not None
+        self.statistics_last = self.settings.finish_form is not None
+        if self.statistics_last and not self.evaluates_its_weights():
             raise ConfigError(
                 f"{self.title} is judged by another model than the server's own, so that its head cannot be told of at "
                 'the end; set method.finish = "trained"'
             )
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         """Clients that have told sums of their features."""
 
     def assign(self, call: Call) -> Assignment:
         start, finish = self.settings.start_form, self.settings.finish_form
         if finish is not None and call.final:
-            return told_task(self, call.member, finish, final=True)
-        if start is not None and call.member.name not in self.told:
-            return told_task(self, call.member, start)
+            return statistics_task(self, call.member, finish, final=True)
+        if start is not None and call.member.name not in self.reported:
+            return statistics_task(self, call.member, start)
         return super().assign(call)
 
     def merge(self) -> Merge:
@@ -118,19 +120,19 @@ class ToldHead(Method):
 
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
-            self.told.add(order.client)
+            self.reported.add(order.client)
         else:
             super().accepted(order, update)
 
     def state(self) -> tuple[dict[str, Any], Weights]:
         values, tensors = super().state()
-        return {**values, "told": sorted(self.told)}, tensors
+        return {**values, "reported": sorted(self.reported)}, tensors
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         super().load_state(values, tensors)
-        self.told = set(values["told"])
+        self.reported = set(values["reported"])
 
 
-def with_told_head(method: type[Method]) -> type[Method]:
+def with_closed_head(method: type[Method]) -> type[Method]:
     """The method with a head that starts or ends in closed form; any method, whatever its tasks and its merge."""
-    return type(method.__name__, (ToldHead, method), {"__doc__": method.__doc__, "__module__": method.__module__})
+    return type(method.__name__, (ClosedHead, method), {"__doc__": method.__doc__, "__module__": method.__module__})

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.methods.base import Assignment, Call, Forms, RunContext
-from cos2p.methods.closed_heads import check_has_classes, told_task
+from cos2p.methods.closed_heads import check_has_classes, statistics_task
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.settings import Settings
 
@@ -45,4 +45,4 @@ class FedNcm(FrozenBaseMethod):
 
     def assign(self, call: Call) -> Assignment:
         form: HeadForm = self.settings.start
-        return told_task(self, call.member, form)
+        return statistics_task(self, call.member, form)

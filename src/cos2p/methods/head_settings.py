@@ -42,7 +42,7 @@ def _heads(settings: Settings) -> HeadSettings | None:
     return heads if isinstance(heads, HeadSettings) else None
 
 
-def ends_told(settings: Settings) -> bool:
+def ends_in_closed_form(settings: Settings) -> bool:
     """Whether a method with these settings ends with a head that its devices tell of; before, its scores are those of
     a trained one."""
     heads = _heads(settings)

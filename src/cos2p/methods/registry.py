@@ -19,14 +19,14 @@ from cos2p.accelerator import CPU
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Method, RunContext
-from cos2p.methods.closed_heads import check_room_to_train, with_told_head
+from cos2p.methods.closed_heads import check_room_to_train, with_closed_head
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
+from cos2p.training.client_cache import ClientCache
 from cos2p.training.contract import TaskContract
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
-from cos2p.training.shelf import Shelf
 from cos2p.training.trainer import Trainer
 
 _GROUP = "cos2p.methods"
@@ -125,8 +125,8 @@ def method_settings(values: Mapping[str, Any]) -> Settings:
 
 def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
     kind, settings = method_class(str(values["name"])), method_settings(values)
-    told = isinstance(settings, HeadSettings) and (settings.start_form or settings.finish_form)
-    method = (with_told_head(kind) if told else kind)(settings, context)
+    reported = isinstance(settings, HeadSettings) and (settings.start_form or settings.finish_form)
+    method = (with_closed_head(kind) if reported else kind)(settings, context)
     check_room_to_train(method)  # here alone: a device that joins later makes the method anew, and ends no run
     return method
 
@@ -180,8 +180,8 @@ def run_task(
     task: Task,
     shard: Shard,
     remembered: Remembered,
-    shelf: Shelf | None = None,
+    client_cache: ClientCache | None = None,
     device: torch.device = CPU,
 ) -> tuple[Update, Remembered]:
     """Do the task. Returns the update and what the device remembers now; what was given is not changed."""
-    return make_trainer(config, task.order).run(task, shard, remembered, shelf, device)
+    return make_trainer(config, task.order).run(task, shard, remembered, client_cache, device)

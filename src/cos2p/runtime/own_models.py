@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cos2p.methods import Trainer
-from cos2p.runtime.world import World
+from cos2p.runtime.run_setup import RunSetup
 
 OWN_MODELS = "devices"
 _UNCLAIMED = ".task"
@@ -28,9 +28,9 @@ class OwnModels:
     """Recipe and classes, so that a file is all that is needed."""
 
     @classmethod
-    def of(cls, world: World, folder: Path) -> OwnModels:
-        most = world.recipe.run.device_models // max(1, len(world.context.members))
-        return cls(folder, most, own_facts(world.recipe.model_dump(mode="json"), world.bundle.class_names))
+    def of(cls, run_setup: RunSetup, folder: Path) -> OwnModels:
+        most = run_setup.recipe.run.device_models // max(1, len(run_setup.context.members))
+        return cls(folder, most, own_facts(run_setup.recipe.model_dump(mode="json"), run_setup.bundle.class_names))
 
     def keep(self, trainer: Trainer) -> str:
         """Write what the trainer has just tested; the file is empty if that is too large, or no plain submodel."""

@@ -18,7 +18,7 @@ from cos2p.errors import BudgetError, DataError
 from cos2p.messages import Order, Update, tensor_bytes
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Dispatch, Send
 from cos2p.server.server import Server
 
@@ -72,17 +72,19 @@ class Rehearsal:
 
 def rehearse(recipe: Recipe) -> Rehearsal:
     """Everything that can go wrong before the first step does so here, with the same error."""
-    world = build_world(recipe)
-    recipe = world.recipe
-    server = Server(world.context, world.method(), first_weights(recipe, world.config))
-    tasks = tuple(_first_tasks(world, server))
+    run_setup = build_run_setup(recipe)
+    recipe = run_setup.recipe
+    server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
+    tasks = tuple(_first_tasks(run_setup, server))
     splits = tuple(_splits(recipe.data))
-    return Rehearsal(recipe, world.config, world.bundle, len(world.context.members), tasks, splits, world.notes)
+    return Rehearsal(
+        recipe, run_setup.config, run_setup.bundle, len(run_setup.context.members), tasks, splits, run_setup.notes
+    )
 
 
-def _first_tasks(world: World, server: Server) -> Iterator[FirstTask]:
+def _first_tasks(run_setup: RunSetup, server: Server) -> Iterator[FirstTask]:
     refused = []
-    for name, member in list(world.context.members.items())[:MOST]:
+    for name, member in list(run_setup.context.members.items())[:MOST]:
         try:
             effects = server.handle(ClientJoined(name))
         except BudgetError as error:

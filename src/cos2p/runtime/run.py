@@ -22,10 +22,10 @@ from cos2p.runtime.run_folder import (
     keep_recipe,
     noting_why_it_stops,
 )
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.session import Session
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import Workers
-from cos2p.runtime.world import build_world
 from cos2p.tracking.event_kinds import Event, Started
 from cos2p.tracking.events import Listener, read_events
 from cos2p.tracking.files import held, write_atomic
@@ -82,18 +82,18 @@ def run(
 def _simulate(recipe: Recipe, path: Path, listener: Listener, as_bound: bool) -> dict[str, Any]:
     began = time.monotonic()
     keep_freed_pages()
-    world = build_world(recipe, as_bound)
-    recipe = world.recipe
+    run_setup = build_run_setup(recipe, as_bound)
+    recipe = run_setup.recipe
     keep_recipe(recipe, path)
     own_models = path / OWN_MODELS if recipe.run.device_models else None
-    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "shelf", own_models)
+    folder, workers = RunFolder(path, recipe, Simulation.kind), Workers(recipe, path / "client_cache", own_models)
 
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         folder.log.write(event)
         listener(event)
 
     try:
-        simulation = Simulation(world, workers, tell)
+        simulation = Simulation(run_setup, workers, notify)
         simulation.server.versions.spool = path
         if folder.checkpoint is None:
             simulation.begin()

@@ -142,7 +142,7 @@ class RunFolder:
             self.save(session)
         elif not session.server.aggregator.merge.holders:
             # Between two rounds there are no sums: nothing has to be copied for a file that takes a while.
-            self._save_beside(session)
+            self._save_next_to(session)
 
     def save(self, session: Session) -> None:
         """Now, and wait for it."""
@@ -152,7 +152,7 @@ class RunFolder:
         self._version, self._saved = session.server.versions.current, time.monotonic()
         self._saving = self._saved - began
 
-    def _save_beside(self, session: Session) -> None:
+    def _save_next_to(self, session: Session) -> None:
         """Written by a thread while the run goes on."""
         self._saving = self._writer.seconds
         state = self._state(session)

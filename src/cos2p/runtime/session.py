@@ -20,12 +20,21 @@ from cos2p.errors import TrainingError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
+from cos2p.runtime.background_evaluator import BackgroundEvaluator, Evaluation, Evaluator
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.judge import Evaluator, Judge, Verdict
 from cos2p.server.protocol import Effect, Finish, Send, StartTimer
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
-from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Benched, Evaluated, Event, Finished, Joined, Unevaluated
+from cos2p.tracking.event_kinds import (
+    NOBODY_LEFT,
+    Aggregated,
+    Evaluated,
+    Event,
+    Excluded,
+    Finished,
+    Joined,
+    Unevaluated,
+)
 from cos2p.tracking.events import Listener
 from cos2p.tracking.figures import RunFigures
 
@@ -42,7 +51,7 @@ class Session(ABC):
 
     def __init__(self, recipe: Recipe, evaluator: Evaluator, listener: Listener) -> None:
         self.recipe, self._listener = recipe, listener
-        self.judge = Judge(evaluator, self._newest)
+        self.evaluations = BackgroundEvaluator(evaluator, self._newest)
         self.figures = RunFigures()
         self.classes = Classes()
         """Of its data, as far as the driver knows them."""
@@ -52,7 +61,7 @@ class Session(ABC):
         """Why the run is over."""
         self.stop_requested = False
         """The user wants to go on later: stop between two events."""
-        self.benched: dict[str, str] = {}
+        self.exclusions: dict[str, str] = {}
         """Devices that get no more tasks, and why."""
 
     # ------------------------------------------------------------ what a driver says
@@ -92,11 +101,11 @@ class Session(ABC):
         """Until the server is done, or somebody wants it to stop; `between` is called between two events."""
         with one_thread():
             if self.server.versions.current == 0 and self._brings_language():
-                self.judge.ask(everything=True)
+                self.evaluations.ask(everything=True)
             while self.finished is None and not self.stop_requested and not stopped():
                 self.step()
                 if not self.punctual:
-                    self._note_scores(self.judge.verdict())
+                    self._note_scores(self.evaluations.evaluation())
                 between()
             if self.finished is not None:
                 self._finish()
@@ -118,20 +127,20 @@ class Session(ABC):
     def log(self, event: Event, t: float | None = None) -> None:
         """It happened now, or at `t`."""
         event = event.at(self.now if t is None else t)
-        if isinstance(event, Benched):
-            self.benched[event.client] = event.reason
+        if isinstance(event, Excluded):
+            self.exclusions[event.client] = event.reason
         elif isinstance(event, Joined):
-            self.benched.pop(event.client, None)
+            self.exclusions.pop(event.client, None)
         self.figures(event)
         self._listener(event)
 
     def check_anybody_was_able(self) -> None:
         """TrainingError if the run ended because of failures alone."""
-        if self.finished == NOBODY_LEFT and self.benched:
+        if self.finished == NOBODY_LEFT and self.exclusions:
             raise self.nobody_able()
 
     def nobody_able(self) -> TrainingError:
-        client, reason = list(self.benched.items())[-1]
+        client, reason = list(self.exclusions.items())[-1]
         return TrainingError(f"no device is able to go on; {client}: {reason}")
 
     # ------------------------------------------------------------ evaluation runs beside the training
@@ -146,17 +155,17 @@ class Session(ABC):
 
     def _new_version(self, version: int) -> None:
         if self.punctual:
-            self._note_scores(self.judge.awaited_verdict())
+            self._note_scores(self.evaluations.awaited_evaluation())
         if version % self.recipe.schedule.evaluate_every == 0:
-            self.judge.ask()
+            self.evaluations.ask()
 
-    def _note_scores(self, verdict: Verdict | None) -> None:
-        if verdict is None:
+    def _note_scores(self, evaluation: Evaluation | None) -> None:
+        if evaluation is None:
             return
-        if verdict.scores is None:
-            self.log(Unevaluated(version=verdict.version, reason="the evaluating process was killed"))
+        if evaluation.scores is None:
+            self.log(Unevaluated(version=evaluation.version, reason="the evaluating process was killed"))
             return
-        self.log(Evaluated(version=verdict.version, **verdict.scores))
+        self.log(Evaluated(version=evaluation.version, **evaluation.scores))
         if self.figures.out_of_patience(self.recipe.schedule.patience):
             self.end(OUT_OF_PATIENCE)
 
@@ -164,7 +173,7 @@ class Session(ABC):
         assert self.finished is not None
         end = self.now  # on a real clock the last evaluation takes its time; nobody trains any more
         if self.punctual:
-            self._note_scores(self.judge.awaited_verdict())
-        version, scores = self.judge.last()
+            self._note_scores(self.evaluations.awaited_evaluation())
+        version, scores = self.evaluations.last()
         for event in (*self.last_events(), Finished(reason=self.finished, version=version, **scores)):
             self.log(event, end)

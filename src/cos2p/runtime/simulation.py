@@ -22,9 +22,9 @@ from cos2p.methods.base import Member
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.own_models import take_own_model
 from cos2p.runtime.results import run_facts
+from cos2p.runtime.run_setup import RunSetup, first_weights
 from cos2p.runtime.session import Session
 from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory, wait
-from cos2p.runtime.world import World, first_weights
 from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, Stop, TaskFailed, TimerFired
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -60,14 +60,14 @@ class Simulation(Session):
     kind = "simulation"
     punctual = True
 
-    def __init__(self, world: World, workers: Workers, listener: Listener) -> None:
-        super().__init__(world.recipe, workers, listener)
-        self.world, self.workers = world, workers
-        weights = first_weights(world.recipe, world.config)  # a broken checkpoint is named before anything else
-        self.server = Server(world.context, world.method(), weights)
-        self.classes = Classes.of(world.bundle, (shard.test for shard in world.shards.values()))
-        self.notes = world.notes
-        self.memories: dict[str, Remembered] = {name: {} for name in world.context.members}
+    def __init__(self, run_setup: RunSetup, workers: Workers, listener: Listener) -> None:
+        super().__init__(run_setup.recipe, workers, listener)
+        self.run_setup, self.workers = run_setup, workers
+        weights = first_weights(run_setup.recipe, run_setup.config)  # a broken checkpoint is named before anything else
+        self.server = Server(run_setup.context, run_setup.method(), weights)
+        self.classes = Classes.of(run_setup.bundle, (shard.test for shard in run_setup.shards.values()))
+        self.notes = run_setup.notes
+        self.memories: dict[str, Remembered] = {name: {} for name in run_setup.context.members}
         self._now = 0.0
         self._agenda: list[Due] = []
         self._planned = 0
@@ -84,15 +84,15 @@ class Simulation(Session):
 
     def begin(self) -> None:
         """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.world.recipe, self.world.context, self.classes, self.notes)))
-        for member in self.world.context.members.values():
+        self.log(Started(**run_facts(self.run_setup.recipe, self.run_setup.context, self.classes, self.notes)))
+        for member in self.run_setup.context.members.values():
             self._plan_session(member.device, member.device.joins_at)
             if member.device.leaves_at is not None:
                 self._plan(member.device.leaves_at, "leaves", member.name)
             if member.device.dies_at is not None:
                 self._plan(member.device.dies_at, "silent", member.name)
-        if self.world.recipe.schedule.virtual_seconds is not None:
-            self._plan(self.world.recipe.schedule.virtual_seconds, "end", "virtual time")
+        if self.run_setup.recipe.schedule.virtual_seconds is not None:
+            self._plan(self.run_setup.recipe.schedule.virtual_seconds, "end", "virtual time")
 
     def step(self) -> None:
         """The next entry of the agenda; an empty one is the end."""
@@ -108,7 +108,7 @@ class Simulation(Session):
         handler(due.subject, *([due.task] if due.task else []))
 
     def _on_joins(self, client: str) -> None:
-        if client in self._training or not self.world.context.members[client].device.present_at(self.now):
+        if client in self._training or not self.run_setup.context.members[client].device.present_at(self.now):
             return  # back by its hours already, or gone again
         self.log(Joined(client=client))
         self.carry_out(self.server.handle(ClientJoined(client)))
@@ -129,7 +129,7 @@ class Simulation(Session):
 
     def _on_goes(self, client: str) -> None:
         """Its session is over; it will be back."""
-        device = self.world.context.members[client].device
+        device = self.run_setup.context.members[client].device
         if self.now >= device.gone_at:
             return
         back = device.session_at(self.now)
@@ -142,7 +142,7 @@ class Simulation(Session):
         """The device dies. Nobody knows yet: the server notices when its heartbeat has been missing for a while."""
         self.log(Died(client=client))
         self._abandon(client)
-        self._plan(self.now + self.world.recipe.fleet.heartbeat_seconds, "noticed", client)
+        self._plan(self.now + self.run_setup.recipe.fleet.heartbeat_seconds, "noticed", client)
 
     def _on_noticed(self, client: str) -> None:
         self.log(Left(client=client))
@@ -150,7 +150,7 @@ class Simulation(Session):
 
     def _on_restarts(self, client: str, task: str) -> None:
         self.log(Lost(client=client, task=task))
-        self._plan(self.now + self.world.context.members[client].device.downtime, "joins", client)
+        self._plan(self.now + self.run_setup.context.members[client].device.downtime, "joins", client)
 
     def _on_arrives(self, client: str, task: str) -> None:
         if client not in self._training or self._training[client][0] != task:
@@ -160,7 +160,7 @@ class Simulation(Session):
             self.log(Failed(client=client, task=task, reason=outcome.failure))
             if outcome.out_of_memory:
                 self.log(self.server.lower(client, task))
-            if outcome.lacking:
+            if outcome.cache_miss:
                 self.server.orders.caches.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
@@ -180,10 +180,10 @@ class Simulation(Session):
     # ------------------------------------------------------------ what the server wants done
 
     def send(self, order: Order) -> None:
-        member = self.world.context.members[order.client]
-        task = self.server.orders.task(order).parcel()
+        member = self.run_setup.context.members[order.client]
+        task = self.server.orders.task(order).packet()
         contract = self.server.orders.contract(order)
-        widths = self.world.shards[order.client].widths
+        widths = self.run_setup.shards[order.client].widths
         phases = task_phases(contract, member.device, member.samples, member.test_samples, len(task), widths)
         self.log(self.server.dispatched(order, len(task), phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
@@ -210,16 +210,16 @@ class Simulation(Session):
 
     # ------------------------------------------------------------ checkpoint
 
-    def _clear_shelf(self) -> None:
+    def _clear_client_cache(self) -> None:
         """Drop what no client has any more; what the checkpoint before this one speaks of stays until this is there."""
-        shelves, shelf = self.server.orders.caches, self.workers.shelf
-        if shelf is None or not shelves.used:
+        client_caches, client_cache = self.server.orders.caches, self.workers.client_cache
+        if client_cache is None or not client_caches.used:
             return
-        before, self._in_use = self._in_use, shelves.in_use()
-        shelf.keep_only(before[0] | self._in_use[0], before[1] | self._in_use[1])
+        before, self._in_use = self._in_use, client_caches.in_use()
+        client_cache.keep_only(before[0] | self._in_use[0], before[1] | self._in_use[1])
 
     def save(self) -> Checkpoint:
-        self._clear_shelf()
+        self._clear_client_cache()
         values, groups = self.server.state()
         return Checkpoint(
             values={
@@ -227,7 +227,7 @@ class Simulation(Session):
                 "now": self.now,
                 "planned": self._planned,
                 "agenda": [[d.time, d.number, d.kind, d.subject, d.task] for d in self._agenda],
-                "judging": self.judge.at_work,
+                "evaluating": self.evaluations.at_work,
                 "training": sorted(task for task, _ in self._training.values() if task in self.server.orders),
                 "finished": self.finished,
                 "lowered": {member.name: [member.rate, member.largest] for member in self._lowered()},
@@ -238,7 +238,7 @@ class Simulation(Session):
 
     def _lowered(self) -> list[Member]:
         """Those who get smaller tasks than the recipe says, since one had no room."""
-        return [m for name, m in self.server.context.members.items() if m is not self.world.context.members[name]]
+        return [m for name, m in self.server.context.members.items() if m is not self.run_setup.context.members[name]]
 
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
@@ -255,7 +255,7 @@ class Simulation(Session):
             order = self.server.orders.get(task)
             if order is None:
                 raise RunError(f"the checkpoint names the task {task!r} but does not hold it; it is damaged")
-            sent = self.server.orders.task(order).parcel()
+            sent = self.server.orders.task(order).packet()
             self._training[order.client] = (task, self.workers.train(sent, self.memories[order.client]))
-        if values["judging"]:
-            self.judge.ask()
+        if values["evaluating"]:
+            self.evaluations.ask()

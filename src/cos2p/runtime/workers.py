@@ -19,10 +19,10 @@ import torch
 
 from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
-from cos2p.devices.attacks import spoil
+from cos2p.devices.attacks import corrupt
 from cos2p.errors import ConfigError, RunError, TrainingError
 from cos2p.messages import Task, TaskReader, Update, load_tensors
-from cos2p.messages.packing import Parcel
+from cos2p.messages.packing import Packet
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import leave_compiler_out
@@ -32,13 +32,13 @@ from cos2p.processes.pool import ProcessPool, WorkerDied
 from cos2p.processes.ray_pool import GpuWish, RayPool
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OwnModels
+from cos2p.runtime.run_setup import Place, RunSetup, build_run_setup
 from cos2p.runtime.scoring import score_model
-from cos2p.runtime.world import Place, World, build_world
 from cos2p.seeding import torch_rng
+from cos2p.training.client_cache import CacheMiss, ClientCache
 from cos2p.training.idle_models import IdleModels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
-from cos2p.training.shelf import Lacking, Shelf
 from cos2p.training.wire import as_it_travels
 from cos2p.units import format_bytes
 
@@ -50,7 +50,7 @@ class TaskOutcome:
     update: bytes | Pieces | None
     memory: bytes
     failure: str = ""
-    lacking: bool = False
+    cache_miss: bool = False
     """The device does not have the frozen parts that the task counts on."""
     out_of_memory: bool = False
     """Its accelerator had no room: the next task is to be smaller."""
@@ -65,23 +65,23 @@ class NoRoom(TrainingError):
 class Workers:
     """A pool of processes, each with the run's data loaded."""
 
-    def __init__(self, recipe: Recipe, shelf: Path | None = None, own_models: Path | None = None) -> None:
-        """`shelf`: where the devices keep what they want again (see `training.shelf`); `own_models`: a folder for their
+    def __init__(self, recipe: Recipe, client_cache: Path | None = None, own_models: Path | None = None) -> None:
+        """`client_cache`: where the devices keep what they want again (see `training.client_cache`); `own_models`: a folder for their
         own submodels, if these are to be kept."""
         run, values = recipe.run, recipe.model_dump(mode="json")
-        self.shelf = None if shelf is None or run.engine == "ray" else Shelf(shelf)
+        self.client_cache = None if client_cache is None or run.engine == "ray" else ClientCache(client_cache)
         self._pool: ProcessPool | RayPool
         if run.engine == "ray":  # other machines have no part in this one's folders
-            if recipe.method.get("prefix", {}).get("shelf"):
+            if recipe.method.get("prefix", {}).get("client_cache"):
                 raise ConfigError(
-                    "method.prefix.shelf keeps files of the devices on this machine, where the workers of "
+                    "method.prefix.client_cache keeps files of the devices on this machine, where the workers of "
                     "run.engine 'ray' are not; leave one of the two out"
                 )
             self._pool = RayPool(run.address, run.workers, _start, values, gpus=gpu_wish(recipe))
         else:
-            self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, shelf, own_models)
+            self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, client_cache, own_models)
 
-    def train(self, task: Parcel, memory: Remembered) -> Future[TaskOutcome]:
+    def train(self, task: Packet, memory: Remembered) -> Future[TaskOutcome]:
         return self._pool.submit(_train, task.head, Common(task.bodies), pack_memory(memory))
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
@@ -119,39 +119,39 @@ def wait(future: Future[Any]) -> Any:
 
 # ---------------------------------------------------------------- inside a worker
 
-_world: World | None = None
-_shelf: Shelf | None = None
+_run_setup: RunSetup | None = None
+_client_cache: ClientCache | None = None
 _own_models: OwnModels | None = None
 _reader = TaskReader()
 _idle = IdleModels()
 
 
-def _start(recipe: Mapping[str, Any], shelf: Path | None = None, own_models: Path | None = None) -> None:
-    global _world, _shelf, _own_models
+def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_models: Path | None = None) -> None:
+    global _run_setup, _client_cache, _own_models
     torch.set_num_threads(1)
     keep_freed_pages()
     leave_compiler_out()
-    _shelf = None if shelf is None else Shelf(shelf)
-    _world = build_world(Recipe.parse(recipe))
-    _own_models = OwnModels.of(_world, own_models) if own_models is not None else None
+    _client_cache = None if client_cache is None else ClientCache(client_cache)
+    _run_setup = build_run_setup(Recipe.parse(recipe))
+    _own_models = OwnModels.of(_run_setup, own_models) if own_models is not None else None
 
 
 def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
-    assert _world is not None
+    assert _run_setup is not None
     task = _reader.read(head, body)
-    trainer = make_trainer(_world.config, task.order)
+    trainer = make_trainer(_run_setup.config, task.order)
     trainer.idle = _idle
     try:
-        shard = _world.shards[task.order.client]
-        update, remembered = _run(trainer, task, shard, unpack_memory(memory), _world.places[task.order.client])
-        update = as_it_leaves(update, _world.context.privacy, partial(torch_rng, _world.recipe.seed))
+        shard = _run_setup.shards[task.order.client]
+        update, remembered = _run(trainer, task, shard, unpack_memory(memory), _run_setup.places[task.order.client])
+        update = as_it_leaves(update, _run_setup.context.privacy, partial(torch_rng, _run_setup.recipe.seed))
     except TrainingError as error:
-        return TaskOutcome(None, memory, str(error), isinstance(error, Lacking), isinstance(error, NoRoom))
-    if task.order.client in _world.liars:
-        update = spoil(update, task.order, _world.recipe.attack)
+        return TaskOutcome(None, memory, str(error), isinstance(error, CacheMiss), isinstance(error, NoRoom))
+    if task.order.client in _run_setup.malicious:
+        update = corrupt(update, task.order, _run_setup.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
     trainer.leave()
-    answer = as_it_travels(update, task.order).parcel()
+    answer = as_it_travels(update, task.order).packet()
     return TaskOutcome(Pieces((answer.head, *answer.bodies)), pack_memory(remembered), own_model=kept)
 
 
@@ -159,7 +159,7 @@ def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: 
     """On the device's accelerator, of which it gets as much as it has."""
     try:
         with capped(place.device, place.memory):
-            return trainer.run(task, shard, memory, _shelf, place.device)
+            return trainer.run(task, shard, memory, _client_cache, place.device)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -168,8 +168,8 @@ def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: 
 
 
 def _evaluate(weights: bytes, everything: bool) -> dict[str, Any]:
-    assert _world is not None
-    return score_model(_world.recipe, _world.config, _world.bundle, load_tensors(weights), everything)
+    assert _run_setup is not None
+    return score_model(_run_setup.recipe, _run_setup.config, _run_setup.bundle, load_tensors(weights), everything)
 
 
 def pack_memory(memory: Remembered) -> bytes:

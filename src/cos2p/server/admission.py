@@ -14,7 +14,7 @@ from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import check_forms, check_values
 from cos2p.models.config import ModelConfig
-from cos2p.models.one_piece import OnePiece
+from cos2p.models.flat_tensors import FlatTensors
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import check_expected
 from cos2p.submodel.square_sums import norms
@@ -54,7 +54,7 @@ def check_update(
 
 def check_delta(delta: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """UpdateRefused unless these tensors came, in these shapes and in single precision."""
-    if isinstance(delta, OnePiece) and delta.arranged.is_of(expected):
+    if isinstance(delta, FlatTensors) and delta.arranged.is_of(expected):
         return  # of another type it would not be in one piece
     missing = sorted(set(expected) - set(delta))
     if missing:
@@ -156,12 +156,12 @@ def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
 
 
 def _count(tensors: Mapping[str, Tensor]) -> int:
-    return tensors.arranged.values if isinstance(tensors, OnePiece) else sum(t.numel() for t in tensors.values())
+    return tensors.arranged.values if isinstance(tensors, FlatTensors) else sum(t.numel() for t in tensors.values())
 
 
 def _all_square_sums(tensors: Mapping[str, Tensor]) -> list[float]:
     """Of each tensor; those of a family at once."""
-    if isinstance(tensors, OnePiece):
+    if isinstance(tensors, FlatTensors):
         found = norms(tensors).tolist()
         if all(map(math.isfinite, found)):
             return [norm * norm for norm in found]

@@ -15,7 +15,7 @@ from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 from cos2p.server.admission import check_decoded, check_finite, refusal_reason
-from cos2p.server.protection import guard_of, privacy_of, spent
+from cos2p.server.protection import filter_of, privacy_of, spent
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 
 
@@ -24,7 +24,7 @@ class Aggregator:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context = context
         self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
-        self.guard = guard_of(context)
+        self.robust_filter = filter_of(context)
         self.merge = self._make_merge(method)
 
     def take_members(self, context: RunContext, method: Method) -> None:
@@ -68,12 +68,12 @@ class Aggregator:
         decoded = self.merge.decode(item, current)
         if decoded is not item:
             check_decoded(decoded.delta, self.largest_rms)
-        ready = self.guard.take(decoded, order.task, order.version)
+        ready = self.robust_filter.take(decoded, order.task, order.version)
         return self.merge.weigh(decoded, current) if ready is None else self.merge.add(ready, current)
 
     def release(self, current: Weights) -> list[Event]:
         """Add what the robust filter held of this round."""
-        items, doubts = self.guard.release(self.merge, current)
+        items, doubts = self.robust_filter.release(self.merge, current)
         events: list[Event] = []
         for item in items:
             try:
@@ -127,11 +127,11 @@ class Aggregator:
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> tuple[dict[str, Any], dict[str, Weights]]:
-        guard, kept = self.guard.state()
+        robust_filter, kept = self.robust_filter.state()
         groups = {f"merge.{name}": group for name, group in self.merge.state().items()}
-        groups |= {f"guard.{name}": group for name, group in kept.items()}
+        groups |= {f"robust_filter.{name}": group for name, group in kept.items()}
         private = {} if self.privacy is None else {"privacy": self.privacy.state()}
-        return {**private, "guard": guard}, groups
+        return {**private, "robust_filter": robust_filter}, groups
 
     def load_state(
         self,
@@ -144,8 +144,8 @@ class Aggregator:
             self.privacy.load_state(values["privacy"])
             self.merge = self._make_merge(method)
         self.merge.load_state(_within(groups, "merge."))
-        if "guard" in values:
-            self.guard.load_state(values["guard"], _within(groups, "guard."), version)
+        if "robust_filter" in values:
+            self.robust_filter.load_state(values["robust_filter"], _within(groups, "robust_filter."), version)
 
 
 def _within(groups: Mapping[str, Weights], start: str) -> dict[str, Weights]:

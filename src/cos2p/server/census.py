@@ -17,7 +17,7 @@ class ClientRecord:
     """In the order of first joining, from 0: who of several comes first."""
     here: bool = True
     """Joined, and not known to be gone."""
-    benched: bool = False
+    excluded: bool = False
     overdue: bool = False
     """Its open task has passed the deadline."""
     cycle: int = 0
@@ -32,12 +32,12 @@ class ClientRecord:
 
     @property
     def gets_tasks(self) -> bool:
-        return self.here and not self.benched
+        return self.here and not self.excluded
 
     @property
     def untouched(self) -> bool:
         """It was never given anything: all there is to know is whether it is here."""
-        return self.attempts == 0 and not self.benched
+        return self.attempts == 0 and not self.excluded
 
     def close_ticket(self, *, good: bool) -> None:
         self.ticket = None
@@ -59,7 +59,7 @@ class ClientRecord:
         return [self.number, *(int(getattr(self, name)) for name in STORED), opened]
 
 
-STORED = ("here", "benched", "overdue", "cycle", "attempts", "fruitless", "failures")
+STORED = ("here", "excluded", "overdue", "cycle", "attempts", "fruitless", "failures")
 FLAGS = STORED[:3]
 
 

@@ -1,4 +1,4 @@
-"""`Shelves`: what the server believes every client has kept of the frozen parts, each by the name of its bytes."""
+"""`ClientCaches`: what the server believes every client has kept of the frozen parts, each by the name of its bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from weakref import ref
 
 from torch import Tensor
 
-from cos2p.messages import Order, Shelved
+from cos2p.messages import CachedParts, Order
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.slicing import frozen_slices, take
+from cos2p.training.client_cache import chain, part_name
 from cos2p.training.prefix import encode, part_of
-from cos2p.training.shelf import chain, part_name
 
 
 def kept_parts(config: ModelConfig, spec: SubmodelSpec) -> list[str]:
@@ -37,7 +37,7 @@ class _Client:
     """How many blocks its features went through, and the chain of parts."""
 
 
-class Shelves:
+class ClientCaches:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self._clients: dict[str, _Client] = {}
@@ -47,29 +47,29 @@ class Shelves:
     def used(self) -> bool:
         return bool(self._clients)
 
-    def plan(self, order: Order, weights: Weights) -> Shelved:
+    def plan(self, order: Order, weights: Weights) -> CachedParts:
         """What the client has for this task and what it is to keep. The last plan stands until it answers."""
         client = self._clients.setdefault(order.client, _Client())
         client.open = {part: self._name(part, order, weights) for part in kept_parts(self.config, order.spec)}
         held = frozenset(part for part, name in client.open.items() if client.held.get(part) == name)
-        shelved = Shelved(client.open, held)
-        return Shelved(shelved.parts, shelved.held, self._known_features(client, order.spec, shelved))
+        cached = CachedParts(client.open, held)
+        return CachedParts(cached.parts, cached.held, self._known_features(client, order.spec, cached))
 
-    def _known_features(self, client: _Client, spec: SubmodelSpec, shelved: Shelved) -> int:
+    def _known_features(self, client: _Client, spec: SubmodelSpec, cached: CachedParts) -> int:
         depth, way = client.features
         if not 0 < depth <= spec.frozen:
             return 0
-        return depth if chain(shelved.through(depth)) == way else 0
+        return depth if chain(cached.through(depth)) == way else 0
 
     def answered(self, order: Order, features_kept: bool) -> None:
         """The client has done its task: it has all that came with it."""
         client = self._clients.get(order.client)
-        if order.shelved is None or client is None:
+        if order.cached is None or client is None:
             return
         client.held |= client.open
         client.open = {}
         if features_kept and order.spec.frozen:
-            client.features = order.spec.frozen, chain(order.shelved.through(order.spec.frozen))
+            client.features = order.spec.frozen, chain(order.cached.through(order.spec.frozen))
 
     def forget(self, client: str) -> None:
         """It does not have what was thought: it will be sent everything."""

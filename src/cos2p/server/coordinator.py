@@ -60,7 +60,7 @@ from cos2p.server.protocol import (
     UpdateRejected,
 )
 from cos2p.server.rules import Rules
-from cos2p.tracking.event_kinds import Benched, Dropped
+from cos2p.tracking.event_kinds import Dropped, Excluded
 
 
 class Coordinator:
@@ -102,7 +102,7 @@ class Coordinator:
         self._listening = False  # the threshold is met and T_clk runs
         self._census = Census()
         self._draw = Draw(rules.seed)
-        self.in_finale = self._finale_is_due()
+        self.in_final_round = self._final_round_is_due()
         """Whether the round under way is the last one, of a run that ends with one of its own kind."""
 
     # ------------------------------------------------------------ what the driver asks
@@ -134,7 +134,7 @@ class Coordinator:
     def too_late(self, ticket: Dispatch) -> str:
         """Why an answer to this task would be dropped now, or nothing: too stale, or training when training is over."""
         stale, limit = self.staleness(ticket), self.rules.max_staleness
-        if self.in_finale and stale > 0:
+        if self.in_final_round and stale > 0:
             return "too late: the final round is under way, and reports statistics of the model as it is"
         if limit is not None and stale > limit:
             return f"too stale: {stale} versions old, at most {limit} are merged"
@@ -148,17 +148,17 @@ class Coordinator:
         """How many open tasks were cut from each version: the versions that may still be asked for."""
         return self._versions
 
-    def is_benched(self, client: str) -> bool:
-        return client in self._clients and self._clients[client].benched
+    def is_excluded(self, client: str) -> bool:
+        return client in self._clients and self._clients[client].excluded
 
-    def bar(self, client: str, reason: str) -> list[Decision]:
+    def exclude(self, client: str, reason: str) -> list[Decision]:
         """Give a client no more tasks. An answer that is on its way is still heard."""
         record = self._clients.get(client)
-        if record is None or record.benched:
+        if record is None or record.excluded:
             return []
-        record.benched = True
+        record.excluded = True
         self._recount(record)
-        return [Benched(client=client, task="", reason=reason)]
+        return [Excluded(client=client, task="", reason=reason)]
 
     def pending_timers(self) -> list[StartTimer]:
         """The timers that still matter, for a driver whose clock did not survive a restart."""
@@ -191,7 +191,7 @@ class Coordinator:
                 return self._came_to_nothing(client, f"failed: {reason}")
             case TimerFired(timer):
                 self._note_deadline(timer)
-            case Enough(reason) if self.rules.finale and not self.in_finale:
+            case Enough(reason) if self.rules.final_updates and not self.in_final_round:
                 self.enough = self.enough or reason
             case ClientLeft() | UpdateRejected() | TaskFailed() | Stop() | Enough():
                 pass  # of no open task or unknown client; the run's end is decided in _close_round
@@ -205,7 +205,7 @@ class Coordinator:
         if record.ticket is not None:
             self._close(record, good=False)
         record.here = True
-        record.benched = False
+        record.excluded = False
         record.failures = 0
         self._recount(record)
 
@@ -236,12 +236,12 @@ class Coordinator:
         record = self._clients[client]
         self._close(record, good=False)
         record.failures += 1
-        record.benched = record.failures >= self.rules.max_failures
+        record.excluded = record.failures >= self.rules.max_failures
         self._recount(record)
-        if not record.benched:
+        if not record.excluded:
             return []
         why = f"{record.failures} tasks in a row came to nothing; the last one {reason}"
-        return [Benched(client=client, task="", reason=why)]
+        return [Excluded(client=client, task="", reason=why)]
 
     def _note_deadline(self, timer: str) -> None:
         """An overdue client is not waited for; its ticket stays open, so a late answer is still merged."""
@@ -305,13 +305,13 @@ class Coordinator:
 
     def _left_to_give(self) -> float:
         """How many more tasks there are before the finale: when the last of them are answered, nobody is at work."""
-        if not self.rules.finale or self.in_finale:
+        if not self.rules.final_updates or self.in_final_round:
             return math.inf
         if self.enough is not None:
             return 0
-        if self.rules.before_finale is None:
+        if self.rules.before_final_round is None:
             return math.inf
-        return max(0, self.rules.before_finale - self.merged - self._census.busy)
+        return max(0, self.rules.before_final_round - self.merged - self._census.busy)
 
     def _expected(self) -> bool:
         """Whether anybody is waited for: at work, or about to get a task."""
@@ -334,7 +334,7 @@ class Coordinator:
         return self._threshold_met() and self.rules.trigger.t_clk == 0
 
     def _close_round(self, news: News) -> list[Decision]:
-        ending, version, last = self._run_is_over(news), self.version, self.in_finale
+        ending, version, last = self._run_is_over(news), self.version, self.in_final_round
         decisions: list[Decision] = []
         if self._reported and (ending is not None or self._round_is_over(news)):
             decisions.append(self._aggregate())
@@ -345,38 +345,38 @@ class Coordinator:
             ending = "rounds"
         if ending is None and last and self.version > version:
             ending = self.enough or "max_updates"
-        if ending is None and self.enough and not self.in_finale and not self._reported and not self._expected():
-            ending = self._begin_finale()
+        if ending is None and self.enough and not self.in_final_round and not self._reported and not self._expected():
+            ending = self._begin_final_round()
         if ending is not None:
             decisions.append(self._finish(ending))
         return decisions
 
     def _run_is_over(self, news: News) -> str | None:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
-        if isinstance(news, Stop) or (isinstance(news, Enough) and not self.rules.finale):
+        if isinstance(news, Stop) or (isinstance(news, Enough) and not self.rules.final_updates):
             return news.reason
-        if self.rules.finale:  # it waits for all of its clients, and may have fewer of them, or late work beside
+        if self.rules.final_updates:  # it waits for all of its clients, and may have fewer of them, or late work beside
             return None
         return "max_updates" if self.merged == self.rules.max_updates else None
 
-    def _finale_is_due(self) -> bool:
+    def _final_round_is_due(self) -> bool:
         """Decided when a round begins: clients that join in its course, and so change the rules, do not change it."""
         rules, before = self.rules, self.merged - self._updates
-        by_updates = rules.before_finale is not None and before >= rules.before_finale
-        return rules.finale > 0 and (by_updates or self.version + 1 == rules.rounds)
+        by_updates = rules.before_final_round is not None and before >= rules.before_final_round
+        return rules.final_updates > 0 and (by_updates or self.version + 1 == rules.rounds)
 
-    def _begin_finale(self) -> str | None:
+    def _begin_final_round(self) -> str | None:
         """Training was over before its time, and nobody is at work any more. Who was and is not waited for has done so
         in vain. Returns why the run ends at once, if nobody is there for its last round."""
         for client in list(self._open):
             self._close(self._clients[client], good=False)
             self._recount(self._clients[client])
-        self.in_finale = True
+        self.in_final_round = True
         return None if self._expected() else self.enough
 
-    def reconsider_finale(self) -> None:
+    def reconsider_final_round(self) -> None:
         """The rules of a run that goes on may be those of a longer one: then the round is not its last."""
-        self.in_finale = self.in_finale and (self.enough is not None or self._finale_is_due())
+        self.in_final_round = self.in_final_round and (self.enough is not None or self._final_round_is_due())
 
     def _aggregate(self) -> Aggregate:
         reporters = tuple(self._reported)
@@ -385,7 +385,7 @@ class Coordinator:
         self._reported.clear()
         self._updates = 0
         self._listening = False
-        self.in_finale = self._finale_is_due()
+        self.in_final_round = self._final_round_is_due()
         for client in reporters:
             self._recount(self._clients[client])
         return action
@@ -445,7 +445,7 @@ class Coordinator:
             "away": [record.number for record in self._by_number if record.untouched and not record.here],
             "reported": [[client, updates] for client, updates in self._reported.items()],
             "listening": self._listening,
-            "in_finale": self.in_finale,
+            "in_final_round": self.in_final_round,
             "enough": self.enough,
             "drawn": self._draw.drawn,
         }
@@ -462,7 +462,7 @@ class Coordinator:
         coordinator._reported = Counter(dict(state["reported"]))
         coordinator._updates = coordinator._reported.total()
         coordinator._listening = state["listening"]
-        coordinator.in_finale = state.get("in_finale", False)
+        coordinator.in_final_round = state.get("in_final_round", False)
         coordinator.enough = state.get("enough")
         coordinator._draw.drawn = state["drawn"]
         for name in decode_roster(state["roster"], roster):

@@ -10,21 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cos2p.aggregation.privacy.guard import check_covered
+from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_fit, check_last_fit
-from cos2p.memory.fit import saving_as_needed
+from cos2p.memory.fit import optimized_as_needed
 from cos2p.memory.tasks import Call, RunContext, make_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
 from cos2p.methods import TaskContract, make_contract
 from cos2p.methods.base import Method
 from cos2p.methods.head_settings import trained_instead
+from cos2p.models.flat_tensors import MOST_BYTES
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import MOST_BYTES
-from cos2p.server.client_cache import Shelves
+from cos2p.server.client_cache import ClientCaches
 from cos2p.server.protocol import Dispatch
 from cos2p.server.versions import Versions
-from cos2p.training.statistics import tells_last
+from cos2p.training.statistics import is_final_statistics
 from cos2p.training.wire import packed
 
 
@@ -34,7 +34,7 @@ class Orders(Mapping[str, Order]):
     def __init__(self, context: RunContext, method: Method, versions: Versions, forget: Callable[[int], None]) -> None:
         """`forget` is called with the version of an order that is closed."""
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
-        self.caches = Shelves(context.config)
+        self.caches = ClientCaches(context.config)
         """What each client has kept of the frozen parts."""
         self._orders: dict[str, Order] = {}
         self._task_of: dict[str, str] = {}
@@ -88,9 +88,9 @@ class Orders(Mapping[str, Order]):
             attempt=dispatch.attempt,
             progress=progress,
         )
-        order = saving_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
-        if assignment.shelved:
-            order = replace(order, shelved=self.caches.plan(order, weights))
+        order = optimized_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
+        if assignment.cached:
+            order = replace(order, cached=self.caches.plan(order, weights))
         if self.context.privacy.on:
             check_covered(order, self.context.config, self.context.training.embeddings)
         check_fit(self.method, order, self.needed_memory(order))
@@ -148,7 +148,7 @@ class Orders(Mapping[str, Order]):
     def _asked_of(self, order: Order) -> Weights:
         """The model that a task is cut from: its version; in the final round that version as it is evaluated."""
         weights = self.versions[order.version]
-        if not tells_last(order):
+        if not is_final_statistics(order):
             return weights
         if self._evaluated is None or self._evaluated[0] != order.version:
             self._evaluated = order.version, self.method.evaluated_weights(weights)
@@ -157,15 +157,15 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Any]:
-        return {"orders": [order.to_dict() for order in self._orders.values()], "shelves": self.caches.state()}
+        return {"orders": [order.to_dict() for order in self._orders.values()], "client_caches": self.caches.state()}
 
     def load_state(self, values: Mapping[str, Any], versions: Versions) -> None:
         self.versions, self._shared, self._evaluated = versions, None, None
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
-        self.caches.load_state(values["shelves"])
+        self.caches.load_state(values["client_caches"])
 
 
 def _held(order: Order) -> tuple[str, ...]:
     """How the names of the frozen parts begin that the device has kept."""
-    return () if order.shelved is None else tuple(order.shelved.held)
+    return () if order.cached is None else tuple(order.cached.held)

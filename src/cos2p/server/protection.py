@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from cos2p.aggregation.privacy.checks import Privacy, check_rounds, holders_per_round
 from cos2p.aggregation.privacy.clipping import Draw
-from cos2p.aggregation.privacy.guard import Privacy, check_rounds, holders_per_round
-from cos2p.aggregation.robust.guard import Guard
+from cos2p.aggregation.robust.filter import RobustFilter
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Method, RunContext
 from cos2p.tracking.event_kinds import Spent
@@ -21,16 +21,16 @@ def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | Non
     return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
 
 
-def guard_of(context: RunContext) -> Guard:
+def filter_of(context: RunContext) -> RobustFilter:
     """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
     if not context.privacy.on:
-        return Guard(context.config, context.robust)
+        return RobustFilter(context.config, context.robust)
     if context.robust.holds:
         raise ConfigError(
             "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
             "them may change; with [privacy] leave both at their defaults"
         )
-    return Guard(context.config, context.robust.model_copy(update={"bound": 0.0}))
+    return RobustFilter(context.config, context.robust.model_copy(update={"bound": 0.0}))
 
 
 def spent(privacy: Privacy) -> Spent:

@@ -32,7 +32,7 @@ class Rules:
     max_updates: int | None = None
     """Merged updates until the end; gives methods with different triggers the same amount of training."""
 
-    finale: int = 0
+    final_updates: int = 0
     """How many clients are to answer once more when training is over, in a last round that waits for all of them. So
     many of `max_updates` are theirs: no more tasks are given out before it than it leaves. 0: there is none."""
 
@@ -62,13 +62,15 @@ class Rules:
     def __post_init__(self) -> None:
         if self.rounds is None and self.max_updates is None:
             raise ConfigError("a run needs an end: set rounds, max_updates or both")
-        if self.max_updates is not None and self.finale >= self.max_updates:
-            raise ConfigError(f"the last round alone takes {self.finale} of {self.max_updates} updates; allow for more")
+        if self.max_updates is not None and self.final_updates >= self.max_updates:
+            raise ConfigError(
+                f"the last round alone takes {self.final_updates} of {self.max_updates} updates; allow for more"
+            )
 
     @property
-    def before_finale(self) -> int | None:
+    def before_final_round(self) -> int | None:
         """Merged updates until the last round begins; None if rounds alone count."""
-        return None if self.max_updates is None else self.max_updates - self.finale
+        return None if self.max_updates is None else self.max_updates - self.final_updates
 
     @property
     def limited(self) -> bool:
@@ -84,22 +86,22 @@ class Rules:
         return cls(**{**state, "trigger": Trigger(**state["trigger"])})
 
 
-def rules_of(context: RunContext, method: Method, version: int = 0, in_finale: bool = False) -> Rules:
+def rules_of(context: RunContext, method: Method, version: int = 0, in_final_round: bool = False) -> Rules:
     """For the present members, in the round that starts from `version`."""
     schedule, (trigger, redispatch) = context.schedule, method.rules()
-    if version == 0 and method.gathers_first:
+    if version == 0 and method.statistics_first:
         redispatch = "at-aggregation"
         if trigger == Trigger.asynchronous():  # what one device tells is no beginning
             trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
-    settles = method.gathers_last and schedule.rounds is not None and version + 2 >= schedule.rounds
-    if settles or in_finale:
+    settles = method.statistics_last and schedule.rounds is not None and version + 2 >= schedule.rounds
+    if settles or in_final_round:
         trigger, redispatch = Trigger.synchronous(), "at-aggregation"
     return Rules(
         trigger=trigger,
         redispatch=redispatch,
         rounds=schedule.rounds,
         max_updates=schedule.updates,
-        finale=_telling_last(context, method),
+        final_updates=_final_updates(context, method),
         task_timeout=schedule.task_timeout,
         max_staleness=schedule.max_staleness,
         max_failures=schedule.max_failures,
@@ -110,10 +112,10 @@ def rules_of(context: RunContext, method: Method, version: int = 0, in_finale: b
     )
 
 
-def _telling_last(context: RunContext, method: Method) -> int:
+def _final_updates(context: RunContext, method: Method) -> int:
     """How many clients answer in the last round, if there is one of its own; of few updates they leave one."""
-    if not method.gathers_last:
+    if not method.statistics_last:
         return 0
     schedule = context.schedule
-    telling = max(1, schedule.taking_part(len(context.members)))
-    return telling if schedule.updates is None else min(telling, schedule.updates - 1)
+    statistics_updates = max(1, schedule.taking_part(len(context.members)))
+    return statistics_updates if schedule.updates is None else min(statistics_updates, schedule.updates - 1)

@@ -40,7 +40,7 @@ from cos2p.server.protocol import (
 from cos2p.server.rules import rules_of
 from cos2p.server.update_reader import UpdateReader
 from cos2p.server.versions import Versions
-from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Benched, Dispatched, Left, Lowered, Merged, Refused
+from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Dispatched, Excluded, Left, Lowered, Merged, Refused
 from cos2p.training.contract import TaskContract
 
 
@@ -60,14 +60,14 @@ class Server:
         weights: Weights,
         draw: Draw | None = None,
         *,
-        bench_unfit: bool = False,
+        exclude_unfit: bool = False,
     ) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
 
-        `bench_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
+        `exclude_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
         error, because devices of a simulation are what the recipe says.
         """
-        self.context, self.method, self._bench_unfit = context, method, bench_unfit
+        self.context, self.method, self._exclude_unfit = context, method, exclude_unfit
         self.aggregator = Aggregator(context, method, draw)
         self.coordinator = Coordinator(rules_of(context, method), tuple(context.members), self._worth)
         self.versions = Versions(method.initial_weights(weights))
@@ -83,25 +83,27 @@ class Server:
     def progress(self) -> float:
         """How far the training is, 0 to 1, by rounds or by updates, whichever is further."""
         coordinator = self.coordinator
-        return self.context.schedule.share_done(coordinator.version, coordinator.merged, coordinator.rules.finale)
+        return self.context.schedule.share_done(
+            coordinator.version, coordinator.merged, coordinator.rules.final_updates
+        )
 
     # ------------------------------------------------------------ what the driver calls
 
     def handle(self, news: News) -> list[Effect]:
         """Something happened that is not an update."""
-        if isinstance(news, ClientJoined) and news.client in self._barred:
-            return [Benched(client=news.client, task="", reason=self._barred[news.client])]
+        if isinstance(news, ClientJoined) and news.client in self._excluded:
+            return [Excluded(client=news.client, task="", reason=self._excluded[news.client])]
         effects = self._carry_out(self._decide(news))
-        if isinstance(news, UpdateRejected) and self.coordinator.is_benched(news.client):
+        if isinstance(news, UpdateRejected) and self.coordinator.is_excluded(news.client):
             # For the whole run: one that says `ready` again is the one that sent all this.
-            self._barred.setdefault(news.client, f"its updates were refused; the last one: {news.reason}")
+            self._excluded.setdefault(news.client, f"its updates were refused; the last one: {news.reason}")
         self._forget(getattr(news, "client", ""))
         return effects
 
     def exclude(self, client: str, reason: str) -> list[Effect]:
         """No more tasks for this client in this run, also if it joins anew; its open one is not waited for."""
-        self.aggregator.guard.barred.setdefault(client, reason)
-        return self._bar(client) + self.handle(ClientLeft(client))
+        self.aggregator.robust_filter.excluded.setdefault(client, reason)
+        return self._exclude(client) + self.handle(ClientLeft(client))
 
     def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
@@ -190,7 +192,7 @@ class Server:
         try:
             self.method.accepted(order, update)
         except Exception:
-            self.aggregator.guard.drop(order.task)
+            self.aggregator.robust_filter.drop(order.task)
             raise
         self.orders.caches.answered(order, features_kept=not update.report.get("prefix_recomputed"))
         if self.aggregator.privacy is not None:  # no noise covers how large an update is, nor its report
@@ -215,9 +217,9 @@ class Server:
 
     def _decide(self, news: News) -> list[Decision]:
         """A final round may begin without a new version, where training was over before its time: it has its rules."""
-        before = self.coordinator.in_finale
+        before = self.coordinator.in_final_round
         decisions = self.coordinator.handle(news)
-        if self.coordinator.in_finale and not before:
+        if self.coordinator.in_final_round and not before:
             self._renew_rules()
         return decisions
 
@@ -227,7 +229,7 @@ class Server:
             if isinstance(decision, Merge):
                 assert accepted is not None
                 effects.append(accepted)
-                if self.aggregator.guard.full:
+                if self.aggregator.robust_filter.full:
                     effects += self.aggregator.release(self.weights)
             elif isinstance(decision, Aggregate):
                 effects += self._aggregate(decision)
@@ -240,21 +242,21 @@ class Server:
     def _give(self, dispatch: Dispatch) -> list[Effect]:
         """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
         client = dispatch.client
-        if self.coordinator.is_benched(client):
+        if self.coordinator.is_excluded(client):
             return self._carry_out(self._decide(ClientLeft(client)))
         if not self.aggregator.affords(client):
             return self._let_go(client)
         try:
             return [Send(self.order(dispatch))]
         except BudgetError as error:  # it follows from what the client says of itself
-            if not self._bench_unfit:
+            if not self._exclude_unfit:
                 raise
-            benched = self._carry_out(self.coordinator.bar(client, str(error)))
-            return benched + self._carry_out(self._decide(ClientLeft(client)))
+            excluded = self._carry_out(self.coordinator.exclude(client, str(error)))
+            return excluded + self._carry_out(self._decide(ClientLeft(client)))
 
     def order(self, dispatch: Dispatch) -> Order:
         """What the client shall do, open from now on. BudgetError if it cannot."""
-        return self.orders.make(dispatch, self.progress, self.coordinator.in_finale)
+        return self.orders.make(dispatch, self.progress, self.coordinator.in_final_round)
 
     def _let_go(self, client: str) -> list[Effect]:
         """The client has spent its privacy budget. When all have, the run is over."""
@@ -280,26 +282,26 @@ class Server:
         self.versions.advance(after, keep=asked_for)
         if asked_for:
             aggregator.merge.put_away(before, self.versions[old])
-        if self.method.gathers_first or self.method.gathers_last:
+        if self.method.statistics_first or self.method.statistics_last:
             self._renew_rules()
-        barred = [effect for client in self._newly_barred() for effect in self._bar(client)]
-        return [*effects, *undone, *aggregator.spent(), closed, *barred]
+        excluded = [effect for client in self._newly_excluded() for effect in self._exclude(client)]
+        return [*effects, *undone, *aggregator.spent(), closed, *excluded]
 
     # ------------------------------------------------------------ who takes part
 
     @property
-    def _barred(self) -> dict[str, str]:
-        return self.aggregator.guard.barred
+    def _excluded(self) -> dict[str, str]:
+        return self.aggregator.robust_filter.excluded
 
-    def _newly_barred(self) -> list[str]:
-        return [client for client in self._barred if not self.coordinator.is_benched(client)]
+    def _newly_excluded(self) -> list[str]:
+        return [client for client in self._excluded if not self.coordinator.is_excluded(client)]
 
-    def _bar(self, client: str) -> list[Effect]:
-        return self._carry_out(self.coordinator.bar(client, self._barred[client]))
+    def _exclude(self, client: str) -> list[Effect]:
+        return self._carry_out(self.coordinator.exclude(client, self._excluded[client]))
 
     def _renew_rules(self) -> None:
         coordinator = self.coordinator
-        coordinator.rules = rules_of(self.context, self.method, coordinator.version, coordinator.in_finale)
+        coordinator.rules = rules_of(self.context, self.method, coordinator.version, coordinator.in_final_round)
 
     def _worth(self, client: str) -> float:
         """How much a client's next task would be worth, where the schedule chooses by that."""
@@ -320,7 +322,10 @@ class Server:
             self.orders.close(client)
 
     def _forget_version(self, version: int) -> None:
-        if version not in self.coordinator.in_flight_versions() and version not in self.aggregator.guard.versions:
+        if (
+            version not in self.coordinator.in_flight_versions()
+            and version not in self.aggregator.robust_filter.versions
+        ):
             self.versions.forget(version)
 
     # ------------------------------------------------------------ checkpoint
@@ -342,7 +347,7 @@ class Server:
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
         self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
         self._renew_rules()
-        self.coordinator.reconsider_finale()
+        self.coordinator.reconsider_final_round()
         self._renew_rules()
         self.versions = Versions.restored(int(values["current"]), groups, self.versions.spool)
         self.aggregator.load_state(self.method, values, groups, self.versions.__getitem__)

@@ -75,13 +75,13 @@ OWN_ROWS = (
     _own("only-width", "only width is cut", "method.window.ratio=0.0"),
     _own("rolling", "windows roll, as in the paper", "method.window.schedule=rolling"),
     _own("balanced", "windows balance coverage", "method.window.schedule=balanced"),
-    _own("shelf", "devices keep frozen parts", "method.prefix.shelf=true"),
+    _own("client-cache", "devices keep frozen parts", "method.prefix.client_cache=true"),
     _own("at-aggregation", "next task at the aggregation", "schedule.redispatch=at-aggregation"),
     _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),
     _own("wide-rescaled", "wide windows and rescaling", "method.window.ratio=4.0", "method.rescale=true"),
     _own("skew-ignored", "label skew ignored, as in the paper", "training.label_skew=ignored"),
-    _own("skew-corrected", "label skew corrected", "training.label_skew=corrected"),
+    _own("logit-adjustment", "label skew corrected", "training.label_skew=logit-adjustment"),
 )
 """Against the recipe as it is; a row that the recipe has already shares its runs. Ratios are R_width / R_depth; a very
 large one cuts whole blocks only."""

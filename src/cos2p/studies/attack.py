@@ -17,7 +17,7 @@ DEFENCES: dict[str, tuple[str, ...]] = {
     "none": ("robust.bound=0", "robust.combine=mean", "robust.suspicion=off"),
     "default": (),
     "bound": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=off"),
-    "standing": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=bench"),
+    "standing": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=exclude"),
     "median": ("robust.bound=2", "robust.combine=median", "robust.suspicion=off"),
     "trimmed": ("robust.bound=2", "robust.combine=trimmed", "robust.suspicion=off"),
     "geometric": ("robust.bound=2", "robust.combine=geometric", "robust.suspicion=off"),
@@ -29,7 +29,7 @@ DEFENCES: dict[str, tuple[str, ...]] = {
 class Attacks(StudyPlan):
     attacks: tuple[str, ...]
     defences: tuple[str, ...]
-    liars: int = 1
+    malicious: int = 1
 
 
 def chosen(option: str, wanted: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -45,11 +45,11 @@ def chosen(option: str, wanted: str, known: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def attack_rows(attacks: Sequence[str], defences: Sequence[str], liars: int = 1) -> list[Row]:
+def attack_rows(attacks: Sequence[str], defences: Sequence[str], malicious: int = 1) -> list[Row]:
     """Every attack against every defence; the first row, that all are measured by, is honest."""
     rows = []
     for attack, defence in product(dict.fromkeys((HONEST, *attacks)), defences):
-        lies = () if attack == HONEST else (f"attack.kind={attack}", f"attack.count={liars}")
+        lies = () if attack == HONEST else (f"attack.kind={attack}", f"attack.count={malicious}")
         rows.append(
             Row(
                 key=f"{attack}+{defence}",
@@ -62,12 +62,12 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], liars: int = 1)
 
 
 def attack(plan: Attacks, execute: Execute, write: Write) -> Report:
-    rows = attack_rows(plan.attacks, plan.defences, plan.liars)
+    rows = attack_rows(plan.attacks, plan.defences, plan.malicious)
 
     def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
         results = results_table("results", "Attack × defence", grid, outcomes)
         against = f"Differences to {results.line(rows[0].key).title}"
         return [results, differences_table("differences", against, results, rows[0].key)]
 
-    title = f"{plan.liars} lying device{'s' if plan.liars > 1 else ''}"
+    title = f"{plan.malicious} lying device{'s' if plan.malicious > 1 else ''}"
     return run_study(plan.checked(), "attack", title, rows, tables, execute, write)

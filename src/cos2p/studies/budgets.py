@@ -18,7 +18,7 @@ from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import World, build_world, first_weights
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.studies.grid import recipe_digest
 from cos2p.training.statistics import StatisticsTrainer
 from cos2p.units import format_bytes
@@ -46,19 +46,19 @@ class Absent:
     reason: str
 
 
-class Worlds:
+class RunSetups:
     """Data and fleets of recipes, read once for all methods."""
 
     def __init__(self) -> None:
-        self._worlds: dict[str, tuple[World, Weights]] = {}
+        self._run_setups: dict[str, tuple[RunSetup, Weights]] = {}
 
-    def of(self, recipe: Recipe) -> tuple[World, Weights]:
+    def of(self, recipe: Recipe) -> tuple[RunSetup, Weights]:
         plain = recipe.model_copy(update={"method": {"name": ""}})
         key = recipe_digest(plain)
-        if key not in self._worlds:
-            world = build_world(recipe)
-            self._worlds[key] = world, first_weights(recipe, world.config)
-        return self._worlds[key]
+        if key not in self._run_setups:
+            run_setup = build_run_setup(recipe)
+            self._run_setups[key] = run_setup, first_weights(recipe, run_setup.config)
+        return self._run_setups[key]
 
     def fit(self, recipes: Sequence[Recipe], memory: int) -> Fit | Absent:
         """The largest fit of one method, whose recipes (of several seeds) differ in their data's division alone."""
@@ -76,12 +76,12 @@ class Worlds:
 class _Tries:
     """One method on one division of the data, every device with so much memory."""
 
-    def __init__(self, method: dict[str, Any], world: World, weights: Weights, memory: int) -> None:
+    def __init__(self, method: dict[str, Any], run_setup: RunSetup, weights: Weights, memory: int) -> None:
         self._method, self._weights, self._memory = method, weights, memory
-        self._turns = max(3, world.context.config.depth)
-        schedule = world.context.schedule.model_copy(update={"rounds": self._turns, "updates": None})
+        self._turns = max(3, run_setup.context.config.depth)
+        schedule = run_setup.context.schedule.model_copy(update={"rounds": self._turns, "updates": None})
         self._context = replace(
-            world.context, schedule=schedule
+            run_setup.context, schedule=schedule
         )  # the turns are a whole run: some tasks come late in it
         self._worst = 0
         """The turn that needed most: looked at first, a rate that does not fit is soon seen."""

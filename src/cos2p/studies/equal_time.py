@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from cos2p.methods import method_class, method_settings
-from cos2p.methods.head_settings import ends_told
+from cos2p.methods.head_settings import ends_in_closed_form
 from cos2p.studies.grid import Base, Cell, CellOutcomes, Row, RunnableGrid, make_grid
 from cos2p.tracking.event_kinds import Aggregated, Evaluated
 from cos2p.tracking.events import read_events
@@ -24,7 +24,7 @@ LONGEST = 8
 
 
 @dataclass(frozen=True)
-class Course:
+class Timeline:
     """How a finished run went."""
 
     scores: Sequence[tuple[float, float]] = ()
@@ -33,13 +33,13 @@ class Course:
     """(virtual second, updates merged by then) at the end of each round."""
 
 
-History = Callable[[str], Course]
+History = Callable[[str], Timeline]
 """How a finished cell went, by its name."""
 Cells = Mapping[tuple[str, str], str]
 """(title of the method, budget) → key of the row."""
 
 
-def read_course(run: Path) -> Course:
+def read_timeline(run: Path) -> Timeline:
     """From a run's log."""
     scores, rounds, merged = [], [], 0
     for event in read_events(run / "events.jsonl"):
@@ -48,35 +48,35 @@ def read_course(run: Path) -> Course:
         elif isinstance(event, Aggregated):
             merged += event.updates
             rounds.append((event.t, merged))
-    return Course(scores, rounds)
+    return Timeline(scores, rounds)
 
 
-def updates_in(courses: Sequence[Course], seconds: float, step: int, *, final_statistics: bool) -> int | None:
+def updates_in(timelines: Sequence[Timeline], seconds: float, step: int, *, final_statistics: bool) -> int | None:
     """The most updates that the method does in so many seconds, on the average of its runs; None: too few to train.
 
     By `step`, a task for each device, more or fewer than these runs had. Runs whose final round reports
     statistics (`final_statistics`) keep that round, and at least one trains after the first, which may report them too.
 
-    >>> run = Course(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
+    >>> run = Timeline(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
     >>> [updates_in([run], seconds, 8, final_statistics=True) for seconds in (5.9, 6.0, 9.9, 14.0)]
     [None, 24, 24, 40]
     """
-    if not courses or not all(course.rounds for course in courses):
+    if not timelines or not all(timeline.rounds for timeline in timelines):
         return None
-    had = round(fmean(course.rounds[-1][1] for course in courses))
+    had = round(fmean(timeline.rounds[-1][1] for timeline in timelines))
     least = 3 * step if final_statistics else step
     fewest = had - max(0, (had - least) // step) * step
     found = None
     for updates in range(fewest, LONGEST * had + 1, step):
-        if fmean(seconds_for(course, updates, final_statistics=final_statistics) for course in courses) > seconds:
+        if fmean(seconds_for(timeline, updates, final_statistics=final_statistics) for timeline in timelines) > seconds:
             break
         found = updates
     return found
 
 
-def seconds_for(course: Course, updates: int, *, final_statistics: bool) -> float:
+def seconds_for(timeline: Timeline, updates: int, *, final_statistics: bool) -> float:
     """When a run like this one would end, had it been planned for so many updates."""
-    training, last = list(course.rounds), (0.0, 0)
+    training, last = list(timeline.rounds), (0.0, 0)
     if final_statistics and len(training) > 1:
         end = training.pop()
         last = (end[0] - training[-1][0], end[1] - training[-1][1])
@@ -150,7 +150,7 @@ def _updates_for(grid: RunnableGrid, key: str, seconds: float, outcomes: CellOut
         return None
     recipe = next(cell.recipe for cell in grid.cells if cell.name == names[0])
     devices = sum(group.count for group in recipe.fleet.devices)
-    final_statistics = ends_told(method_settings(recipe.method))
+    final_statistics = ends_in_closed_form(method_settings(recipe.method))
     return updates_in([history(name) for name in names], seconds, devices, final_statistics=final_statistics)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.methods import method_class, method_settings
-from cos2p.methods.head_settings import ends_told
-from cos2p.studies.budgets import Absent, Fit, Worlds
+from cos2p.methods.head_settings import ends_in_closed_form
+from cos2p.studies.budgets import Absent, Fit, RunSetups
 from cos2p.studies.compare import settle
 from cos2p.studies.equal_time import Again, History, plan_again
 from cos2p.studies.frontier_tables import BudgetTables, budget_column
@@ -29,7 +29,7 @@ MEMORY, METHOD = "memory (MB)", "method"
 """Facts of a row, and the axes of the picture."""
 
 FindFit = Callable[[Sequence[Any], int], Fit | Absent]
-"""Recipes of one method and a budget to what fits (`Worlds.fit`)."""
+"""Recipes of one method and a budget to what fits (`RunSetups.fit`)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def find_places(
 
     `on_progress` gets the number of places that are done, of all, and the name of the next.
     """
-    find = find or Worlds().fit
+    find = find or RunSetups().fit
     plan.base.refuse_strangers([Row(name, "", method=name) for name in plan.methods])
     rows, absent = [], {}
     for number, name in enumerate(plan.methods):
@@ -195,7 +195,7 @@ def _report(
     updates = by_budget.at_equal_updates(cells)
     tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), updates]
     if again is None:
-        leaping = {cell.name for cell in grid.cells if ends_told(method_settings(cell.recipe.method))}
+        leaping = {cell.name for cell in grid.cells if ends_in_closed_form(method_settings(cell.recipe.method))}
         tables.append(by_budget.at_equal_time(cells, history, leaping))
     else:
         tables.append(by_budget.at_planned_time(again.where, again.note))

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe, recipe_values
+from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.settled import pooling_is_open
-from cos2p.runtime.world import build_world
 
 NAME_LENGTH = 100
 """Longest name of a cell's folder; file systems allow 255 bytes."""
@@ -90,10 +90,10 @@ class Base:
         recipe = self.load(Row("", ""))
         if not pooling_is_open(recipe):
             return ()
-        world = build_world(recipe)
-        for note in world.notes:
+        run_setup = build_run_setup(recipe)
+        for note in run_setup.notes:
             logging.getLogger(__name__).warning(note)
-        return (f"model.pooling={world.recipe.model.pooling or ''}",)
+        return (f"model.pooling={run_setup.recipe.model.pooling or ''}",)
 
     def load(self, row: Row, *more: str) -> Recipe:
         """The recipe of a row. Order of changes: the study's, the measure, the row's, `more`; the last one wins."""

@@ -128,17 +128,17 @@ class StudyProgress:
 
     # ------------------------------------------------------------ in words
 
-    def begin_words(self) -> str:
+    def begin_text(self) -> str:
         before = f", {self.kept} finished before" if self.kept else ""
         return f"{count(self.total, 'cell')}, {self.jobs} at once{before}"
 
-    def count_words(self) -> str:
+    def count_text(self) -> str:
         parts = [f"{self.done}/{self.total} cells"]
         parts += [f"{self.kept} from before"] if self.kept else []
         parts += [f"{self.failed} failed"] if self.failed else []
         return ", ".join(parts)
 
-    def remaining_words(self) -> str:
+    def remaining_text(self) -> str:
         if self.done >= self.total:
             return "done"
         left = self.remaining()

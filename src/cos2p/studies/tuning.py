@@ -236,7 +236,7 @@ def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Sett
 def tuning_record(search: Search, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
     """For tuning.json."""
     return {
-        "judged_by": _judged_by(choices),
+        "score_name": _score_name(choices),
         "seed": search.seed,
         "updates": search.updates or updates,
         "rows": {
@@ -252,7 +252,7 @@ def tuning_record(search: Search, choices: Mapping[str, Choice], updates: int) -
                         "lr": setting.lr,
                         "form": setting.form,
                         "updates": updates if setting.whole else search.length(row, updates),
-                        _judged_by(choices): None if score is None else abs(score),
+                        _score_name(choices): None if score is None else abs(score),
                         "folder": f"cells/{choice.trials[setting].cell}",
                         "failure": choice.trials[setting].failure,
                     }
@@ -264,7 +264,7 @@ def tuning_record(search: Search, choices: Mapping[str, Choice], updates: int) -
     }
 
 
-def _judged_by(choices: Mapping[str, Choice]) -> str:
+def _score_name(choices: Mapping[str, Choice]) -> str:
     """The figure of a trial's result behind the scores: those of language models are negative perplexities."""
     scores = [score for choice in choices.values() for score in choice.scores.values() if score is not None]
     return "validation_perplexity" if min(scores, default=0.0) < 0 else "validation_top1"
@@ -279,7 +279,7 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     seats = max(search.finalists_of(row, updates) for row in choices)
     all_but = " (not for the methods named)" if lengths else ""
     then = f", then between the best {seats} by one of full length{all_but}" if seats else ""
-    score = "perplexity" if _judged_by(choices) == "validation_perplexity" else "top-1"
+    score = "perplexity" if _score_name(choices) == "validation_perplexity" else "top-1"
     notes = [
         f"Learning rates chosen per row by validation {score} of one trial{length} each{then}, seed {search.seed}."
     ]

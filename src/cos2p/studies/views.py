@@ -26,16 +26,16 @@ PLAIN_SECONDS = 60.0
 """Between two plain lines about the cells that are running."""
 
 
-def outcome_words(cell: Cell, outcome: CellOutcome) -> str:
+def outcome_text(cell: Cell, outcome: CellOutcome) -> str:
     """A finished cell in a few words."""
     if outcome.result is None:
         return f"failed: {printable(outcome.failure)}"
     prefix, part = ("validation_", " on validation data") if is_trial(cell.recipe) else ("", "")
-    server, clients = _score_words(outcome.result, prefix), _score_words(outcome.result, "client_")
+    server, clients = _score_text(outcome.result, prefix), _score_text(outcome.result, "client_")
     return f"server {server}{part}, clients {clients}, {duration(outcome.seconds)}"
 
 
-def _score_words(result: Mapping[str, Any], prefix: str) -> str:
+def _score_text(result: Mapping[str, Any], prefix: str) -> str:
     perplexity = result.get(f"{prefix}perplexity")
     return percent(result.get(f"{prefix}top1")) if perplexity is None else f"perplexity {perplexity:.4g}"
 
@@ -54,7 +54,7 @@ class PlainView(StudyProgress):
         first = self.total == 0
         super().begin(cells, known, later)
         if first:
-            print_line(self.console, self.begin_words())
+            print_line(self.console, self.begin_text())
 
     def started(self, cell: Cell) -> None:
         super().started(cell)
@@ -63,7 +63,7 @@ class PlainView(StudyProgress):
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)
-        words = f"{outcome_words(cell, outcome)} · {self.remaining_words()}"
+        words = f"{outcome_text(cell, outcome)} · {self.remaining_text()}"
         print_line(self.console, f"{self.done}/{self.total} {cell.name}: {words}")
 
     def tick(self) -> None:
@@ -71,7 +71,7 @@ class PlainView(StudyProgress):
             return
         self._shown = self.elapsed()
         for entry in self.running.values():
-            print_line(self.console, f"{entry.cell.name}: {entry.status.words} · {self.remaining_words()}")
+            print_line(self.console, f"{entry.cell.name}: {entry.status.words} · {self.remaining_text()}")
 
 
 class LiveView(StudyProgress):
@@ -85,7 +85,7 @@ class LiveView(StudyProgress):
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         super().ended(cell, outcome)
         if self.verbose or not outcome.ok:
-            print_line(self.console, f"{cell.name}: {outcome_words(cell, outcome)}")
+            print_line(self.console, f"{cell.name}: {outcome_text(cell, outcome)}")
 
     def tick(self) -> None:
         self.live.refresh()
@@ -96,8 +96,8 @@ class LiveView(StudyProgress):
         head.add_row(
             Text(printable(self.title), style="bold"),
             ProgressBar(total=max(1, self.total), completed=self.done + share, width=28),
-            Text(self.count_words()),
-            Text(f"{duration(self.elapsed())} · {self.remaining_words()}", style="dim"),
+            Text(self.count_text()),
+            Text(f"{duration(self.elapsed())} · {self.remaining_text()}", style="dim"),
         )
         cells = Layout.grid(padding=(0, 1))
         for entry in self.running.values():

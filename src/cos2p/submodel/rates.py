@@ -16,7 +16,7 @@ from cos2p.models.config import ModelConfig
 LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0.015625)
 """Rates to choose from: few, so that devices fall into tiers and share exits."""
 
-_GUARD = 1e-9  # √.5625 · 8 must floor to 6, not 5
+_EPSILON = 1e-9  # √.5625 · 8 must floor to 6, not 5
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ def cut(config: ModelConfig, rate: float, ratio: float = 1.0) -> SubmodelSize:
     if ratio < 0 or math.isnan(ratio):
         raise ConfigError(f"width/depth ratio {ratio} must be ≥ 0 (1 is balanced, 0 only width, inf only depth)")
     depth_rate = 1.0 if ratio == 0 else min(1.0, max(rate, math.sqrt(rate / ratio)))
-    blocks = max(1, math.floor(config.depth * depth_rate + _GUARD))
+    blocks = max(1, math.floor(config.depth * depth_rate + _EPSILON))
     width = min(1.0, rate * config.depth / blocks)
     return SubmodelSize(
         blocks=blocks,
         width=width,
-        heads=math.floor(width * blocks * config.groups + _GUARD),
-        units=math.floor(width * blocks * config.mlp + _GUARD),
+        heads=math.floor(width * blocks * config.groups + _EPSILON),
+        units=math.floor(width * blocks * config.mlp + _EPSILON),
     )
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cos2p.models.config import ModelConfig
+from cos2p.models.flat_tensors import FlatLayout, flat_layout
 from cos2p.models.layout import Axis, layout, segment_width
-from cos2p.models.one_piece import Arrangement, arrangement
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, absolute_sums
 from cos2p.submodel.slicing import Slice
@@ -181,8 +181,8 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
 
 
 @lru_cache(maxsize=64)
-def whole_segments(config: ModelConfig, arranged: Arrangement) -> Arrangement:
+def whole_segments(config: ModelConfig, arranged: FlatLayout) -> FlatLayout:
     """Room for a number for every segment of these tensors, none of which is cut."""
     table = segmented(config)
     lengths = {table[name].key: full_length(config, table[name].key) for name in arranged.shapes}
-    return arrangement(tuple((key, () if length is None else (length,)) for key, length in sorted(lengths.items())))
+    return flat_layout(tuple((key, () if length is None else (length,)) for key, length in sorted(lengths.items())))

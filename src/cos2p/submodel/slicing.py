@@ -153,10 +153,10 @@ def extract_prefix(weights: Mapping[str, Tensor], config: ModelConfig, spec: Sub
 def frozen_names(config: ModelConfig, spec: SubmodelSpec) -> dict[str, str]:
     """Every frozen tensor a device is sent, as it is called on the way, and its name in the model."""
     inside = tuple(f"blocks.{block}." for block in range(spec.frozen, spec.top))
-    return {_beside_trained(name, inside): name for name in frozen_slices(config, spec)}
+    return {_next_to_trained(name, inside): name for name in frozen_slices(config, spec)}
 
 
-def _beside_trained(name: str, inside: tuple[str, ...]) -> str:
+def _next_to_trained(name: str, inside: tuple[str, ...]) -> str:
     """Of a block in the window the frozen rest has a name of its own: `blocks.3.rest.q.weight`."""
     if not name.startswith(inside):
         return name

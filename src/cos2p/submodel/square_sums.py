@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cos2p.models.config import ModelConfig
-from cos2p.models.one_piece import Arrangement, Family, OnePiece
+from cos2p.models.flat_tensors import Family, FlatLayout, FlatTensors
 from cos2p.submodel import native
 from cos2p.submodel.kernels import SCRATCH, Scratch, square_sums
 from cos2p.submodel.native.passes import Table
@@ -51,7 +51,7 @@ class Squares:
 
 def segment_squares(tensors: Mapping[str, Tensor], config: ModelConfig, scratch: Scratch) -> Squares:
     """Of a compact submodel's tensors."""
-    if isinstance(tensors, OnePiece):
+    if isinstance(tensors, FlatTensors):
         plan = _plan(config, tensors.arranged)
         if plan is not None:
             return Squares(plan.of, _all_at_once(plan, tensors.memory))
@@ -74,7 +74,7 @@ class _Plan:
 
 
 @lru_cache(maxsize=64)
-def _plan(config: ModelConfig, arranged: Arrangement) -> _Plan | None:
+def _plan(config: ModelConfig, arranged: FlatLayout) -> _Plan | None:
     """None if the blocks are not alike, or tensors are so large that they are summed in pieces."""
     table = segmented(config)
     parts: dict[tuple[str, ...], list[tuple[Family, Segmented]]] = {}
@@ -132,7 +132,7 @@ _WHOLE, _ROWS, _COLUMNS, _SINGLE = range(4)
 
 
 def _table(
-    of: tuple[Vectors, ...], plan: tuple[tuple[tuple[Family, Segmented], ...], ...], arranged: Arrangement
+    of: tuple[Vectors, ...], plan: tuple[tuple[tuple[Family, Segmented], ...], ...], arranged: FlatLayout
 ) -> Table:
     rows, to = [], 0
     for own, members in zip(of, plan, strict=True):
@@ -148,12 +148,12 @@ def _table(
 
 
 @lru_cache(maxsize=64)
-def _norm_table(arranged: Arrangement) -> Table:
+def _norm_table(arranged: FlatLayout) -> Table:
     rows = [[*family.place, family.length] for family in arranged.families]
     return Table(torch.tensor(rows, dtype=torch.int64).view(-1, 4), len(arranged.shapes), arranged.scalars)
 
 
-def norms(tensors: OnePiece) -> Tensor:
+def norms(tensors: FlatTensors) -> Tensor:
     """‖x‖₂ of every tensor, family by family."""
     passes = native.in_use()
     found = passes.norms(tensors.memory, _norm_table(tensors.arranged)) if passes is not None else None

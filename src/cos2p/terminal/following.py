@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, over_budget_words, print_line, printable
+from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable
 from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
 from cos2p.tracking.events import Listener
@@ -31,13 +31,13 @@ NOTES = 5
 """Troubles shown one by one unless asked for all of them; after that they are only counted."""
 
 
-def note_words(event: Event) -> str | None:
+def note_text(event: Event) -> str | None:
     """A line for an event that is trouble; None for all others."""
     said = {
         "refused": "update refused",
         "failed": "task failed",
         "dropped": "update dropped",
-        "benched": "gets no more tasks",
+        "excluded": "gets no more tasks",
         "doubted": "is not believed",
         "lost": "lost its task in a restart",
         "died": "fell silent",
@@ -55,7 +55,7 @@ def note_words(event: Event) -> str | None:
     return f"{printable(event.client)} {said}{reason}"
 
 
-def detail_words(event: Event) -> str | None:
+def detail_text(event: Event) -> str | None:
     """A line for a merged update, for those who want to see everything."""
     if not isinstance(event, Merged):
         return None
@@ -66,7 +66,7 @@ def detail_words(event: Event) -> str | None:
     return f"{printable(event.client)} merged: {what}, τ {event.staleness}{scored}"
 
 
-def budget_words(event: Started) -> str | None:
+def budget_text(event: Started) -> str | None:
     """Who could train the whole model, if not all of them can."""
     if event.full_memory is None or not event.devices:
         return None
@@ -88,22 +88,22 @@ class _View:
         self._notes = 0
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Started) and (budget := budget_words(event)):
+        if isinstance(event, Started) and (budget := budget_text(event)):
             self.say(budget)
         for about in (event.notes or ()) if isinstance(event, Started) else ():
             self.say(printable(about))
         if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):
-            self.say(over_budget_words(over))
+            self.say(over_budget_text(over))
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
-        if self.verbose and (detail := detail_words(event)):
+        if self.verbose and (detail := detail_text(event)):
             self.say(detail)
-        note = note_words(event)
+        note = note_text(event)
         if note is None:
             return
         self._notes += 1
         if self.verbose or self._notes <= NOTES:
-            self.say(f"{self.progress.time_words(event.t)}: {note}")
+            self.say(f"{self.progress.time_text(event.t)}: {note}")
         elif self._notes == NOTES + 1:
             self.say("further troubles are counted only; -v tells all")
 
@@ -157,12 +157,12 @@ class LiveView(_View):
             head.add_row(
                 Text(progress.title, style="bold"),
                 ProgressBar(total=1.0, completed=progress.share, width=28),
-                Text(progress.count_words()),
-                Text(f"{duration(progress.elapsed())} · {progress.remaining_words()}", style="dim"),
+                Text(progress.count_text()),
+                Text(f"{duration(progress.elapsed())} · {progress.remaining_text()}", style="dim"),
             )
-            time_words = progress.time_words(progress.figures.now)
-            scores = f"{time_words} · {progress.score_words()} · {progress.client_words()}"
-            trouble = Text(progress.trouble_words(), style="yellow" if progress.late() else "dim")
+            time_text = progress.time_text(progress.figures.now)
+            scores = f"{time_text} · {progress.score_text()} · {progress.client_text()}"
+            trouble = Text(progress.trouble_text(), style="yellow" if progress.late() else "dim")
             return Group(head, Text(scores), trouble)
 
 

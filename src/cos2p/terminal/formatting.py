@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 from cos2p.units import format_bytes
 
 
-def epsilon_words(spent: Mapping[str, Any] | None) -> str:
+def epsilon_text(spent: Mapping[str, Any] | None) -> str:
     """What a private run has cost; nothing for another.
 
-    >>> epsilon_words({"epsilon": 3.14159, "budget": 8.0, "delta": 1e-05})
+    >>> epsilon_text({"epsilon": 3.14159, "budget": 8.0, "delta": 1e-05})
     'ε 3.14 of 8 (δ 1e-05)'
     """
     if spent is None:
@@ -24,10 +24,10 @@ def epsilon_words(spent: Mapping[str, Any] | None) -> str:
     return f"ε {cost}{budget} (δ {spent['delta']:g})"
 
 
-def over_budget_words(found: Mapping[str, int] | None) -> str:
+def over_budget_text(found: Mapping[str, int] | None) -> str:
     """Of a run that takes more memory than its devices have; nothing for another.
 
-    >>> over_budget_words({"devices": 8, "needs": 357_000_000, "has": 60_000_000})
+    >>> over_budget_text({"devices": 8, "needs": 357_000_000, "has": 60_000_000})
     'over the budget: needs 357 MB of 60.0 MB, 8 devices have too little'
     """
     if found is None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from cos2p.numerics.metrics import perplexity
-from cos2p.terminal.formatting import duration, epsilon_words, percent, printable
+from cos2p.terminal.formatting import duration, epsilon_text, percent, printable
 from cos2p.tracking.event_kinds import Aggregated, Dispatched, Event, Merged, Started
 from cos2p.tracking.figure_parts import tiers
 from cos2p.tracking.figures import RunFigures
@@ -91,7 +91,7 @@ class Progress:
 
     # ------------------------------------------------------------ in words
 
-    def count_words(self) -> str:
+    def count_text(self) -> str:
         """The limit that decides first: rounds or updates."""
         found, started = self.figures, self.figures.started
         rounds, updates = (started.rounds, started.updates) if started is not None else (None, None)
@@ -99,26 +99,26 @@ class Progress:
             return f"updates {found.merged}/{updates}, round {found.version}"
         return f"round {found.version}/{rounds or '?'}"
 
-    def score_words(self) -> str:
+    def score_text(self) -> str:
         found = self.figures
         if found.last is None or found.best is None:
             return "server –"
         chance = (found.started.data or {}).get("chance") if found.started is not None else None
         worth = f"; chance {percent(chance)}" if chance is not None else ""
-        if found.judged_by == "perplexity":
+        if found.score_name == "perplexity":
             return f"server perplexity {found.last:.4g} (best {found.best[0]:.4g}, {found.part})"
         return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
 
-    def client_words(self) -> str:
+    def client_text(self) -> str:
         """How good the clients' own submodels are; a private run, which reports nothing of them, says what it costs."""
         if self.figures.spent is not None:
-            return epsilon_words(vars(self.figures.spent))
+            return epsilon_text(vars(self.figures.spent))
         loss = self.figures.client_mean("loss")
         if loss is not None:
             return f"clients' perplexity {perplexity(loss):.4g}"
         return f"clients {percent(self.figures.client_mean('top1'))}"
 
-    def trouble_words(self, names: int = 3) -> str:
+    def trouble_text(self, names: int = 3) -> str:
         late = self.late()
         if len(self.figures.devices) > ONE_BY_ONE:
             parts = [self._late_by_kind(late)]
@@ -138,15 +138,15 @@ class Progress:
         behind = Counter(kind_of[name] for name, _ in late)
         words = []
         for kind, names in kinds.items():
-            late_words = f" ({behind[kind]} late)" if behind[kind] else ""
-            words.append(f"{printable(kind)} {working[kind]:,} of {len(names):,}{late_words}")
+            late_text = f" ({behind[kind]} late)" if behind[kind] else ""
+            words.append(f"{printable(kind)} {working[kind]:,} of {len(names):,}{late_text}")
         return "at work: " + ", ".join(words)
 
-    def time_words(self, seconds: float) -> str:
+    def time_text(self, seconds: float) -> str:
         """The run's own time: computed in a simulation, the clock's on a fleet."""
         return f"after {duration(seconds)}" if self.real else f"virtual {duration(seconds)}"
 
-    def remaining_words(self) -> str:
+    def remaining_text(self) -> str:
         if self.figures.finished is not None:
             return "done"
         if self.share >= 1:
@@ -157,11 +157,11 @@ class Progress:
     def line(self) -> str:
         return " · ".join(
             [
-                self.count_words(),
-                self.time_words(self.figures.now),
-                self.score_words(),
-                self.client_words(),
-                self.trouble_words(),
-                self.remaining_words(),
+                self.count_text(),
+                self.time_text(self.figures.now),
+                self.score_text(),
+                self.client_text(),
+                self.trouble_text(),
+                self.remaining_text(),
             ]
         )

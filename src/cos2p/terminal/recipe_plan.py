@@ -19,7 +19,7 @@ _SHOWN = 20
 """Devices whose first task is shown."""
 
 
-def plan_words(recipe: Recipe) -> list[str]:
+def plan_text(recipe: Recipe) -> list[str]:
     """Method, devices, model, data and end of the run."""
     devices = sum(group.count for group in recipe.fleet.devices)
     groups = ", ".join(_group(group) for group in recipe.fleet.devices)
@@ -53,7 +53,7 @@ def _form(recipe: Recipe) -> str:
     return "" if form == "paper" else f", form {form}"
 
 
-def rehearsal_words(found: Rehearsal) -> list[str]:
+def rehearsal_text(found: Rehearsal) -> list[str]:
     """What was found when the data were read and the first tasks cut."""
     bundle, config = found.bundle, found.config
     parts = [f"{len(getattr(bundle, name)):,} {name}" for name in ("train", "validation", "test")]

@@ -14,8 +14,8 @@ from rich.text import Text
 from cos2p.terminal.formatting import (
     count,
     duration,
-    epsilon_words,
-    over_budget_words,
+    epsilon_text,
+    over_budget_text,
     percent,
     printable,
     without_training,
@@ -56,15 +56,15 @@ def _figures(result: Mapping[str, Any]) -> Table:
         ("server", _scores(result, "", without_training(result.get("chance"), result.get("majority")))),
         ("before training", _scores({"top5": None, **result["base"]}, "") if result.get("base") else ""),
         ("validation", _scores(result, "validation_")),
-        ("better exit", better_exit_words(result)),
+        ("better exit", better_exit_text(result)),
         ("clients' own", _scores(result, "client_", without_training(None, result.get("client_majority")))),
         ("fleet", f"RU {percent(result['ru'])} · busy {percent(result['busy'])} of the time"),
         ("virtual time", duration(result["virtual_seconds"])),
-        ("memory", over_budget_words(result.get("over_budget"))),
+        ("memory", over_budget_text(result.get("over_budget"))),
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
-        ("coverage", coverage_words(result["n_star"])),
-        ("staleness τ", staleness_words(result["staleness"])),
-        ("privacy", epsilon_words(result.get("privacy"))),
+        ("coverage", coverage_text(result["n_star"])),
+        ("staleness τ", staleness_text(result["staleness"])),
+        ("privacy", epsilon_text(result.get("privacy"))),
         ("refused", count(result["refused"], "update") if result["refused"] else ""),
         ("ended by", _ending(result.get("finished"))),
     ):
@@ -96,15 +96,15 @@ def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
     return " · ".join(found) + worth
 
 
-def better_exit_words(result: Mapping[str, Any]) -> str:
+def better_exit_text(result: Mapping[str, Any]) -> str:
     """Of a shallower exit that is better than the deepest; empty if that one is the best.
 
-    >>> better_exit_words({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
+    >>> better_exit_text({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
     'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %; cos2p export --exit best takes it'
 
     The best is chosen on validation samples; where test samples say otherwise there is nothing to recommend.
 
-    >>> better_exit_words({"exits": {"1": 0.889, "8": 0.914}, "best_exit": 1})
+    >>> better_exit_text({"exits": {"1": 0.889, "8": 0.914}, "best_exit": 1})
     ''
     """
     perplexities = result.get("exits_perplexity")
@@ -121,10 +121,10 @@ def better_exit_words(result: Mapping[str, Any]) -> str:
     return f"exit {best} of {deepest}: {scores}; cos2p export --exit best takes it"
 
 
-def coverage_words(n_star: int | None) -> str:
+def coverage_text(n_star: int | None) -> str:
     """N* with what it means.
 
-    >>> coverage_words(2)
+    >>> coverage_text(2)
     'N* 2: every head and unit was in at least 2 updates of every round'
     """
     if n_star is None:
@@ -139,10 +139,10 @@ def _ending(reason: Any) -> str:
     return "" if reason in (None, "rounds", "max_updates") else printable(reason)
 
 
-def staleness_words(histogram: Mapping[str, int]) -> str:
+def staleness_text(histogram: Mapping[str, int]) -> str:
     """The whole histogram in one line, every bar with its count.
 
-    >>> staleness_words({"0": 120, "1": 30})
+    >>> staleness_text({"0": 120, "1": 30})
     '0 █ 120 · 1 ▂ 30'
     """
     most = max(histogram.values(), default=1)

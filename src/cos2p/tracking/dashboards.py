@@ -144,7 +144,7 @@ class MlflowLog:
         """Steps MLflow has, by name; loaded when a name is first met."""
         self._started: Started | None = None
         self._run = ""
-        self._told = False
+        self._warned = False
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # between MLflow and its database layer
@@ -168,7 +168,7 @@ class MlflowLog:
         self._attempt(self._send)
 
     def close(self, outcome: str) -> None:
-        self._told = False
+        self._warned = False
         self._attempt(self._send)
         if self._run and not self._waiting:
             self._attempt(lambda: self._client.set_terminated(self._run, _STATUS[outcome]))
@@ -219,10 +219,10 @@ class MlflowLog:
         try:
             act()
         except Exception as error:
-            if not self._told:
+            if not self._warned:
                 again = f"cos2p run --resume --out {self.folder} --mlflow {self.uri}"
                 print(f"mlflow: {_one_line(error)}; the run goes on. Send what is missing by  {again}", file=sys.stderr)
-            self._told = True
+            self._warned = True
 
 
 def _key(name: str) -> str:

@@ -245,7 +245,7 @@ class Failed(DeviceEvent):
 
 
 @logged
-class Benched(DeviceEvent):
+class Excluded(DeviceEvent):
     """A device failed too often in a row and gets no more tasks until it joins anew. It gets no more in this run if it
     sent a message that no device may send or, where the recipe says so, if its updates kept pointing elsewhere."""
 

@@ -43,15 +43,15 @@ def best_exit(by_exit: Mapping[str, Mapping[str, float]] | None) -> int | None:
     return max(scored, key=lambda depth: (scored[depth], depth), default=None)
 
 
-def judged_by(scores: Mapping[str, float]) -> str:
+def score_name(scores: Mapping[str, float]) -> str:
     """The score that decides: a language model's perplexity, everybody else's top-1."""
     return "perplexity" if "perplexity" in scores else "top1"
 
 
 def merit(scores: Mapping[str, float]) -> float | None:
     """Larger is better."""
-    score = scores.get(judged_by(scores))
-    return -score if score is not None and judged_by(scores) == "perplexity" else score
+    score = scores.get(score_name(scores))
+    return -score if score is not None and score_name(scores) == "perplexity" else score
 
 
 def likelihood_figures(
@@ -62,7 +62,7 @@ def likelihood_figures(
 ) -> dict[str, Any]:
     """Further figures in the result of a language model; `top` and `chosen` are its deepest exit's, on
     test and validation samples."""
-    if judged_by(top) != "perplexity":
+    if score_name(top) != "perplexity":
         return {}
     # The clients' perplexity is that of their mean loss, as it would be for all their texts together.
     loss = client_mean("loss")

@@ -41,10 +41,10 @@ from cos2p.tracking.figure_parts import (
     RoundFigures,
     best_exit,
     deepest,
-    judged_by,
     likelihood_figures,
     merit,
     number,
+    score_name,
 )
 
 _FACTS = ("rate", "samples", "batch", "memory", "flops")
@@ -78,7 +78,7 @@ class RunFigures:
         self.last: float | None = None
         self.best: tuple[float, int] | None = None
         """Best top-1, of a language model perplexity, and the version that had it."""
-        self.judged_by = "top1"
+        self.score_name = "top1"
         """What `last` and `best` are: `top1`, or `perplexity`."""
         self._best_merit = -math.inf
         self.since_best = 0
@@ -257,8 +257,8 @@ class RunFigures:
         found = merit(scores)
         if found is None:
             return
-        self.judged_by = judged_by(scores)
-        self.part, self.last = part, scores[self.judged_by]
+        self.score_name = score_name(scores)
+        self.part, self.last = part, scores[self.score_name]
         if self.best is None or found > self._best_merit:
             self.best, self.since_best, self._best_merit = (self.last, event.version), 0, found
         elif part == "validation":

@@ -134,7 +134,7 @@ def _holds_work(folder: Path) -> bool:
     if any((folder / name).exists() for name in ("result.json", "checkpoint.safetensors")):
         return True
     log = folder / "events.jsonl"
-    known = {MARKER, "recipe.toml", STOP_NOTE, log.name, "shelf", "devices", "tensorboard", "mlflow.json"}
+    known = {MARKER, "recipe.toml", STOP_NOTE, log.name, "client_cache", "devices", "tensorboard", "mlflow.json"}
     foreign = [child for child in folder.iterdir() if child.name not in known and not child.name.startswith(".")]
     return bool(foreign) or (log.exists() and b'"kind":"merged"' in log.read_bytes())
 

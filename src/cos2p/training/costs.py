@@ -97,10 +97,10 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
-        step_in_backward=settings.savings.step_in_backward,
-        recompute=settings.savings.recompute != "no",
-        micro_batch=settings.savings.at_once(batch),
-        activation_bytes=2 if settings.savings.bf16 else 4,
+        step_in_backward=settings.memory_optimizations.step_in_backward,
+        recompute=settings.memory_optimizations.recompute != "no",
+        micro_batch=settings.memory_optimizations.at_once(batch),
+        activation_bytes=2 if settings.memory_optimizations.bf16 else 4,
     )
 
 
@@ -108,7 +108,7 @@ def submodel_flops(
     config: ModelConfig, order: Order, settings: LocalSettings, samples: int, test_samples: int
 ) -> TaskFlops:
     """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel."""
-    known = order.shelved.features if order.shelved is not None else 0
+    known = order.cached.features if order.cached is not None else 0
     sent = Shape.of(config, order.spec)  # tables are kept by sizes: a spec has thousands of numbers
     return _submodel_flops(config, sent, order.quotas, known, settings, samples, test_samples)
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cos2p.models.config import ModelConfig
-from cos2p.models.one_piece import OnePiece
+from cos2p.models.flat_tensors import FlatTensors
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.optimizers import make_optimizer
 
 MOST = 4
-"""Models that are kept; none is larger than `one_piece.MOST_BYTES`."""
+"""Models that are kept; none is larger than `flat_tensors.MOST_BYTES`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +28,13 @@ class Ready:
     """A model in training mode, all of whose parameters train and lie in one piece."""
 
     model: ElasticTransformer
-    weights: OnePiece
+    weights: FlatTensors
     parameters: list[Tensor]
     _optimizers: dict[tuple[str, float], Optimizer] = field(default_factory=dict)
     """By name and weight decay."""
 
     @classmethod
-    def of(cls, model: ElasticTransformer, weights: OnePiece) -> Ready:
+    def of(cls, model: ElasticTransformer, weights: FlatTensors) -> Ready:
         return cls(model, weights, list(trainable(model).values()))
 
     def optimizer(self, name: str, lr: float, weight_decay: float) -> Optimizer:
@@ -56,7 +56,7 @@ class IdleModels:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[ModelConfig, SubmodelSpec], Ready] = OrderedDict()
 
-    def take(self, config: ModelConfig, spec: SubmodelSpec, weights: OnePiece) -> Ready | None:
+    def take(self, config: ModelConfig, spec: SubmodelSpec, weights: FlatTensors) -> Ready | None:
         """One of this kind with these values, which are copied; None if there is none."""
         ready = self._kept.pop((config, spec), None)
         if ready is None or ready.weights.arranged is not weights.arranged:

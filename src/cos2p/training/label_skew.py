@@ -29,11 +29,11 @@ ABSENT = 0.01
 """Samples that a class without any is taken to have: small, and its logarithm still a number."""
 
 
-def check_correctable(config: ModelConfig) -> None:
+def check_adjustable(config: ModelConfig) -> None:
     """Refuse what has no classes, or no bias to shift."""
     if config.task != "classification" or not config.biased:
         raise ConfigError(
-            'training.label_skew = "corrected" shifts the biases of a classifier, and this model has none; '
+            'training.label_skew = "logit-adjustment" shifts the biases of a classifier, and this model has none; '
             'use "ignored"'
         )
 
@@ -50,7 +50,7 @@ def log_shares(labels: Tensor, classes: int) -> Tensor:
 
 def with_own_shares(config: ModelConfig, task: Task, labels: Tensor) -> Task:
     """The task with the shares of the device's labels in the biases of its exits."""
-    check_correctable(config)
+    check_adjustable(config)
     shift = log_shares(labels, config.outputs)
     return replace(
         task,

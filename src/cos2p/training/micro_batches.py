@@ -31,17 +31,17 @@ class MicroBatches(Generic[Part]):
 
 def add_up(
     parts: Iterable[Part],
-    judge: Callable[[Part], tuple[Tensor, Tensor, int]],
+    evaluate: Callable[[Part], tuple[Tensor, Tensor, int]],
     parameters: Iterable[Tensor],
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of a batch, from parts each of which counts by what it has to be right about.
 
-    `judge` gives a part's objective and loss, both means, and over how many. Returns those of the whole batch.
+    `evaluate` gives a part's objective and loss, both means, and over how many. Returns those of the whole batch.
     """
     objective, loss, total = zero(device), zero(device), 0
     for part in parts:
-        own, reported, count = judge(part)
+        own, reported, count = evaluate(part)
         own = own * count
         own.backward()
         objective, loss, total = objective + own.detach(), loss + reported.detach() * count, total + count

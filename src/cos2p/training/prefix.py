@@ -27,7 +27,7 @@ from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
 from cos2p.numerics.output_table import Table
-from cos2p.training.shelf import Shelf
+from cos2p.training.client_cache import ClientCache
 from cos2p.units import format_bytes
 
 FeaturePrecision = Literal["float32", "float16"]
@@ -77,15 +77,15 @@ class PrefixFile:
         self,
         encoded: Mapping[str, Tensor],
         held: Mapping[str, str] | None = None,
-        shelf: Shelf | None = None,
+        client_cache: ClientCache | None = None,
         device: torch.device = CPU,
     ) -> None:
-        self._encoded, self._held, self._shelf, self.device = encoded, held or {}, shelf, device
+        self._encoded, self._held, self._client_cache, self.device = encoded, held or {}, client_cache, device
 
     def encoded(self, start: str) -> Weights:
         """The tensors of a part as they came, by their full names."""
-        if self._shelf is not None and start in self._held:
-            return self._shelf.get(self._held[start])
+        if self._client_cache is not None and start in self._held:
+            return self._client_cache.get(self._held[start])
         return part_of(self._encoded, start)
 
     def part(self, start: str) -> Weights:
@@ -104,8 +104,8 @@ class PrefixFile:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
         yield dict(self._encoded)
         for name in self._held.values():
-            assert self._shelf is not None
-            yield self._shelf.get(name)
+            assert self._client_cache is not None
+            yield self._client_cache.get(name)
 
 
 def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:

@@ -16,7 +16,7 @@ from cos2p.training.prefix import FeaturePrecision, Store
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
 
-class Savings(Settings):
+class MemoryOptimizations(Settings):
     """Training in fewer bytes, the same for every method; the ledger counts what each takes off."""
 
     step_in_backward: bool = Field(
@@ -40,7 +40,7 @@ class Savings(Settings):
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
 
     @model_validator(mode="after")
-    def _agree(self) -> Savings:
+    def _agree(self) -> MemoryOptimizations:
         if self.micro_batch and self.step_in_backward:
             raise ValueError(
                 "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
@@ -53,17 +53,23 @@ class Savings(Settings):
         return 1 if self.micro_batch == "needed" else min(self.micro_batch or batch, batch)
 
 
-def ways_to_save(savings: Savings, batch: int) -> list[dict[str, object]]:
+def ways_to_save(memory_optimizations: MemoryOptimizations, batch: int) -> list[dict[str, object]]:
     """What `needed` may become, the way that takes least time first; none if nothing is left open.
 
-    >>> [tuple(way.values()) for way in ways_to_save(Savings(recompute="needed", micro_batch="needed"), 4)]
+    >>> [tuple(way.values()) for way in ways_to_save(MemoryOptimizations(recompute="needed", micro_batch="needed"), 4)]
     [('no', 0), ('no', 2), ('no', 1), ('yes', 0), ('yes', 2), ('yes', 1)]
     """
-    again = ("no", "yes") if savings.recompute == "needed" else ()
-    sizes = [0, *(size for size in _halves(batch) if size < batch)] if savings.micro_batch == "needed" else ()
+    again = ("no", "yes") if memory_optimizations.recompute == "needed" else ()
+    sizes = (
+        [0, *(size for size in _halves(batch) if size < batch)] if memory_optimizations.micro_batch == "needed" else ()
+    )
     if not sizes:
         return [{"recompute": answer} for answer in again]
-    return [{"recompute": answer, "micro_batch": size} for answer in again or (savings.recompute,) for size in sizes]
+    return [
+        {"recompute": answer, "micro_batch": size}
+        for answer in again or (memory_optimizations.recompute,)
+        for size in sizes
+    ]
 
 
 def _halves(batch: int) -> Iterator[int]:
@@ -78,20 +84,20 @@ class LocalTraining(Settings):
     epochs: int = Field(default=5, ge=1, description="E: passes over the local data per task.")
     optimizer: OptimizerName = Field(default="adan", description="adan (the paper's), adamw or sgd; fresh every task.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
-    savings: Savings = Savings()
+    memory_optimizations: MemoryOptimizations = MemoryOptimizations()
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without savings that are not made: every task carries these settings, and its bytes count."""
         written: dict[str, Any] = handler(self)
-        if self.savings == Savings():
-            written.pop("savings", None)
+        if self.memory_optimizations == MemoryOptimizations():
+            written.pop("memory_optimizations", None)
         return written
 
     @property
     def stepper(self) -> str:
         """The optimiser by its full name, a key of `numerics.optimizers.STATE_BYTES`."""
-        return eight_bit(self.optimizer) if self.savings.eight_bit else self.optimizer
+        return eight_bit(self.optimizer) if self.memory_optimizations.eight_bit else self.optimizer
 
 
 class Distillation(Settings):
@@ -175,19 +181,21 @@ class ExtendedSettings(Settings):
     local: LocalSettings
 
 
-def with_savings(settings: LocalSettings | ExtendedSettings, **changes: object) -> LocalSettings | ExtendedSettings:
-    """The same training with these fields of `savings` set."""
+def with_optimizations(
+    settings: LocalSettings | ExtendedSettings, **changes: object
+) -> LocalSettings | ExtendedSettings:
+    """The same training with these fields of `memory_optimizations` set."""
     local = settings if isinstance(settings, LocalSettings) else settings.local
-    savings = local.savings.model_copy(update=changes)
-    if savings == local.savings:
+    memory_optimizations = local.memory_optimizations.model_copy(update=changes)
+    if memory_optimizations == local.memory_optimizations:
         return settings
-    changed = local.model_copy(update={"savings": savings})
+    changed = local.model_copy(update={"memory_optimizations": memory_optimizations})
     return changed if isinstance(settings, LocalSettings) else settings.model_copy(update={"local": changed})
 
 
-def without_savings(settings: LocalSettings | ExtendedSettings, *names: str) -> LocalSettings | ExtendedSettings:
+def without_optimizations(settings: LocalSettings | ExtendedSettings, *names: str) -> LocalSettings | ExtendedSettings:
     """The same training without the named savings."""
-    return with_savings(settings, **{name: getattr(Savings(), name) for name in names})
+    return with_optimizations(settings, **{name: getattr(MemoryOptimizations(), name) for name in names})
 
 
 class TrainingSettings(LocalTraining):

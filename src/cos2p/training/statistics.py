@@ -55,7 +55,7 @@ class StatisticsSettings(LocalSettings):
     final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
 
 
-def tells_last(order: Order) -> bool:
+def is_final_statistics(order: Order) -> bool:
     """Whether the order asks for sums at the end of a run, of the features as they were trained."""
     return order.trainer == StatisticsTrainer.name and bool(order.settings.get("final"))
 
@@ -128,30 +128,30 @@ class StatisticsContract(TaskContract):
         for depth in self.settings.depths:
             self._check_depth(update.extras, depth, max_rms)
 
-    def _check_depth(self, told: Weights, depth: int, max_rms: float) -> None:
-        counts, samples = told["counts"], float(told["counts"].sum())
-        norms = torch.linalg.vector_norm(told[f"{depth}.sums"].double(), dim=1)
+    def _check_depth(self, statistics: Weights, depth: int, max_rms: float) -> None:
+        counts, samples = statistics["counts"], float(statistics["counts"].sum())
+        norms = torch.linalg.vector_norm(statistics[f"{depth}.sums"].double(), dim=1)
         if bool((norms > counts * (1 + TOLERANCE)).any()):
             raise UpdateRefused(f"depth {depth}: a class's sum is longer than its count, which unit vectors cannot be")
-        length = float(told[f"{depth}.length"])
+        length = float(statistics[f"{depth}.length"])
         if not samples * SHORTEST <= length <= samples * max_rms * math.sqrt(self.config.dim):
             raise UpdateRefused(f"depth {depth}: features of mean length {length / samples:.3g} are not let in")
         if self.settings.moments:
-            self._check_moments(told, depth)
+            self._check_moments(statistics, depth)
 
-    def _check_moments(self, told: Weights, depth: int) -> None:
+    def _check_moments(self, statistics: Weights, depth: int) -> None:
         """What is left of the moments without the class means is a scatter: nothing has less than none of it.
 
         Otherwise a server that divides by it could be led to exits of any size, by one moment of one device.
         """
-        counts, samples = told["counts"].double(), float(told["counts"].sum())
-        moments = unpacked(told[f"{depth}.moments"], self.config.dim).double()
+        counts, samples = statistics["counts"].double(), float(statistics["counts"].sum())
+        moments = unpacked(statistics[f"{depth}.moments"], self.config.dim).double()
         total = float(moments.diagonal().sum())
         if abs(total - samples) > samples * TOLERANCE:
             raise UpdateRefused(
                 f"depth {depth}: its moments have trace {total:.6g}; {samples:g} is that of unit vectors"
             )
-        sums = told[f"{depth}.sums"].double()
+        sums = statistics[f"{depth}.sums"].double()
         inside = moments - (sums / counts.clamp_min(1)[:, None]).T @ sums
         inside.diagonal().add_(samples * SCATTER_TOLERANCE)
         if int(torch.linalg.cholesky_ex(inside).info):
@@ -199,7 +199,7 @@ class StatisticsTrainer(Trainer):
             self._frozen(),
             lambda rows: self.shard.inputs(part, rows),
             len(part),
-            self.local.savings.at_once(min(self.settings.batch, len(part))),
+            self.local.memory_optimizations.at_once(min(self.settings.batch, len(part))),
             self.settings.features,
             self.settings.feature_precision,
             part.widths,

@@ -30,8 +30,8 @@ from cos2p.accelerator import CPU, place, place_all
 from cos2p.data.examples import Examples
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
+from cos2p.models.flat_tensors import FlatTensors, copied
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece, copied
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
@@ -40,6 +40,7 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
+from cos2p.training.client_cache import CacheMiss, ClientCache, chain
 from cos2p.training.contract import TaskContract
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
@@ -60,16 +61,15 @@ from cos2p.training.prefix import (
     part_of,
     prefix_features,
 )
-from cos2p.training.settings import ExtendedSettings, LocalSettings, Savings, without_savings
+from cos2p.training.settings import ExtendedSettings, LocalSettings, MemoryOptimizations, without_optimizations
 from cos2p.training.shard import Shard, shuffled
-from cos2p.training.shelf import Lacking, Shelf, chain
 from cos2p.training.suffix import StreamedSuffix
 from cos2p.training.wire import unpacked
 
 Support = Literal["step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
 
 OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
-"""All memory optimizations of `training.savings`."""
+"""All memory optimizations of `training.memory_optimizations`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Trainer:
     start: Weights
     """What is trained, as it came."""
     model: ElasticTransformer
-    shelf: Shelf | None = None
+    client_cache: ClientCache | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
     idle: IdleModels | None = None
     """Models of earlier tasks, if the process keeps any."""
@@ -148,7 +148,7 @@ class Trainer:
     def contract_of(cls, config: ModelConfig, order: Order) -> TaskContract:
         """What an order to this trainer means, with the memory optimizations that it supports."""
         given = cls.settings_type.model_validate(order.settings)
-        return cls.contract_type(config, order, without_savings(given, *(OPTIMIZATIONS - cls.supports)))
+        return cls.contract_type(config, order, without_optimizations(given, *(OPTIMIZATIONS - cls.supports)))
 
     @property
     def local(self) -> LocalSettings:
@@ -162,21 +162,21 @@ class Trainer:
         task: Task,
         shard: Shard,
         remembered: Remembered,
-        shelf: Shelf | None = None,
+        client_cache: ClientCache | None = None,
         device: torch.device = CPU,
     ) -> tuple[Update, Remembered]:
         """Do the task on `device`. Returns the update and what is remembered now, both on the host; what was given is
         not changed."""
-        self.shelf, self.device = shelf, device
+        self.client_cache, self.device = client_cache, device
         check_rows(self.order.spec, shard)
-        if self.order.label_skew == "corrected":
+        if self.order.label_skew == "logit-adjustment":
             task = with_own_shares(self.config, task, shard.train.labels)
-        here = isinstance(task.weights, OnePiece) and device.type == "cpu"
+        here = isinstance(task.weights, FlatTensors) and device.type == "cpu"
         self.task = task if here else replace(task, weights=place_all(task.weights, device))
         self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
-        self._shelve()
+        self._store_parts()
         update = self.train()
         if device.type != "cpu":
             update = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
@@ -196,20 +196,20 @@ class Trainer:
             return unpacked(self.task.weights)
         return {name: tensor.clone() for name, tensor in self.task.weights.items()} if own else self.task.weights
 
-    def _shelve(self) -> None:
+    def _store_parts(self) -> None:
         """Put aside what came with the task and is wanted again."""
-        shelved = self.order.shelved
-        if shelved is None:
+        cached = self.order.cached
+        if cached is None:
             return
-        if self.shelf is None:
-            raise Lacking("the task counts on frozen parts of earlier ones, and nothing is kept here")
-        for key in shelved.parts.keys() - shelved.held:
-            self.shelf.put(part_of(self.task.prefix, key))
+        if self.client_cache is None:
+            raise CacheMiss("the task counts on frozen parts of earlier ones, and nothing is kept here")
+        for key in cached.parts.keys() - cached.held:
+            self.client_cache.put(part_of(self.task.prefix, key))
 
     def _frozen(self) -> PrefixFile:
-        shelved = self.order.shelved
-        held = {} if shelved is None else {key: shelved.parts[key] for key in shelved.held}
-        return PrefixFile(self.task.prefix, held, self.shelf, self.device)
+        cached = self.order.cached
+        held = {} if cached is None else {key: cached.parts[key] for key in cached.held}
+        return PrefixFile(self.task.prefix, held, self.client_cache, self.device)
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -231,7 +231,7 @@ class Trainer:
     def _take_ready(self, spec: SubmodelSpec) -> Ready | None:
         """A model that can be kept for another task; None if this one's has to be made for it alone."""
         start = self.start
-        if self.idle is None or not isinstance(start, OnePiece) or not self._is_plain(spec):
+        if self.idle is None or not isinstance(start, FlatTensors) or not self._is_plain(spec):
             return None
         known = self.idle.take(self.config, spec, start)
         if known is not None:
@@ -244,14 +244,14 @@ class Trainer:
         if "reuse" not in self.supports:
             return False
         whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
-        return whole and not self.local.rescale and self.local.savings == Savings()
+        return whole and not self.local.rescale and self.local.memory_optimizations == MemoryOptimizations()
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
         steppers = self.optimizers()
         log = Losses(self.device, f"lower training.lr (now {self.order.lr:g})")
         for rows in self.batches(self.local.epochs):
-            at_once = self.local.savings.at_once(len(rows))
+            at_once = self.local.memory_optimizations.at_once(len(rows))
             parts = [self.batch(rows)] if at_once == len(rows) else MicroBatches(rows.split(at_once), self.batch)
             self._learn(parts, steppers, log)
         for stepper in steppers:  # the test finds no gradients any more
@@ -265,10 +265,12 @@ class Trainer:
         for stepper in steppers:  # before the pass, so that old gradients are not part of its peak
             stepper.zero_grad(set_to_none=True)
         if len(parts) > 1:
-            objective, loss = add_up(parts, self._judge_part, _stepped(steppers), self.device)
+            objective, loss = add_up(parts, self._part_objective, _stepped(steppers), self.device)
         else:
-            objective, loss = self._judge(next(iter(parts)))
-            if self.local.savings.step_in_backward:  # then there is one optimiser, and nobody looks at gradients
+            objective, loss = self._objective_and_loss(next(iter(parts)))
+            if (
+                self.local.memory_optimizations.step_in_backward
+            ):  # then there is one optimiser, and nobody looks at gradients
                 log.add(objective, loss)
                 with stepping_in_backward(steppers[0]):
                     objective.backward()
@@ -294,7 +296,7 @@ class Trainer:
         inputs, labels = self.shard.batch(rows)
         return Batch(rows, place(inputs, self.device), place(labels, self.device))
 
-    def _judge(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _objective_and_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
         if not self._own_outputs and reads_in_parts(self.model):
             loss = loss_of_tokens(
@@ -314,8 +316,8 @@ class Trainer:
         """Whether this trainer looks at the outputs of all tokens itself, told by what it overrides."""
         return any(getattr(type(self), hook) is not getattr(Trainer, hook) for hook in ("forward", "loss", "objective"))
 
-    def _judge_part(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
-        return *self._judge(batch), counted(self.model.targets(batch.labels))
+    def _part_objective(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        return *self._objective_and_loss(batch), counted(self.model.targets(batch.labels))
 
     def scores(self) -> dict[str, float]:
         """The personal submodel as it was trained (rescaled, if so), deepest exit, on the local test part.
@@ -326,7 +328,7 @@ class Trainer:
         if len(test) == 0:
             return {"local_samples": 0}
         self.model.fold_rescale()
-        at_once = self.local.savings.at_once(self.local.batch)
+        at_once = self.local.memory_optimizations.at_once(self.local.batch)
         scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), at_once)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
 
@@ -365,23 +367,23 @@ class Trainer:
 
     def _known_features(self, part: Examples, values: Tensor) -> int:
         """Fill in what an earlier task left, if the server thinks it is still good and it is there."""
-        shelved = self.order.shelved
-        if shelved is None or self.shelf is None or not shelved.features:
+        cached = self.order.cached
+        if cached is None or self.client_cache is None or not cached.features:
             return 0
-        way, host = chain(shelved.through(shelved.features)), values
+        way, host = chain(cached.through(cached.features)), values
         if values.device.type != "cpu":
             host = torch.empty_like(values, device=CPU)
-        if not self.shelf.read_features(self._owner(part), way, host):
+        if not self.client_cache.read_features(self._owner(part), way, host):
             return 0
         if host is not values:
             values.copy_(host)
-        return shelved.features
+        return cached.features
 
     def _keep_features(self, part: Examples, values: Tensor) -> None:
-        shelved = self.order.shelved
-        if shelved is not None and self.shelf is not None and shelved.features < self.order.spec.frozen:
-            way = chain(shelved.through(self.order.spec.frozen))
-            self.shelf.put_features(self._owner(part), way, place(values, CPU))
+        cached = self.order.cached
+        if cached is not None and self.client_cache is not None and cached.features < self.order.spec.frozen:
+            way = chain(cached.through(self.order.spec.frozen))
+            self.client_cache.put_features(self._owner(part), way, place(values, CPU))
 
     def _owner(self, part: Examples) -> str:
         return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
@@ -420,12 +422,12 @@ class Trainer:
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
         model = self.load(spec, copied(self.start), self.local.rescale)
-        savings = self.local.savings
+        memory_optimizations = self.local.memory_optimizations
         lighten(
             model.blocks.values(),
             model.exits.values(),
-            recompute=savings.recompute != "no",
-            bf16=savings.bf16,
+            recompute=memory_optimizations.recompute != "no",
+            bf16=memory_optimizations.bf16,
         )
         return model
 
@@ -462,7 +464,7 @@ class Trainer:
 
     def end(self) -> Learned:
         """The epochs are over, the personal submodel has not been tested yet."""
-        if self._ready is not None and isinstance(self.start, OnePiece):
+        if self._ready is not None and isinstance(self.start, FlatTensors):
             return Learned(self.start.minus(self._ready.weights))
         end = self.model.weights()
         changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])

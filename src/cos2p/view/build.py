@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
-from cos2p.terminal.formatting import epsilon_words
+from cos2p.terminal.formatting import epsilon_text
 from cos2p.terminal.progress import Pace
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Evaluated, Event, Finished, Merged, Started, Stopped
 from cos2p.tracking.figure_parts import BASELINES
@@ -252,7 +252,7 @@ class RunSource:
             **_worth(known | {name: result[name] for name in BASELINES if result.get(name) is not None}),
             "best_exit": parts.evaluations.better_exit(),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
-            "privacy": epsilon_words(vars(run.spent) if run.spent is not None else result.get("privacy")),
+            "privacy": epsilon_text(vars(run.spent) if run.spent is not None else result.get("privacy")),
             "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
             "refused": run.refused or int(result.get("refused") or 0),
             "failed": run.total("failed") + run.total("lost"),

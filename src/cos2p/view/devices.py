@@ -115,7 +115,7 @@ def _row_of_result(name: str, found: dict[str, Any], seconds: float) -> model.De
 # ---------------------------------------------------------------- troubles
 
 KINDS = (
-    "refused", "dropped", "failed", "lost", "died", "left", "benched", "doubted", "lowered", "unfit", "unevaluated",
+    "refused", "dropped", "failed", "lost", "died", "left", "excluded", "doubted", "lowered", "unfit", "unevaluated",
 )  # fmt: skip
 LISTED = 1000
 REASON_CHARACTERS = 600

@@ -71,8 +71,8 @@ class Sources:
         sources = [self._sources[folder] for folder in self.folders]
         runs = [found.document() for found in sources if isinstance(found, RunSource)]
         studies = [found.document(self.page_folder) for found in sources if isinstance(found, StudySource)]
-        _tell_apart([run["header"] for run in runs], [s.folder for s in sources if isinstance(s, RunSource)])
-        _tell_apart(studies, [found.folder for found in sources if isinstance(found, StudySource)])
+        _disambiguate([run["header"] for run in runs], [s.folder for s in sources if isinstance(s, RunSource)])
+        _disambiguate(studies, [found.folder for found in sources if isinstance(found, StudySource)])
         return {
             "schema": model.SCHEMA,
             "live": self.live,
@@ -83,7 +83,7 @@ class Sources:
         }
 
 
-def _tell_apart(named: Sequence[model.Header] | Sequence[model.Study], folders: list[Path]) -> None:
+def _disambiguate(named: Sequence[model.Header] | Sequence[model.Study], folders: list[Path]) -> None:
     """What lies in folders of one name is called by their parents' too."""
     names = [one["name"] for one in named]
     for one, folder, name in zip(named, folders, names, strict=True):

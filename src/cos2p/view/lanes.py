@@ -10,12 +10,12 @@ import numpy as np
 from cos2p.tracking.event_kinds import (
     Aggregated,
     Arrived,
-    Benched,
     DeviceEvent,
     Died,
     Dispatched,
     Dropped,
     Event,
+    Excluded,
     Failed,
     Joined,
     Left,
@@ -126,16 +126,16 @@ class LanesBuilder:
             lane.between = PHASE["idle"]
 
     def _on_merged(self, lane: _Lane, event: Merged) -> None:
-        self._judge(lane, event, "merged", event.staleness)
+        self._set_outcome(lane, event, "merged", event.staleness)
 
     def _on_refused(self, lane: _Lane, event: Refused) -> None:
         if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "refused")
         else:
-            self._judge(lane, event, "refused")
+            self._set_outcome(lane, event, "refused")
 
     def _on_dropped(self, lane: _Lane, event: Dropped) -> None:
-        self._judge(lane, event, "dropped")
+        self._set_outcome(lane, event, "dropped")
 
     def _on_failed(self, lane: _Lane, event: Failed) -> None:
         if lane.open is not None and lane.open.name == event.task:
@@ -154,7 +154,7 @@ class LanesBuilder:
         if lane.between != PHASE["dead"]:
             lane.between = PHASE["dead" if event.reason else "absent"]
 
-    def _on_benched(self, lane: _Lane, event: Benched) -> None:
+    def _on_excluded(self, lane: _Lane, event: Excluded) -> None:
         if lane.open is None:
             lane.add(self._now, lane.between)
         lane.between = PHASE["absent"]
@@ -172,7 +172,9 @@ class LanesBuilder:
         if lane.outcome[task.number] == OUTCOME["open"]:
             lane.outcome[task.number] = OUTCOME[outcome]
 
-    def _judge(self, lane: _Lane, event: Merged | Refused | Dropped, outcome: str, tau: int | None = None) -> None:
+    def _set_outcome(
+        self, lane: _Lane, event: Merged | Refused | Dropped, outcome: str, tau: int | None = None
+    ) -> None:
         number = lane.numbers.get(event.task)
         if number is None:
             return

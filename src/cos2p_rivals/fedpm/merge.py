@@ -33,7 +33,7 @@ class MaskMerge(SideMerge):
         return replace(item, delta={**item.delta, **frozen, **steps})
 
     def apply(self, current: Weights) -> Weights:
-        weights = self.weight if self.elements else self.beside_weight
+        weights = self.weight if self.elements else self.side_weight
         for key, weight in weights.items():
             if not self.elements or key.startswith(("heads.", "units.")):
                 weights[key] = torch.where(weight > 0, weight + self.prior, weight)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-_GUARD = 1e-9
+_EPSILON = 1e-9
 
 
 def reconfigure(
@@ -49,7 +49,7 @@ def reconfigure(
 
 def strongest(members: Sequence[int], magnitude: Tensor, size: int, turnover: float) -> list[int]:
     """The members that must stay, strongest first."""
-    removable = math.floor(turnover * size + _GUARD)
+    removable = math.floor(turnover * size + _EPSILON)
     values = magnitude.tolist()
     return sorted(members, key=lambda number: (-values[number], number))[: max(0, len(members) - removable)]
 

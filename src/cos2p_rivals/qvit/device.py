@@ -129,7 +129,7 @@ class QuantContract(TaskContract):
     def memory(self, samples: int) -> Ledger:
         """Plain training; quantised weights, steps, the teacher's memory; what quantisers and open attention keep."""
         base, config, settings, spec = super().memory(samples), self.config, self.settings, self.order.spec
-        coded, beside = scalars(code_shapes(config, spec)), scalars(self.side_shapes(spec))
+        coded, side = scalars(code_shapes(config, spec)), scalars(self.side_shapes(spec))
         rows, tokens = min(settings.batch, max(1, samples)) * config.tokens, config.tokens
         kept = largest = 0
         for keep in spec.window:
@@ -144,9 +144,9 @@ class QuantContract(TaskContract):
         teacher = 2 * 2 * samples * config.tokens * config.head_dim * sum(len(keep.heads) for keep in spec.window)
         return replace(
             base,
-            weights=base.weights + FLOAT * (coded + beside),
-            gradients=base.gradients + FLOAT * beside,
-            optimizer=base.optimizer + state_bytes(settings.optimizer, [beside]),
+            weights=base.weights + FLOAT * (coded + side),
+            gradients=base.gradients + FLOAT * side,
+            optimizer=base.optimizer + state_bytes(settings.optimizer, [side]),
             activations=base.activations + kept + 4 * FLOAT * largest,
             features=base.features + (teacher if settings.dgd else 0) + 8 * samples,
         )
@@ -216,5 +216,5 @@ class QuantTrainer(Trainer):
         bits = code_bits(codes, self.settings.bits)
         for name, values in codes.items():
             step, came = step_name(name, self.settings.bits), self.start[name]
-            told = from_codes(values, end[step], bits[name]) - on_grid(came, self.start[step], bits[name])
-            self.remembered[f"qvit.{name}"] = end[name] - came - told
+            sent = from_codes(values, end[step], bits[name]) - on_grid(came, self.start[step], bits[name])
+            self.remembered[f"qvit.{name}"] = end[name] - came - sent

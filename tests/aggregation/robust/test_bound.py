@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cos2p.aggregation.merge import Contribution
-from cos2p.aggregation.robust.bound import DEVICES, RECENT, VOICES, NormBound
+from cos2p.aggregation.robust.bound import DEVICES, MIN_DEVICES, RECENT, NormBound
 from cos2p.models.spec import SubmodelSpec
 from cos2p.server.admission import root_mean_square
 from cos2p.submodel.slicing import compact_shapes
@@ -83,20 +83,20 @@ def test_it_remembers_a_bounded_number_of_devices_and_comes_back_from_a_checkpoi
     small = update("x", 0.01)
     for number in range(DEVICES + 5):
         bound.learn([replace(small, client=f"pi-{number}", delta={"embed.cls": torch.ones(1, 1, 16)})])
-    assert bound.voices == DEVICES
+    assert bound.device_count == DEVICES
     again = NormBound(VIT, 2.0)
     again.load_state(bound.state())
     assert again.state() == bound.state()
 
 
 def test_the_usual_is_the_median_of_the_devices_medians_however_often_they_answer() -> None:
-    bound, told = NormBound(VIT, 1e9), {}  # type: NormBound, dict[str, list[float]]
+    bound, reported = NormBound(VIT, 1e9), {}  # type: NormBound, dict[str, list[float]]
     for number, value in enumerate((3.0, 1.0, 2.0, 5.0, 4.0, 2.5, 0.5, 9.0, 1.5, 7.0)):
         client = f"pi-{number % 4}"
-        told[client] = [*told.get(client, []), value][-RECENT:]
+        reported[client] = [*reported.get(client, []), value][-RECENT:]
         bound.apply(update(client, value))
-        if len(told) >= VOICES:
-            assert bound.usual("units") == pytest.approx(median_low(median_low(own) for own in told.values()))
+        if len(reported) >= MIN_DEVICES:
+            assert bound.usual("units") == pytest.approx(median_low(median_low(own) for own in reported.values()))
     again = NormBound(VIT, 1e9)
     again.load_state(bound.state())
     assert again.usual("units") == bound.usual("units")

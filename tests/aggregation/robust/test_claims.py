@@ -18,13 +18,13 @@ from cos2p.server.server import Server
 from tests.fuzz.arena import answer, arena, honest_answer
 from tests.tiny import VIT, context, read_update
 
-LIAR = "pi-4"
+MALICIOUS = "pi-4"
 
 
 def house(claim: int, **robust: float) -> RunContext:
     """Four devices of 10 samples, and one that claims more."""
     plain = context(VIT, rates=(1.0,) * 5, rounds=3, mu=1.0)
-    members = {**plain.members, LIAR: replace(plain.members[LIAR], samples=claim)}
+    members = {**plain.members, MALICIOUS: replace(plain.members[MALICIOUS], samples=claim)}
     return replace(plain, members=members, robust=RobustSettings.model_validate(robust))
 
 
@@ -50,7 +50,7 @@ def step(claim: int, **robust: float) -> float:
         server.handle(ClientJoined(client))
     before = dict(server.weights)
     for order in list(server.orders.values()):
-        server.receive(order.client, _wanting(order, 1.0 if order.client == LIAR else -1.0, claim))
+        server.receive(order.client, _wanting(order, 1.0 if order.client == MALICIOUS else -1.0, claim))
     name = next(iter(before))
     return float((before[name] - server.weights[name]).mean())
 
@@ -58,7 +58,7 @@ def step(claim: int, **robust: float) -> float:
 def _wanting(order: Order, value: float, claim: int) -> bytes:
     honest = answer(VIT, order)
     delta = {name: torch.full_like(tensor, value) for name, tensor in honest.delta.items()}
-    return replace(honest, delta=delta, samples=claim if order.client == LIAR else 10).to_bytes()
+    return replace(honest, delta=delta, samples=claim if order.client == MALICIOUS else 10).to_bytes()
 
 
 def test_a_claim_of_billions_weighs_ten_devices_at_most() -> None:
@@ -71,12 +71,12 @@ def test_a_claim_of_billions_weighs_ten_devices_at_most() -> None:
 def test_sums_over_samples_count_as_if_they_were_over_those_credited() -> None:
     server = arena("closed-form exits").server
     (order,) = (order for order in server.orders.values() if order.client == "pi-0")
-    told = read_update(honest_answer(server, order))
-    assert credited(told, 10.0) is told
-    less = credited(told, 5.0)
+    reported = read_update(honest_answer(server, order))
+    assert credited(reported, 10.0) is reported
+    less = credited(reported, 5.0)
     assert (less.samples, float(less.extras["counts"].sum())) == (5, 5.0)
-    assert torch.equal(less.extras["4.sums"], told.extras["4.sums"] / 2)
-    assert torch.equal(less.extras["4.moments"], told.extras["4.moments"] / 2)
+    assert torch.equal(less.extras["4.sums"], reported.extras["4.sums"] / 2)
+    assert torch.equal(less.extras["4.moments"], reported.extras["4.moments"] / 2)
 
 
 def test_the_server_replays_no_more_steps_than_a_claim_is_good_for() -> None:
@@ -87,4 +87,4 @@ def test_the_server_replays_no_more_steps_than_a_claim_is_good_for() -> None:
     for client in home.members:
         server.handle(ClientJoined(client))
     steps = {order.client: make_trainer(VIT, order).settings.steps for order in server.orders.values()}
-    assert steps == {"pi-0": 3, "pi-1": 3, "pi-2": 3, "pi-3": 3, LIAR: 25}  # batches of four
+    assert steps == {"pi-0": 3, "pi-1": 3, "pi-2": 3, "pi-3": 3, MALICIOUS: 25}  # batches of four

@@ -147,8 +147,8 @@ def test_bytes_are_as_promised(family: str, rank: int, frozen: int, targets: str
     ("family", "rank", "settings"),
     [
         ("vit", 8, {}),
-        ("bert", 16, {"optimizer": "adamw", "savings": {"eight_bit": True, "micro_batch": 2}}),
-        ("llama", 8, {"optimizer": "sgd", "savings": {"step_in_backward": True}}),
+        ("bert", 16, {"optimizer": "adamw", "memory_optimizations": {"eight_bit": True, "micro_batch": 2}}),
+        ("llama", 8, {"optimizer": "sgd", "memory_optimizations": {"step_in_backward": True}}),
     ],
 )
 def test_to_look_for_directions_takes_no_byte_more(family: str, rank: int, settings: dict[str, Any]) -> None:

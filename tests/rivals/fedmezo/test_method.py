@@ -12,7 +12,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.server.protocol import ClientJoined
 from cos2p.submodel.rates import prunable, segment_costs
-from tests.methods.played import answer, first_orders, of, play, world_of
+from tests.methods.played import answer, first_orders, of, play, run_setup_of
 from tests.tiny import VIT, assert_close, context, same
 
 
@@ -23,17 +23,17 @@ def test_two_rounds_on_digits() -> None:
     assert 0 < result["top1"] <= 1
     assert 0 < result["client_top5"] <= 1  # a dozen forward-only steps leave a constant answer
     assert not of(events, "refused")
-    assert set(simulation.server.method.state()[0]["losses"]) == set(simulation.world.context.members)
+    assert set(simulation.server.method.state()[0]["losses"]) == set(simulation.run_setup.context.members)
 
 
 def test_seeds_and_tensors_give_the_same_server_model() -> None:
     models = []
     uploads = []
     for wire in ("tensors", "seeds"):
-        world = world_of({"name": "fedmezo", "wire": wire, "lr_factor": 1.0})
-        server, orders = first_orders(world)
+        run_setup = run_setup_of({"name": "fedmezo", "wire": wire, "lr_factor": 1.0})
+        server, orders = first_orders(run_setup)
         for order in orders:
-            update = answer(world, server, order)
+            update = answer(run_setup, server, order)
             uploads.append(len(update.to_bytes()))
             server.receive(order.client, update)
         assert server.versions.current == 1
@@ -43,13 +43,13 @@ def test_seeds_and_tensors_give_the_same_server_model() -> None:
 
 
 def test_what_nobody_held_stays_bitwise() -> None:
-    world = world_of({"name": "fedmezo"})
-    server, orders = first_orders(world)
+    run_setup = run_setup_of({"name": "fedmezo"})
+    server, orders = first_orders(run_setup)
     before = dict(server.weights)
     for order in orders:
-        server.receive(order.client, answer(world, server, order))
+        server.receive(order.client, answer(run_setup, server, order))
     held = set().union(*(order.spec.keep(0).units for order in orders))
-    free = [u for u in range(world.config.mlp) if u not in held]
+    free = [u for u in range(run_setup.config.mlp) if u not in held]
     assert free
     assert torch.equal(before["blocks.0.fc1.weight"][free], server.weights["blocks.0.fc1.weight"][free])
     kept = sorted(held)
@@ -82,10 +82,10 @@ def test_one_client_with_the_whole_model_is_plain_local_training() -> None:
     from tests.runtime.small import VALUES
 
     device = {**VALUES["fleet"]["devices"][1], "count": 1, "rate": 1.0}
-    world = world_of({"name": "fedmezo"}, fleet={"devices": [device]})
-    server, (order,) = first_orders(world)
+    run_setup = run_setup_of({"name": "fedmezo"}, fleet={"devices": [device]})
+    server, (order,) = first_orders(run_setup)
     start = dict(server.weights)
-    update = answer(world, server, order)
+    update = answer(run_setup, server, order)
     server.receive(order.client, update)
     trained = {name: start[name] - update.delta[name] for name in update.delta}
     assert_close(trained, {name: server.weights[name] for name in trained}, atol=1e-7)
@@ -117,10 +117,10 @@ def order_update(client: str) -> Update:
 
 
 def test_a_hostile_update_changes_nothing() -> None:
-    world = world_of({"name": "fedmezo", "wire": "seeds"})
-    server, orders = first_orders(world)
+    run_setup = run_setup_of({"name": "fedmezo", "wire": "seeds"})
+    server, orders = first_orders(run_setup)
     before = dict(server.weights)
-    bad = answer(world, server, orders[0])
+    bad = answer(run_setup, server, orders[0])
     bad = replace(bad, extras={**bad.extras, "scales": bad.extras["scales"] * 1e30})
     effects = server.receive(orders[0].client, bad)
     assert same(before, server.weights)

@@ -45,7 +45,7 @@ def contribution(method: FedPM, weights: Weights, spec: SubmodelSpec, ones: bool
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_rounds_on_digits(variant: str) -> None:
     simulation, _ = check_two_rounds({"name": "fedpm", **VARIANTS[variant]})
-    start = simulation.server.method.initial_weights(init_weights(simulation.world.config, 3))
+    start = simulation.server.method.initial_weights(init_weights(simulation.run_setup.config, 3))
     assert not same(start, simulation.server.weights)
 
 

@@ -56,9 +56,9 @@ def set_up(model: QuantTransformer, inputs: Tensor) -> QuantTransformer:
 
 def test_the_table_names_every_parameter_beside_the_model() -> None:
     model = loaded(4)
-    beside = {n: tuple(p.shape) for n, p in model.named_parameters() if n.startswith("qvit.")}
+    side = {n: tuple(p.shape) for n, p in model.named_parameters() if n.startswith("qvit.")}
     table = quant_table(VIT, 4, SPEC)
-    assert beside == {name: entry.shape for name, entry in table.items()}
+    assert side == {name: entry.shape for name, entry in table.items()}
     spec = make_spec(VIT, 0.5, ratio=0.0)
     small = loaded(4, spec)
     for name, entry in quant_table(VIT, 4, spec).items():
@@ -188,9 +188,9 @@ def test_what_codes_tell_and_what_stays_on_the_device_is_what_was_trained(bits: 
     widths = code_bits(shapes, bits)
     for name, values in unpack_codes(update.extras["codes"], shapes, widths).items():
         step = step_name(name, bits)
-        told = from_codes(values, sent.weights[step] - update.delta[step], widths[name])
-        told -= on_grid(sent.weights[name], sent.weights[step], widths[name])
-        torch.testing.assert_close(told + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
+        reported = from_codes(values, sent.weights[step] - update.delta[step], widths[name])
+        reported -= on_grid(sent.weights[name], sent.weights[step], widths[name])
+        torch.testing.assert_close(reported + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
     assert wire == make_contract(VIT, given).upload()
     check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
@@ -222,8 +222,8 @@ def test_what_stayed_on_the_device_is_added_in_its_next_task(residual: bool) -> 
     step = sent.weights[step_name(name, 4)] - update.delta[step_name(name, 4)]
     assert torch.equal(codes, weight_codes(start, step, 4))
     if residual:  # nothing was trained: what codes tell and what stays add up to what was left
-        told = from_codes(codes, step, 4) - on_grid(sent.weights[name], sent.weights[step_name(name, 4)], 4)
-        torch.testing.assert_close(told + memory[f"qvit.{name}"], torch.full_like(start, 0.2), atol=1e-5, rtol=0.0)
+        reported = from_codes(codes, step, 4) - on_grid(sent.weights[name], sent.weights[step_name(name, 4)], 4)
+        torch.testing.assert_close(reported + memory[f"qvit.{name}"], torch.full_like(start, 0.2), atol=1e-5, rtol=0.0)
     else:
         assert torch.equal(memory[f"qvit.{name}"], left[f"qvit.{name}"])
 

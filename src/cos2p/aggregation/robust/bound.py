@@ -23,13 +23,13 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.config import ModelConfig
-from cos2p.models.one_piece import OnePiece
+from cos2p.models.flat_tensors import FlatTensors
 from cos2p.submodel.kernels import Scratch
 from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
 from cos2p.submodel.slicing import trained_shapes
 from cos2p.submodel.square_sums import Squares, Vectors, segment_squares
 
-VOICES = 3
+MIN_DEVICES = 3
 """Fewest devices whose median says something of the fleet."""
 RECENT = 3
 """Updates of a device that are remembered."""
@@ -93,11 +93,11 @@ class NormBound:
         self._scratch = Scratch()
         self._sizes: dict[str, dict[str, list[float]]] = {}
         """By device, those heard last at the end: by kind of segment its last root mean squares."""
-        self._voices: dict[str, list[float]] = {}
+        self._medians: dict[str, list[float]] = {}
         """By kind of segment the median of each device, ascending."""
 
     @property
-    def voices(self) -> int:
+    def device_count(self) -> int:
         """Devices that are known."""
         return len(self._sizes)
 
@@ -157,15 +157,15 @@ class NormBound:
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have told."""
-        voices = self._voices.get(kind, [])
-        return voices[(len(voices) - 1) // 2] if len(voices) >= VOICES else None
+        medians = self._medians.get(kind, [])
+        return medians[(len(medians) - 1) // 2] if len(medians) >= MIN_DEVICES else None
 
     # ------------------------------------------------------------ segments
 
     def _squares(self, item: Contribution) -> Squares:
         """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
         shapes = trained_shapes(self.config, item.spec)
-        if isinstance(item.delta, OnePiece) and item.delta.arranged.is_of(shapes):
+        if isinstance(item.delta, FlatTensors) and item.delta.arranged.is_of(shapes):
             return segment_squares(item.delta, self.config, self._scratch)
         plain = self._plain(item)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
@@ -216,14 +216,14 @@ class NormBound:
     def _remember(self, client: str, own: dict[str, list[float]]) -> None:
         self._sizes[client] = own
         for kind, sizes in own.items():
-            insort(self._voices.setdefault(kind, []), median_low(sizes))
+            insort(self._medians.setdefault(kind, []), median_low(sizes))
 
     def _forget(self, client: str) -> dict[str, list[float]]:
         """What was known of a device."""
         own = self._sizes.pop(client, {})
         for kind, sizes in own.items():
-            voices = self._voices[kind]
-            del voices[bisect_left(voices, median_low(sizes))]
+            medians = self._medians[kind]
+            del medians[bisect_left(medians, median_low(sizes))]
         return own
 
     # ------------------------------------------------------------ checkpoint
@@ -232,6 +232,6 @@ class NormBound:
         return {client: {kind: list(sizes) for kind, sizes in own.items()} for client, own in self._sizes.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._sizes, self._voices = {}, {}
+        self._sizes, self._medians = {}, {}
         for client, own in state.items():
             self._remember(client, {kind: list(sizes) for kind, sizes in own.items()})

@@ -12,7 +12,7 @@ from statistics import median_low
 
 from cos2p.messages import Update
 
-VOICES = 3
+MIN_DEVICES = 3
 """Fewest devices whose median says something of the fleet."""
 
 
@@ -22,10 +22,10 @@ def most_credited(claims: Iterable[int], factor: float) -> float:
     >>> most_credited([100, 120, 2**31], 10.0)
     1200.0
     """
-    told = list(claims)
-    if not factor or len(told) < VOICES:
+    counts = list(claims)
+    if not factor or len(counts) < MIN_DEVICES:
         return float("inf")
-    return max(1.0, factor * median_low(told))
+    return max(1.0, factor * median_low(counts))
 
 
 def credited(update: Update, most: float) -> Update:

@@ -24,7 +24,7 @@ BELIEVED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Weighed:
     """An update as it is added, and what was thought of it."""
 
     item: Contribution
@@ -42,13 +42,13 @@ class Stack:
     values: Tensor
 
 
-def judge(
+def weigh(
     items: Sequence[Contribution],
     merge: Merge,
     current: Weights,
     settings: RobustSettings,
     opinions: Sequence[Opinion],
-) -> list[Judged]:
+) -> list[Weighed]:
     """The round's updates, each as much as it is believed, and combined."""
     trust = [opinion.trust for opinion in opinions]
     deltas = [dict(item.delta) for item in items]
@@ -58,7 +58,7 @@ def judge(
             for number, place, step in _believed(stack, items, trust, settings):
                 deltas[number][stack.name] = step[place].reshape(deltas[number][stack.name].shape)
     return [
-        Judged(replace(item, delta=delta), opinion)
+        Weighed(replace(item, delta=delta), opinion)
         for item, delta, opinion in zip(items, deltas, opinions, strict=True)
     ]
 
@@ -141,9 +141,9 @@ def _believed(
     held, values = ~stack.values.isnan(), stack.values.nan_to_num(0.0)
     centre = None
     if settings.combine != "mean":
-        voices = [row for row, share in enumerate(shares) if share >= BELIEVED]
-        if voices:
-            centre = combine(stack.values[voices], settings.combine, settings.trim)
+        believed = [row for row, share in enumerate(shares) if share >= BELIEVED]
+        if believed:
+            centre = combine(stack.values[believed], settings.combine, settings.trim)
     for row, (number, place) in enumerate(zip(stack.who, stack.where, strict=True)):
         step = values[row]
         if shares[row] < 1.0:

@@ -9,7 +9,7 @@ from pydantic import Field
 from cos2p.settings import Settings
 
 Combine = Literal["mean", "median", "trimmed", "geometric"]
-Suspicion = Literal["off", "weigh", "bench"]
+Suspicion = Literal["off", "weigh", "exclude"]
 
 
 class RobustSettings(Settings):

@@ -18,7 +18,7 @@ from cos2p.fleet.admin.machines import Machine, free_port, wait_for_port
 from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.kit import Kit, server_address
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import fleet_devices
+from cos2p.runtime.run_setup import fleet_devices
 from cos2p.tracking.events import Listener
 from cos2p.tracking.files import prepare_folder
 

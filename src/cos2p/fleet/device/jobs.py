@@ -78,5 +78,5 @@ def outward(error: BaseException) -> str:
     'data: its data cannot be used for this run; its own log says more'
     """
     code, sentence = next(((c, s) for kind, c, s in _CODES if isinstance(error, kind)), ("error", "it went wrong"))
-    told = getattr(error, "told", "")
-    return f"{code}: {sentence}{f' ({told})' if told else ''}; its own log says more"
+    public = getattr(error, "public", "")
+    return f"{code}: {sentence}{f' ({public})' if public else ''}; its own log says more"

@@ -144,7 +144,7 @@ class OwnerFile(Settings):
 
 
 def _refused(what: str) -> OwnerRefused:
-    return OwnerRefused(f"{what} is not accepted by {OWNER_FILE} of this device", told=f"{what} is not accepted")
+    return OwnerRefused(f"{what} is not accepted by {OWNER_FILE} of this device", public=f"{what} is not accepted")
 
 
 def _at(recipe: Mapping[str, Any], path: str) -> Any:
@@ -175,7 +175,7 @@ def remembered_file(kit: Path, run: str) -> Path:
     """Where a device keeps what it remembers of a run. The name is the server's: it must not lead anywhere else."""
     if not _RUN.fullmatch(run):
         message = f"{run!r} is no name of a run"
-        raise OwnerRefused(message, told="the name of the run leads out of the kit")
+        raise OwnerRefused(message, public="the name of the run leads out of the kit")
     return kit / "remembered" / f"{run}.safetensors"
 
 
@@ -266,7 +266,7 @@ class Spending:
         except (OSError, ValueError, KeyError, TypeError):
             raise OwnerRefused(
                 f"{self._path} cannot be read; delete it to begin the day's account anew",
-                told="its account of the day cannot be read",
+                public="its account of the day cannot be read",
             ) from None
         return known if entry.get("day") == self._day() else nothing
 
@@ -276,4 +276,4 @@ def _free(folder: Path) -> int:
 
 
 def _limit_reached(what: str) -> OwnerRefused:
-    return OwnerRefused(f"the owner's limit is reached: {what}", told=what)
+    return OwnerRefused(f"the owner's limit is reached: {what}", public=what)

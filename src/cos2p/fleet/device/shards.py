@@ -15,7 +15,7 @@ from cos2p.data.examples import Examples
 from cos2p.errors import DataError
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import deal_shards, fleet_devices
+from cos2p.runtime.run_setup import deal_shards, fleet_devices
 from cos2p.training.shard import Shard
 
 
@@ -27,7 +27,7 @@ def dealt_shard(recipe: Recipe, name: str) -> Shard:
         raise DataError(
             f"the recipe deals no data to {name!r} (only to {', '.join(known)}); "
             f"give the device its own: cos2p fleet join KIT --data PATH",
-            told="the recipe deals it none, and it has none of its own",
+            public="the recipe deals it none, and it has none of its own",
         )
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     return deal_shards(recipe, bundle, devices)[name]
@@ -65,7 +65,7 @@ def renumbered(examples: Examples, classes: Sequence[str], path: str) -> Example
         raise DataError(
             f"{path} has the class {wrong[0]!r}, which the run does not know; it knows {', '.join(classes[:8])}"
             + (" ..." if len(classes) > 8 else ""),
-            told="classes that the run does not know",
+            public="classes that the run does not know",
         )
     table = torch.tensor([place.get(name, -1) for name in examples.class_names], dtype=torch.int64)
     return replace(examples, labels=table[examples.labels], class_names=tuple(classes))
@@ -76,19 +76,19 @@ def check_fit(examples: Examples, config: ModelConfig, path: str) -> None:
     if examples.is_text != (config.family != "vit"):
         kinds = ("texts", "images") if examples.is_text else ("images", "texts")
         raise DataError(
-            f"{path} holds {kinds[0]}, but the run's model takes {kinds[1]}", told=f"the run's model takes {kinds[1]}"
+            f"{path} holds {kinds[0]}, but the run's model takes {kinds[1]}", public=f"the run's model takes {kinds[1]}"
         )
     if examples.is_text:
         if examples.inputs.shape[1] > config.max_tokens or examples.vocabulary > config.vocab:
             raise DataError(
                 f"{path} has {examples.inputs.shape[1]} tokens a text of {examples.vocabulary} kinds; "
                 f"the run's model takes {config.max_tokens} of {config.vocab}",
-                told=f"the run's model takes {config.max_tokens} tokens of {config.vocab}",
+                public=f"the run's model takes {config.max_tokens} tokens of {config.vocab}",
             )
         return
     shape, wanted = tuple(examples.inputs.shape[1:]), (config.channels, config.image, config.image)
     if shape != wanted:
         raise DataError(
             f"{path} has images of {shape}, the run's model takes {wanted}; set data.image_size",
-            told=f"the run's model takes images of {wanted}",
+            public=f"the run's model takes images of {wanted}",
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.aggregation.privacy.account import epsilon_of_sum
-from cos2p.aggregation.privacy.guard import check_covered
+from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.errors import OwnerRefused, RecipeError
 from cos2p.fleet.device.owner import OwnerFile
@@ -48,12 +48,12 @@ def check_task(order: Order, name: str, recipe: Recipe, privacy: PrivacySettings
         try:
             check_covered(order, config, training.embeddings)
         except RecipeError as error:
-            raise OwnerRefused(f"in a task: {error}", told=f"in a task: {error}") from None
+            raise OwnerRefused(f"in a task: {error}", public=f"in a task: {error}") from None
 
 
 def _refused(what: str) -> OwnerRefused:
     words = f"{what}, in a task, is not what the accepted recipe asks for"
-    return OwnerRefused(words, told=words)
+    return OwnerRefused(words, public=words)
 
 
 class PrivacyAccount:
@@ -70,7 +70,7 @@ class PrivacyAccount:
                 f"privacy.multiplier = {privacy.multiplier:g} gives no protection: one update costs ε = {cost:.3g}, "
                 f"more than {NO_PROTECTION:g}"
             )
-            raise OwnerRefused(words, told=words)
+            raise OwnerRefused(words, public=words)
 
     def check(self) -> None:
         """OwnerRefused if one more update is beyond the recipe's budget for this run, or the owner's for all."""
@@ -81,7 +81,7 @@ class PrivacyAccount:
         ):
             if budget is not None and self._epsilon(so_far + self._one) > budget * (1 + 1e-6):
                 reached = f"{words}: {self._epsilon(so_far):.3g} of {budget:g} are spent, one more update is too much"
-                raise OwnerRefused(f"the device's own account: {reached}", told=reached)
+                raise OwnerRefused(f"the device's own account: {reached}", public=reached)
 
     def add(self) -> None:
         """One more update. Called before it leaves: a crash in between costs ε, never hides it."""
@@ -105,6 +105,6 @@ class PrivacyAccount:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise OwnerRefused(
                 f"{self._path} cannot be read ({error}); put it back, or delete it to begin the account of ε anew",
-                told="its account of ε cannot be read",
+                public="its account of ε cannot be read",
             ) from None
         return {"all": total, "runs": sums}

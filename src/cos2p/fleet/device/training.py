@@ -35,7 +35,7 @@ class TrainingOutcome:
     done: bool
     reason: str = ""
     out_of_memory: bool = False
-    lacking: bool = False
+    cache_miss: bool = False
     """It does not have the frozen parts that the task counts on."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """Seconds and bytes."""
@@ -84,7 +84,7 @@ class TrainingProcess:
         except Gone as gone:
             self.stop()
             ended = f"the training process was {_ending(gone.code)}"
-            raise DataError(f"{ended} before it began; see {self._log}", told=ended) from None
+            raise DataError(f"{ended} before it began; see {self._log}", public=ended) from None
         if "unfit" in answer:
             self.stop()
             raise _as_it_was(answer)
@@ -101,7 +101,7 @@ class TrainingProcess:
         except Gone as gone:
             self.stop()
             if time.monotonic() > self._deadline:
-                return TrainingOutcome(False, outward(OwnerRefused(told=f"seconds_per_day: {seconds:.0f} were left")))
+                return TrainingOutcome(False, outward(OwnerRefused(public=f"seconds_per_day: {seconds:.0f} were left")))
             return self._killed(gone)
         finally:
             self._deadline = math.inf
@@ -110,7 +110,7 @@ class TrainingProcess:
         if "out_of_memory" in answer:
             self.stop()  # its heap is torn; the next task begins clean
             return TrainingOutcome(False, self._short(answer["out_of_memory"]), True, numbers=answer["out_of_memory"])
-        return TrainingOutcome(False, answer["failed"], lacking=answer.get("lacking") is True)
+        return TrainingOutcome(False, answer["failed"], cache_miss=answer.get("cache_miss") is True)
 
     def kill(self) -> None:
         """End the child from another thread; whoever waits for it sees that."""
@@ -184,7 +184,7 @@ class TrainingProcess:
 def _as_it_was(answer: dict[str, Any]) -> Cos2pError:
     """The error that kept the training process from beginning."""
     kind = getattr(cos2p.errors, answer["kind"], DataError)
-    return (kind if issubclass(kind, Cos2pError) else DataError)(answer["unfit"], told=answer["told"])
+    return (kind if issubclass(kind, Cos2pError) else DataError)(answer["unfit"], public=answer["public"])
 
 
 def _ending(code: int) -> str:

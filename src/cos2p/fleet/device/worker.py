@@ -53,18 +53,18 @@ from cos2p.numerics.optimizers import leave_compiler_out
 from cos2p.processes.children import die_with_parent, forget_peak
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import own_facts
+from cos2p.runtime.run_setup import private_settings
 from cos2p.runtime.workers import pack_memory, unpack_memory
-from cos2p.runtime.world import private_settings
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
+from cos2p.training.client_cache import CacheMiss, ClientCache
 from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
-from cos2p.training.shelf import Lacking, Shelf
 from cos2p.training.wire import as_it_travels
 
-SHELF_BYTES = 2**30
+CACHE_BYTES = 2**30
 """For frozen parts and features that a device keeps from task to task."""
 
 
@@ -123,7 +123,7 @@ class _Device:
             else:
                 self.shard = dealt_shard(recipe, setup.name)
         except Cos2pError as error:
-            return {"unfit": str(error), "kind": type(error).__name__, "told": error.told}
+            return {"unfit": str(error), "kind": type(error).__name__, "public": error.public}
         _warm_up(self.device)
         self.idle = peak_bytes()
         limit = set_cap(setup.memory) if setup.memory and self.device.type == "cpu" else None
@@ -147,7 +147,7 @@ class _Device:
             self._train(job)
         except Cos2pError as error:
             print(f"task failed: {error}", file=sys.stderr, flush=True)  # the device's own log
-            return {"failed": outward(error), "lacking": isinstance(error, Lacking)}
+            return {"failed": outward(error), "cache_miss": isinstance(error, CacheMiss)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -172,11 +172,11 @@ class _Device:
         check_task(task.order, self.setup.name, self.recipe, self.privacy, self.config)
         if self.account is not None:
             self.account.check()
-        shelf = _shelf_of(remembered, self.owner.spend.disk)
+        client_cache = _client_cache_of(remembered, self.owner.spend.disk)
         trainer = make_trainer(self.config, task.order)
         with accelerator.capped(self.device, self.setup.memory):
-            update, memory = trainer.run(task, self.shard, memory, shelf, self.device)
-        shelf.shrink()
+            update, memory = trainer.run(task, self.shard, memory, client_cache, self.device)
+        client_cache.shrink()
         # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
         update = as_it_leaves(update, self.privacy, fresh_draw)
         update = update if self.setup.report else update.without_figures()
@@ -215,14 +215,14 @@ class _Device:
         }
 
 
-def _shelf_of(remembered: Path, disk: int) -> Shelf:
+def _client_cache_of(remembered: Path, disk: int) -> ClientCache:
     """The run's shelf, next to what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
     the owner gives it takes half at most: tasks and updates need the rest."""
-    own = remembered.with_suffix(".shelf")
-    for other in remembered.parent.glob("*.shelf"):
+    own = remembered.with_suffix(".cache")
+    for other in remembered.parent.glob("*.cache"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
-    return Shelf(own, min(SHELF_BYTES, disk // 2) if disk else SHELF_BYTES)
+    return ClientCache(own, min(CACHE_BYTES, disk // 2) if disk else CACHE_BYTES)
 
 
 def _warm_up(device: torch.device) -> None:

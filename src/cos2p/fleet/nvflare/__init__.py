@@ -7,7 +7,7 @@
     cos2p fleet join ──► client kit ──► executor ──► training process with a hard memory cap
 
 No decision is taken here. The coordinator says who trains what and when to aggregate; this package carries it out.
-Before every process stands `guard`, which takes from others what a run needs (`channels`) and nothing else.
+Before every process stands `message_filter`, which takes from others what a run needs (`channels`) and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def require_nvflare() -> None:
         raise MissingExtra("a real fleet needs NVFlare; install it with: pip install 'cos2p[nvflare]'")
 
 
-def told_at_registration(settings: Mapping[str, Any]) -> list[str]:
+def sent_at_registration(settings: Mapping[str, Any]) -> list[str]:
     """Names of a device's settings that NVFlare's client tells the server when it registers."""
     from nvflare.private.fed.utils.site_config import project_site_config
 

@@ -29,11 +29,11 @@ from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey
 from nvflare.private.defs import CellMessageHeaderKeys, ClientRegMsgKey
 
 from cos2p.fleet.notices import REVOKED, Notices
-from cos2p.fleet.nvflare.start import BEAT_SECONDS
+from cos2p.fleet.nvflare.start import HEARTBEAT_SECONDS
 from cos2p.tracking.files import write_atomic
 
 STATE = "access.json"
-TWIN_SECONDS = 5 * BEAT_SECONDS
+TWIN_SECONDS = 5 * HEARTBEAT_SECONDS
 """A machine that was heard so recently is alive."""
 
 
@@ -102,9 +102,9 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
             engine = fl_ctx.get_engine()
             root = Path(engine.args.workspace)
             self._register, self._notices = Register(root), Notices(root)
-            self._guard(engine.client_manager)
+            self._wrap(engine.client_manager)
 
-    def _guard(self, manager: Any) -> None:
+    def _wrap(self, manager: Any) -> None:
         authenticate, heartbeat, disable = manager.authenticate, manager.heartbeat, manager.disable_client
 
         def let_in(request: Any, fl_ctx: FLContext) -> Any:
@@ -121,7 +121,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
                 self._machines[client.token] = machine
             return client
 
-        def beat(token: str, client_name: str, client_fqcn: str, fl_ctx: FLContext) -> Any:
+        def checked_heartbeat(token: str, client_name: str, client_fqcn: str, fl_ctx: FLContext) -> Any:
             reason = self._register.objection_to_token(client_name, token)
             if reason:
                 self._refuse(client_name, reason, fl_ctx)
@@ -136,7 +136,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
             manager.enable_client(client_name)
             return removed
 
-        manager.authenticate, manager.heartbeat, manager.disable_client = let_in, beat, revoke
+        manager.authenticate, manager.heartbeat, manager.disable_client = let_in, checked_heartbeat, revoke
 
     def _twin(self, manager: Any, name: str, machine: str) -> str:
         """The one who came first stays: a copy of a kit, stolen or by mistake, does not push it out."""

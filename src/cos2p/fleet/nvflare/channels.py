@@ -2,7 +2,7 @@
 
 NVFlare 2.9.0's server passes messages on from one client to another, and its handlers ask whether a message is
 authentic, not whether its sender may command (advisories/nvflare-2.9.0-client-relay.md). So every process of a fleet
-looks at a message before NVFlare does (`guard`):
+looks at a message before NVFlare does (`message_filter`):
 
     a device            takes from the server what is listed here, from its own parent or job process anything, and does
                         of commands what a run needs, whoever gives them

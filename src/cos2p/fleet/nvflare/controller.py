@@ -149,7 +149,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
                 str(answer.get("failure", ""))[:1000],
                 answer.get("out_of_memory") is True,
                 measured_numbers(answer.get("numbers")),
-                answer.get("lacking") is True,
+                answer.get("cache_miss") is True,
             )
         )
 
@@ -157,7 +157,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _let_clients_in(self, driver: Driver) -> None:
         self._driver = driver
-        handlers = {"hello": self._hello, "ready": self._ready, "beat": self._beat, "unfit": self._unfit}
+        handlers = {"hello": self._hello, "ready": self._ready, "heartbeat": self._heartbeat, "unfit": self._unfit}
         payloads = {"pull": self._pull, "push": self._push}
         serve(self._engine.get_cell(), self._known, handlers | payloads, self._transfers.count)
 
@@ -178,13 +178,13 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         assert self._driver is not None
         self._driver.hello(client, _session(head))
         self._compare_clocks(client, head.get("clock"))
-        beat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
+        heartbeat = min(10.0, max(0.5, self._driver.recipe.fleet.heartbeat_seconds / 6))
         return {
             "run": self.run,
             "recipe": self._driver.recipe.model_dump(mode="json"),
             "config": self._driver.config.to_dict(),
             "classes": list(self._served.classes.names),
-            "beat": beat,
+            "heartbeat": heartbeat,
         }, b""
 
     def _compare_clocks(self, client: str, clock: object) -> None:
@@ -198,9 +198,9 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self._driver.ready(client, _session(head), JoinRequest.from_dict(head))
         return {}, b""
 
-    def _beat(self, client: str, head: Head, body: memoryview) -> Answer:
+    def _heartbeat(self, client: str, head: Head, body: memoryview) -> Answer:
         assert self._driver is not None
-        self._driver.beat(client, _session(head))
+        self._driver.heartbeat(client, _session(head))
         return {}, b""
 
     def _unfit(self, client: str, head: Head, body: memoryview) -> Answer:
@@ -209,20 +209,20 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         return {}, b""
 
     def _pull(self, client: str, head: Head, body: memoryview) -> Answer:
-        with self._guard(client, head):
+        with self._checked(client, head):
             chunk = self._transfers.fetch(client, str(head.get("task")), _offset(head))
         return {}, chunk
 
     def _push(self, client: str, head: Head, body: memoryview) -> Answer:
-        with self._guard(client, head):
+        with self._checked(client, head):
             received = self._transfers.push(client, Notice.from_dict(head), _offset(head), body)
         return {"received": received}, b""
 
     @contextmanager
-    def _guard(self, client: str, head: Head) -> Iterator[None]:
+    def _checked(self, client: str, head: Head) -> Iterator[None]:
         """A chunk is a sign of life. What is refused is written down; the client is told by whoever called."""
         assert self._driver is not None
-        self._driver.beat(client)
+        self._driver.heartbeat(client)
         try:
             yield
         except UpdateRefused as refusal:

@@ -25,7 +25,7 @@ from cos2p.errors import Cos2pError, OwnerRefused, UpdateRefused
 from cos2p.fleet.device.jobs import Job, Setup, outward
 from cos2p.fleet.device.owner import DeviceFile, OwnerFile, Spending, remembered_file, today
 from cos2p.fleet.device.training import TrainingProcess
-from cos2p.fleet.device_messages import Answer, Beat, CannotTakePart, Hello
+from cos2p.fleet.device_messages import Answer, CannotTakePart, Heartbeat, Hello
 from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.nvflare.link import Link, LinkDown, Refusal
 from cos2p.fleet.spool import Incoming, Notice, clean, digest_of_file
@@ -68,7 +68,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         try:
             welcome, _ = self._link.insist("hello", Hello(self.session, time.time()).to_dict())
             self._run = str(welcome["run"])
-            threading.Thread(target=self._beat, args=(float(welcome["beat"]),), daemon=True).start()
+            threading.Thread(target=self._heartbeat, args=(float(welcome["heartbeat"]),), daemon=True).start()
             self._prepare(name, welcome)
             self._link.insist("ready", self._facts | {"session": self.session})
         except (LinkDown, Refusal) as error:
@@ -112,10 +112,10 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         with (self._folder / TRAINING_LOG).open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} {text}\n")
 
-    def _beat(self, seconds: float) -> None:
+    def _heartbeat(self, seconds: float) -> None:
         while not self._ended.wait(seconds):
             try:
-                self._link.ask("beat", Beat(self.session).to_dict(), idle=seconds)
+                self._link.ask("heartbeat", Heartbeat(self.session).to_dict(), idle=seconds)
                 if self._spent_up and self._spent_up != today():  # a new day: it has something to give again
                     self._link.ask("ready", self._facts | {"session": self.session}, idle=seconds)
                     self._spent_up = ""
@@ -155,7 +155,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         trained = time.monotonic()
         spending.add(seconds=trained - fetched)
         if not outcome.done:
-            return Answer(None, outcome.reason, outcome.out_of_memory, outcome.lacking, outcome.numbers).to_dict()
+            return Answer(None, outcome.reason, outcome.out_of_memory, outcome.cache_miss, outcome.numbers).to_dict()
         spending.check_transfer((spool / "update").stat().st_size)
         spending.check_disk(0, _held(spool) + _held(remembered.parent))
         sent = self._send(notice.task, spool / "update")

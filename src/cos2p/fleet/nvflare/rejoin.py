@@ -69,15 +69,15 @@ class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
                 threading.Thread(target=self._completed, args=(job_id,), daemon=True).start()
 
     def _listen_for_lost_jobs(self) -> None:
-        told = self._engine.notify_dead_job
+        original = self._engine.notify_dead_job
 
-        def tell(job_id: str, client: str, reason: str) -> None:
-            told(job_id, client, reason)
+        def notify(job_id: str, client: str, reason: str) -> None:
+            original(job_id, client, reason)
             if reason == "missing job on client":
                 self._lost.add((job_id, client))
                 self._wake.set()
 
-        self._engine.notify_dead_job = tell
+        self._engine.notify_dead_job = notify
         self._ignore_reports()
 
     def _ignore_reports(self) -> None:

@@ -17,7 +17,7 @@ from cos2p.fleet.kit import MARK, Kit
 from cos2p.fleet.nvflare.provisioning import ORGANISATION
 from cos2p.processes.children import when_orphaned
 
-BEAT_SECONDS = 2
+HEARTBEAT_SECONDS = 2
 """How often NVFlare's client process reports which jobs it runs; a killed job process is noticed after one or two."""
 
 _SELF = "cos2p.fleet.nvflare.start"
@@ -34,15 +34,15 @@ def start_command(kit: Kit) -> list[str]:
     common = ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
     if kit.role == "server":
         return [*base, "-s", "fed_server.json", *common]
-    return [*base, "-s", "fed_client.json", *common, f"uid={kit.name}", f"heart_beat_interval={BEAT_SECONDS}"]
+    return [*base, "-s", "fed_client.json", *common, f"uid={kit.name}", f"heart_beat_interval={HEARTBEAT_SECONDS}"]
 
 
 def main() -> None:
-    from cos2p.fleet.nvflare import guard
+    from cos2p.fleet.nvflare import message_filter
 
     when_orphaned(lambda: os.kill(os.getpid(), signal.SIGKILL))
     module, sys.argv[1:] = sys.argv[1], sys.argv[2:]
-    guard.install(Path(os.environ[MARK]) if MARK in os.environ else None)
+    message_filter.install(Path(os.environ[MARK]) if MARK in os.environ else None)
     _start_jobs_the_same_way()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -35,8 +35,8 @@ from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.results import run_facts
+from cos2p.runtime.run_setup import first_weights, run_context
 from cos2p.runtime.session import Session
-from cos2p.runtime.world import first_weights, run_context
 from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired, UpdateRejected
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -88,10 +88,10 @@ class Driver(Session):
         port: Port,
         transfers: Transfers,
         evaluator: Evaluator,
-        tell: Listener,
+        listener: Listener,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(recipe, evaluator, tell)
+        super().__init__(recipe, evaluator, listener)
         refuse_attack(recipe)
         self.config, self.port, self.transfers = config, port, transfers
         self.begun = False
@@ -110,7 +110,7 @@ class Driver(Session):
         context = run_context(recipe, self.config, {member.name: member for member in members})
         method = build_method(recipe.method, context)
         weights = first_weights(recipe, self.config)
-        self.server = Server(context, method, weights, draw=fresh_draw, bench_unfit=True)
+        self.server = Server(context, method, weights, draw=fresh_draw, exclude_unfit=True)
         self.server.versions.spool = self.transfers.folder
         self.begun = True
 
@@ -130,7 +130,7 @@ class Driver(Session):
         if self.presence.is_current(client, session):
             self._happenings.put(Ready(client, facts))
 
-    def beat(self, client: str, session: str | None = None) -> None:
+    def heartbeat(self, client: str, session: str | None = None) -> None:
         self.presence.heard(client, session)
 
     def answered(self, answer: Answered) -> None:
@@ -319,7 +319,7 @@ class Driver(Session):
 
     def _check_anybody_is_left(self) -> None:
         members = self.server.context.members
-        if members and members.keys() <= self.benched.keys() and self.finished is None:
+        if members and members.keys() <= self.exclusions.keys() and self.finished is None:
             raise self.nobody_able()
 
     # ------------------------------------------------------------ answers
@@ -347,7 +347,7 @@ class Driver(Session):
         self.log(Failed(client=answer.client, task=answer.task, reason=answer.failure, measured=numbers))
         if answer.out_of_memory:
             self.log(self.server.lower(answer.client, answer.task))
-        if answer.lacking:
+        if answer.cache_miss:
             self.server.orders.caches.forget(answer.client)
         self.carry_out(self.server.handle(TaskFailed(answer.client, answer.task, answer.failure)))
 

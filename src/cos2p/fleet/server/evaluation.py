@@ -25,7 +25,7 @@ class Evaluator:
         """`folder`: where a version lies while it is scored; as bytes on the way it would be in memory three times."""
         self._pool = ProcessPool(1, _start, recipe.model_dump(mode="json"), config.to_dict())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
-        self._file = folder / ".judged.cos2p-tmp"
+        self._file = folder / ".evaluated.cos2p-tmp"
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         return self._thread.submit(self._score, weights, everything)

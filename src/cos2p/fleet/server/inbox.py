@@ -31,7 +31,7 @@ class Answered:
     failure: str = ""
     out_of_memory: bool = False
     numbers: Mapping[str, Any] | None = None
-    lacking: bool = False
+    cache_miss: bool = False
     """It does not have the frozen parts that the task counts on."""
 
 

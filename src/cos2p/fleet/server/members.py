@@ -16,7 +16,7 @@ from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import fleet_devices, run_context
+from cos2p.runtime.run_setup import fleet_devices, run_context
 from cos2p.submodel.rates import LADDER
 from cos2p.units import format_bytes
 

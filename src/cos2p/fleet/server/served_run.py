@@ -29,8 +29,8 @@ from cos2p.fleet.server.transfers import Transfers
 from cos2p.recipe import Recipe
 from cos2p.runtime.classes import Classes
 from cos2p.runtime.run_folder import RunFolder, begin_folder, keep_recipe
+from cos2p.runtime.run_setup import model_config
 from cos2p.runtime.settled import settle
-from cos2p.runtime.world import model_config
 from cos2p.tracking.event_kinds import Event, Merged, Stopped
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import DeviceFigures
@@ -84,7 +84,7 @@ class ServedRun:
             self.classes = Classes.of(bundle)
             del bundle
             evaluator = Evaluator(self.recipe, settled.config, self.folder)
-            self.driver = Driver(self.recipe, settled.config, port, transfers, evaluator, self._tell)
+            self.driver = Driver(self.recipe, settled.config, port, transfers, evaluator, self._notify)
             self.driver.classes, self.driver.notes = self.classes, settled.notes
             if folder.checkpoint is not None:
                 self.driver.restore(folder.checkpoint.values["session"], folder.checkpoint)
@@ -93,7 +93,7 @@ class ServedRun:
             self._play(self.driver, folder, stopped)
         except Cos2pError as error:
             self.error, self.state = error, "failed"
-            self._tell(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
+            self._notify(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
         finally:
             transfers.close()
             if evaluator is not None:
@@ -129,7 +129,7 @@ class ServedRun:
         while not self._fetched.wait(0.1) and time.monotonic() < deadline and not stopped():
             pass
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         if self._open is not None:
             self._open.log.write(event)
 

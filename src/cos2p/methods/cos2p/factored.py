@@ -120,8 +120,8 @@ class FactoredTrainer(LoraTrainer):
 
     def _pass_back(self, rows: Tensor) -> None:
         """The gradients of a batch; no step."""
-        for part in rows.split(self.local.savings.at_once(len(rows))):
-            objective, _, count = self._judge_part(self.batch(part))
+        for part in rows.split(self.local.memory_optimizations.at_once(len(rows))):
+            objective, _, count = self._part_objective(self.batch(part))
             (objective * count).backward()
 
 

@@ -82,7 +82,7 @@ class Cos2p(Method):
         """Each client's last mask of each block, as its updates told."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         """Clients that have told sums of their features."""
         self.sizes: dict[str, Size | None] = {}
         """Of clients with few bytes: which factors they train; None if none fit, and a window does."""
@@ -93,7 +93,7 @@ class Cos2p(Method):
         self.reach = max(depths, default=1)
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
-        self.gathers_first, self.gathers_last = exits.start_form is not None, exits.finish_form is not None
+        self.statistics_first, self.statistics_last = exits.start_form is not None, exits.finish_form is not None
         self.sized_by_rate = window.rest == "removed"
 
     @classmethod
@@ -127,7 +127,7 @@ class Cos2p(Method):
         config, exits = self.context.config, self.settings.exits
         kind = FactoredMerge if self.settings.factors.below else SegmentMerge
         own = kind(config, self.settings.weighting)
-        if self.gathers_first or self.gathers_last:
+        if self.statistics_first or self.statistics_last:
             return HeadMerge(own, exits.start_form, exits.finish_form)
         return own
 
@@ -138,7 +138,7 @@ class Cos2p(Method):
         self.round = call.version
         if settings.exits.finish_form is not None and call.final:
             return self._statistics(member, settings.exits.finish_form, final=True)
-        if settings.exits.start_form is not None and member.name not in self.told:
+        if settings.exits.start_form is not None and member.name not in self.reported:
             return self._statistics(member, settings.exits.start_form)
         factored = self._factored(call)
         if factored is not None:
@@ -164,7 +164,7 @@ class Cos2p(Method):
             local,
             quotas=quotas if trains_masks else None,
             prefix_precision=settings.prefix.precision,
-            shelved=settings.prefix.shelf,
+            cached=settings.prefix.client_cache,
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
@@ -173,7 +173,14 @@ class Cos2p(Method):
         top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
         return statistics_assignment(
-            self.context, member, depths, form, prefix.precision, prefix.shelf, final, **shared(prefix, FeatureCache)
+            self.context,
+            member,
+            depths,
+            form,
+            prefix.precision,
+            prefix.client_cache,
+            final,
+            **shared(prefix, FeatureCache),
         )
 
     def _factored(self, call: Call) -> Assignment | None:
@@ -210,7 +217,7 @@ class Cos2p(Method):
 
     def top(self) -> int:
         """The height at which the windows of a `growing` model end now."""
-        progress = self.context.schedule.share_done(self.round, self.merged, self.telling)
+        progress = self.context.schedule.share_done(self.round, self.merged, self.statistics_updates)
         return growing_top(self.context.config.depth, self.reach, progress)
 
     def _exits(self, start: int, blocks: int) -> tuple[int, ...]:
@@ -302,7 +309,7 @@ class Cos2p(Method):
 
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
-            self.told.add(order.client)
+            self.reported.add(order.client)
         if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name):
             self.merged += 1
         if order.trainer == SubmodelTrainer.name:
@@ -313,7 +320,7 @@ class Cos2p(Method):
             name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
             for name, blocks in self.masks.items()
         }
-        values = {"masks": masks, "dispatched": self.dispatched, "told": sorted(self.told), "round": self.round}
+        values = {"masks": masks, "dispatched": self.dispatched, "reported": sorted(self.reported), "round": self.round}
         return values | {"merged": self.merged}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
@@ -323,5 +330,5 @@ class Cos2p(Method):
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if within(keep, self.quota(member, b))}
         self.dispatched = list(values["dispatched"])
-        self.told, self.round = set(values["told"]), int(values["round"])
+        self.reported, self.round = set(values["reported"]), int(values["round"])
         self.merged = int(values.get("merged", 0))

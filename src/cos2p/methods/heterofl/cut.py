@@ -33,7 +33,7 @@ from cos2p.models.layout import Axis, Weights, exit_key, layout, segment_width
 from cos2p.settings import Settings
 from cos2p.submodel.rates import check_rate, prunable
 
-_GUARD = 1e-9  # ⌈r·D⌉ for r = j/D must be j
+_EPSILON = 1e-9  # ⌈r·D⌉ for r = j/D must be j
 
 Cuts = tuple[Tensor | None, ...]
 """For every axis of a tensor the entries kept, or None for all."""
@@ -66,7 +66,7 @@ def whole_heads(config: ModelConfig) -> bool:
 
 def scaled_sizes(config: ModelConfig, rate: float) -> tuple[int, int, int]:
     """⌈r·D⌉ of the residual width, the head size (or the number of heads) and the units."""
-    return tuple(math.ceil(rate * size - _GUARD) for size in _sizes(config))  # type: ignore[return-value]
+    return tuple(math.ceil(rate * size - _EPSILON) for size in _sizes(config))  # type: ignore[return-value]
 
 
 def _sizes(config: ModelConfig) -> tuple[int, int, int]:
@@ -97,9 +97,9 @@ def scaled_rate(config: ModelConfig, rate: float) -> float:
     (256, 32, 1022)
     """
     check_rate(rate)
-    allowed = rate * prunable(config) + _GUARD
+    allowed = rate * prunable(config) + _EPSILON
     steps = sorted({j / size for size in _sizes(config) for j in range(1, size + 1)})
-    steps = [r for r in steps if r <= math.sqrt(rate) + _GUARD]
+    steps = [r for r in steps if r <= math.sqrt(rate) + _EPSILON]
     if not steps or prunable(scaled_config(config, steps[0])) > allowed:
         raise BudgetError(f"no scaled submodel costs as little as the rate {rate:g} allows; choose a larger rate")
     return steps[last_holding(0, len(steps) - 1, lambda i: prunable(scaled_config(config, steps[i])) <= allowed)]

@@ -6,7 +6,7 @@
   const { number, duration } = cos2p.format;
   const KINDS = {
     refused: "update refused", dropped: "update dropped", failed: "task failed", lost: "task lost", died: "device died", left: "device left",
-    benched: "device benched", doubted: "update doubted", lowered: "rate lowered", unfit: "device unfit", unevaluated: "not evaluated",
+    excluded: "device excluded", doubted: "update doubted", lowered: "rate lowered", unfit: "device unfit", unevaluated: "not evaluated",
   };
 
   cos2p.troubles = () => {

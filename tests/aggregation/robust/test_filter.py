@@ -23,7 +23,7 @@ from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, context, same
 
 Lie = Callable[[Weights], Weights]
-LIAR = "pi-4"
+MALICIOUS = "pi-4"
 
 
 def flip(delta: Weights) -> Weights:
@@ -58,14 +58,14 @@ def honest(order: Order) -> Update:
 
 def play(server: Server, lie: Lie, rounds: int = 1) -> list[Any]:
     """Rounds in which one device lies. Returns all effects."""
-    told = []
+    reported = []
     for _ in range(rounds):
         for order in sorted(server.orders.values(), key=lambda order: order.client):
             update = honest(order)
-            if order.client == LIAR:
+            if order.client == MALICIOUS:
                 update = replace(update, delta=lie(update.delta))
-            told += server.receive(order.client, update)
-    return told
+            reported += server.receive(order.client, update)
+    return reported
 
 
 def moved(server: Server, before: Weights) -> torch.Tensor:
@@ -116,18 +116,18 @@ def test_without_a_liar_the_default_changes_no_bit() -> None:
 
 
 def test_a_liar_is_told_of_and_benched_for_good_if_the_recipe_says_so() -> None:
-    server = fleet(bound=2, suspicion="bench", patience=3)
+    server = fleet(bound=2, suspicion="exclude", patience=3)
     effects = play(server, flip, rounds=4)
     doubted = notes(effects, "doubted")
-    assert {note["client"] for note in doubted} == {LIAR}
+    assert {note["client"] for note in doubted} == {MALICIOUS}
     assert doubted[0]["trust"] == 0.0
     assert doubted[0]["agreement"] < -0.2
-    assert [note["client"] for note in notes(effects, "benched")] == [LIAR]
-    tasks = [order.task for order in sent(effects) if order.client == LIAR]
+    assert [note["client"] for note in notes(effects, "excluded")] == [MALICIOUS]
+    tasks = [order.task for order in sent(effects) if order.client == MALICIOUS]
     assert len(tasks) == 2  # after its first and its second lie; not after the third, by which it was benched
-    again = server.handle(ClientJoined(LIAR))
+    again = server.handle(ClientJoined(MALICIOUS))
     assert sent(again) == []
-    assert "counted for nothing (the last agrees by" in notes(again, "benched")[0]["reason"]
+    assert "counted for nothing (the last agrees by" in notes(again, "excluded")[0]["reason"]
 
 
 def test_an_update_that_the_method_stumbles_over_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,17 +140,17 @@ def test_an_update_that_the_method_stumbles_over_is_not_kept(monkeypatch: pytest
     order = next(iter(server.orders.values()))
     effects = server.receive(order.client, honest(order))
     assert notes(effects, "refused")[0]["reason"] == "it cannot be merged: LookupError: masks"
-    assert server.aggregator.guard.state()[0]["held"] == []
+    assert server.aggregator.robust_filter.state()[0]["held"] == []
 
 
 def test_under_privacy_the_guard_stands_back() -> None:
     private = PrivacySettings(noise="central", multiplier=1.0)
     house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, mu=1.0, redispatch="at-aggregation"), privacy=private)
     made = Server(house, build_method({"name": "fedavg"}, house), random_weights(VIT, 0))
-    assert made.aggregator.guard.bound is None
-    judged = replace(house, robust=RobustSettings(suspicion="weigh"))
+    assert made.aggregator.robust_filter.bound is None
+    evaluated = replace(house, robust=RobustSettings(suspicion="weigh"))
     with pytest.raises(ConfigError, match="with \\[privacy\\] leave both"):
-        Server(judged, build_method({"name": "fedavg"}, judged), random_weights(VIT, 0))
+        Server(evaluated, build_method({"name": "fedavg"}, evaluated), random_weights(VIT, 0))
 
 
 def test_nobody_is_doubted_where_nobody_lies() -> None:
@@ -178,24 +178,24 @@ def test_no_more_updates_are_kept_than_the_recipe_says() -> None:
     most = 0
     for order in sorted(server.orders.values(), key=lambda order: order.client):
         server.receive(order.client, honest(order))
-        most = max(most, len(server.aggregator.guard.state()[0]["held"]))
+        most = max(most, len(server.aggregator.robust_filter.state()[0]["held"]))
     assert most < 3
     assert server.coordinator.version == 1
 
 
 def test_an_absurdly_long_update_counts_for_nothing_from_the_first_round_on() -> None:
     """The model goes exactly where the others send it: what is left out is filled in with their mean."""
-    server, without = fleet(bound=2, suspicion="bench", patience=3), fleet(bound=2, suspicion="weigh")
+    server, without = fleet(bound=2, suspicion="exclude", patience=3), fleet(bound=2, suspicion="weigh")
     before = dict(server.weights)
     effects = play(server, noise)
     play(without, lambda delta: {name: torch.zeros_like(tensor) for name, tensor in delta.items()})
     doubted = notes(effects, "doubted")
-    assert [note["client"] for note in doubted] == [LIAR]
+    assert [note["client"] for note in doubted] == [MALICIOUS]
     assert "times as long as usual; 0% of it counts" in doubted[0]["reason"]
     a, b = moved(server, before), moved(without, dict(before))
     assert float(torch.cosine_similarity(a, b, dim=0)) > 0.99
     effects = play(server, noise, rounds=2)
-    assert [note["client"] for note in notes(effects, "benched")] == [LIAR]
+    assert [note["client"] for note in notes(effects, "excluded")] == [MALICIOUS]
 
 
 def test_a_segment_of_one_holder_gets_its_second_opinion_from_the_next() -> None:
@@ -207,8 +207,8 @@ def test_a_segment_of_one_holder_gets_its_second_opinion_from_the_next() -> None
     for _ in range(4):
         for order in sorted(server.orders.values(), key=lambda order: order.client):
             update = honest(replace(order, version=0))  # all pull the same way all the time
-            delta = flip(update.delta) if order.client == LIAR else update.delta
+            delta = flip(update.delta) if order.client == MALICIOUS else update.delta
             effects += server.receive(order.client, replace(update, version=order.version, delta=delta))
     doubted = notes(effects, "doubted")
     assert doubted
-    assert {note["client"] for note in doubted} == {LIAR}
+    assert {note["client"] for note in doubted} == {MALICIOUS}

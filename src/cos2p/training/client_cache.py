@@ -1,4 +1,4 @@
-"""`Shelf`: frozen parts and features that a device keeps from one task to the next, in files named by what they are.
+"""`ClientCache`: frozen parts and features that a device keeps from one task to the next, in files named by what they are.
 
 A part (the embeddings, a frozen block) is named by the hash of its bytes as they travelled, so that a file that was
 damaged is known by its name. Features are named by the chain of the parts they went through. In simulation all devices
@@ -25,7 +25,7 @@ from cos2p.models.layout import Weights
 _SUFFIX = ".part"
 
 
-class Lacking(TrainingError):
+class CacheMiss(TrainingError):
     """The device does not have what the server thinks it has: it wants the task again, with all parts."""
 
 
@@ -48,7 +48,7 @@ def chain(parts: Iterable[str]) -> str:
     return hashlib.blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
 
-class Shelf:
+class ClientCache:
     """A folder of files. `limit` bounds its bytes; the parts that were not used for longest go first."""
 
     def __init__(self, folder: Path, limit: int = 0) -> None:
@@ -66,7 +66,7 @@ class Shelf:
         return name
 
     def get(self, name: str) -> Weights:
-        """The part of this name; Lacking if it is not there, or is not what its name says."""
+        """The part of this name; CacheMiss if it is not there, or is not what its name says."""
         path = self._path(name)
         try:
             tensors = load_tensors(path.read_bytes())
@@ -75,7 +75,7 @@ class Shelf:
         if not tensors or part_name(tensors) != name:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-            raise Lacking(f"a frozen part ({name[:8]}) that was kept from an earlier task is gone or damaged")
+            raise CacheMiss(f"a frozen part ({name[:8]}) that was kept from an earlier task is gone or damaged")
         path.touch()
         return tensors
 
@@ -117,7 +117,7 @@ class Shelf:
 
     def _path(self, name: str) -> Path:
         if Path(name).name != name:  # a task's word: it must not lead out of the shelf
-            raise Lacking("a frozen part is asked for by a name that no part has")
+            raise CacheMiss("a frozen part is asked for by a name that no part has")
         return self.folder / (name + _SUFFIX)
 
 

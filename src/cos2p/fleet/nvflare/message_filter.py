@@ -30,7 +30,7 @@ from cos2p.fleet.notices import FORBIDDEN, Notices
 from cos2p.fleet.nvflare.channels import ACK, COMMANDS, DATA, ERROR, STREAM, Envelope, Pair, objection
 
 
-class Guard:
+class MessageFilter:
     """Stands before every cell of this process."""
 
     MOST_NOTICES = 20
@@ -126,7 +126,7 @@ def _own_stream(headers: dict[str, Any]) -> bool:
 
 def install(kit: Path | None) -> None:
     """Before this process makes its first cell."""
-    CoreCell.process_message = Guard(kit).wrap(CoreCell.process_message)
+    CoreCell.process_message = MessageFilter(kit).wrap(CoreCell.process_message)
     # A job process ends itself over an update that it cannot decode, and over an answer that was too long for a client:
     # any device could have that. Not being one, it gives up the message.
     of_nvflare._is_server_job_cell = lambda info: False

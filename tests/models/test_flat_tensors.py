@@ -5,8 +5,8 @@ import pickle
 import pytest
 import torch
 
+from cos2p.models.flat_tensors import FlatTensors, copied, flat_layout
 from cos2p.models.layout import Weights
-from cos2p.models.one_piece import OnePiece, arrangement, copied
 
 SHAPES = {
     "blocks.0.a": (3, 5),
@@ -18,9 +18,11 @@ SHAPES = {
 }
 
 
-def piece(seed: int = 0) -> OnePiece:
-    arranged = arrangement(tuple(sorted(SHAPES.items())))
-    return OnePiece(arranged, arranged.spread(torch.randn(arranged.values, generator=torch.manual_seed(seed)).numpy()))
+def piece(seed: int = 0) -> FlatTensors:
+    arranged = flat_layout(tuple(sorted(SHAPES.items())))
+    return FlatTensors(
+        arranged, arranged.spread(torch.randn(arranged.values, generator=torch.manual_seed(seed)).numpy())
+    )
 
 
 def test_every_tensor_is_where_one_of_its_own_would_begin() -> None:
@@ -87,6 +89,6 @@ def test_none_can_be_exchanged() -> None:
 def test_a_copy_stays_in_one_piece() -> None:
     first = piece()
     second = copied(first)
-    assert isinstance(second, OnePiece)
+    assert isinstance(second, FlatTensors)
     second.memory.zero_()
     assert bool(first["blocks.0.a"].any())

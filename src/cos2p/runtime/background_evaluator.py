@@ -21,14 +21,14 @@ class Evaluator(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Evaluation:
     """What came of an evaluation; no scores if its process was killed."""
 
     version: int
     scores: dict[str, Any] | None
 
 
-class Judge:
+class BackgroundEvaluator:
     """A slow evaluation skips versions instead of falling behind, unless it is waited for."""
 
     def __init__(self, evaluator: Evaluator, newest: Callable[[], tuple[int, Weights]]) -> None:
@@ -46,7 +46,7 @@ class Judge:
         self._wanted = True
         self._start(everything)
 
-    def verdict(self) -> Verdict | None:
+    def evaluation(self) -> Evaluation | None:
         """An evaluation that is done; the next one, if it was asked for, begins."""
         if self._running is None or not self._running[1].done():
             return None
@@ -57,16 +57,16 @@ class Judge:
         except WorkerDied:
             scores = None
         self._start()
-        return Verdict(version, scores)
+        return Evaluation(version, scores)
 
-    def awaited_verdict(self) -> Verdict | None:
+    def awaited_evaluation(self) -> Evaluation | None:
         """The evaluation under way, when it is done; RunError if its process was killed."""
         if self._running is None:
             return None
         version, future = self._running
         scores = wait(future)
         self._running = None
-        return Verdict(version, scores)
+        return Evaluation(version, scores)
 
     def last(self) -> tuple[int, dict[str, Any]]:
         """The newest version and its scores on all samples; waits for them. RunError if that fails again and again."""

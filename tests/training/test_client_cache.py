@@ -10,42 +10,42 @@ import pytest
 import torch
 
 from cos2p import ModelConfig
-from cos2p.messages import Order, Shelved, Task
+from cos2p.messages import CachedParts, Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.training.client_cache import CacheMiss, ClientCache, part_name
 from cos2p.training.prefix import encode, part_of
-from cos2p.training.shelf import Lacking, Shelf, part_name
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, order, same, shard, window
 
 families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-def shelved_task(config: ModelConfig, weights: Weights, frozen: int, held: set[str], features: int = 0) -> Task:
+def cached_task(config: ModelConfig, weights: Weights, frozen: int, held: set[str], features: int = 0) -> Task:
     """Two blocks above `frozen`; of the parts below, those in `held` do not come along."""
     given = order(window(config, frozen), prefix_precision="float16")
     prefix = encode(extract_prefix(weights, config, given.spec), "float16")
     keys = ["embed.", *(f"blocks.{i}." for i in range(frozen))]
     parts = {key: part_name(part_of(prefix, key)) for key in keys}
-    given = replace(given, shelved=Shelved(parts, frozenset(held), features))
+    given = replace(given, cached=CachedParts(parts, frozenset(held), features))
     sent = {name: tensor for name, tensor in prefix.items() if not name.startswith(tuple(held) or ("-",))}
     return Task(given, extract(weights, config, given.spec), sent)
 
 
 def plain(task: Task, weights: Weights, config: ModelConfig) -> Task:
     prefix = encode(extract_prefix(weights, config, task.order.spec), "float16")
-    return Task(replace(task.order, shelved=None), task.weights, prefix)
+    return Task(replace(task.order, cached=None), task.weights, prefix)
 
 
 @families
 def test_a_task_with_parts_of_earlier_ones_is_the_same_task(config: ModelConfig, tmp_path: Path) -> None:
-    weights, shelf, data = random_weights(config, 1), Shelf(tmp_path), shard(config)
-    first = shelved_task(config, weights, 1, held=set())
-    run_task(config, first, data, {}, shelf)
-    second = shelved_task(config, weights, 2, held={"embed.", "blocks.0."}, features=1)
+    weights, client_cache, data = random_weights(config, 1), ClientCache(tmp_path), shard(config)
+    first = cached_task(config, weights, 1, held=set())
+    run_task(config, first, data, {}, client_cache)
+    second = cached_task(config, weights, 2, held={"embed.", "blocks.0."}, features=1)
     assert not any(name.startswith(("embed.", "blocks.0.")) for name in second.prefix)
-    update, _ = run_task(config, Task.from_bytes(second.to_bytes()), data, {}, shelf)
+    update, _ = run_task(config, Task.from_bytes(second.to_bytes()), data, {}, client_cache)
     expected, _ = run_task(config, plain(second, weights, config), data, {})
     assert same(update.delta, expected.delta)
     assert update.report == expected.report
@@ -53,22 +53,22 @@ def test_a_task_with_parts_of_earlier_ones_is_the_same_task(config: ModelConfig,
 
 def test_features_of_an_earlier_task_are_used_and_not_computed_again(tmp_path: Path) -> None:
     """The parts below them are not even looked at: here they are not there any more."""
-    weights, shelf, data = random_weights(VIT, 1), Shelf(tmp_path), shard(VIT)
-    first = shelved_task(VIT, weights, 1, held=set())
-    run_task(VIT, first, data, {}, shelf)
-    second = shelved_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1)
-    assert second.order.shelved is not None
+    weights, client_cache, data = random_weights(VIT, 1), ClientCache(tmp_path), shard(VIT)
+    first = cached_task(VIT, weights, 1, held=set())
+    run_task(VIT, first, data, {}, client_cache)
+    second = cached_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1)
+    assert second.order.cached is not None
     for key in ("embed.", "blocks.0."):
-        (tmp_path / f"{second.order.shelved.parts[key]}.part").unlink()
-    run_task(VIT, second, data, {}, shelf)
-    with pytest.raises(Lacking):
-        run_task(VIT, shelved_task(VIT, weights, 2, held={"embed.", "blocks.0."}), data, {}, shelf)
+        (tmp_path / f"{second.order.cached.parts[key]}.part").unlink()
+    run_task(VIT, second, data, {}, client_cache)
+    with pytest.raises(CacheMiss):
+        run_task(VIT, cached_task(VIT, weights, 2, held={"embed.", "blocks.0."}), data, {}, client_cache)
 
 
 def test_the_clock_counts_what_is_computed() -> None:
     weights = random_weights(VIT, 1)
     whole, part = (
-        make_contract(VIT, shelved_task(VIT, weights, 2, set(), features).order).flops(10, 4) for features in (0, 1)
+        make_contract(VIT, cached_task(VIT, weights, 2, set(), features).order).flops(10, 4) for features in (0, 1)
     )
     assert 0 < part.prefix < 0.6 * whole.prefix
     assert part.training == whole.training
@@ -76,8 +76,8 @@ def test_the_clock_counts_what_is_computed() -> None:
 
 @pytest.mark.parametrize("harm", ["gone", "flipped", "cut"])
 def test_a_damaged_part_is_known_by_its_name(tmp_path: Path, harm: str) -> None:
-    shelf = Shelf(tmp_path)
-    name = shelf.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)})
+    client_cache = ClientCache(tmp_path)
+    name = client_cache.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)})
     path = tmp_path / f"{name}.part"
     data = bytearray(path.read_bytes())
     if harm == "gone":
@@ -85,21 +85,21 @@ def test_a_damaged_part_is_known_by_its_name(tmp_path: Path, harm: str) -> None:
     else:
         data[-2] ^= 1
         path.write_bytes(data if harm == "flipped" else data[:-3])
-    with pytest.raises(Lacking, match=name[:8]):
-        shelf.get(name)
+    with pytest.raises(CacheMiss, match=name[:8]):
+        client_cache.get(name)
     assert not path.exists()
-    assert shelf.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)}) == name  # it is fetched again
-    assert torch.equal(shelf.get(name)["blocks.0.q.weight"], torch.arange(12.0).view(3, 4))
+    assert client_cache.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)}) == name  # it is fetched again
+    assert torch.equal(client_cache.get(name)["blocks.0.q.weight"], torch.arange(12.0).view(3, 4))
 
 
 @pytest.mark.parametrize("harm", ["gone", "flipped", "cut", "longer"])
 def test_damaged_features_are_computed_again(tmp_path: Path, harm: str) -> None:
     weights, data = random_weights(VIT, 1), shard(VIT)
-    second = shelved_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1)
+    second = cached_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1)
     outcomes = []
     for folder in ("whole", "harmed"):
-        shelf = Shelf(tmp_path / folder)
-        run_task(VIT, shelved_task(VIT, weights, 1, held=set()), data, {}, shelf)
+        client_cache = ClientCache(tmp_path / folder)
+        run_task(VIT, cached_task(VIT, weights, 1, held=set()), data, {}, client_cache)
         for path in (tmp_path / "harmed").glob("*-*.part"):
             content = bytearray(path.read_bytes())
             content[5] ^= 4
@@ -108,23 +108,23 @@ def test_damaged_features_are_computed_again(tmp_path: Path, harm: str) -> None:
                 path.unlink()
             else:
                 path.write_bytes(changed[harm])
-        outcomes.append(run_task(VIT, second, data, {}, shelf)[0])
+        outcomes.append(run_task(VIT, second, data, {}, client_cache)[0])
     assert same(outcomes[0].delta, outcomes[1].delta)
 
 
 def test_the_shelf_has_a_limit_and_the_oldest_go_first(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    names = [shelf.put({"a": torch.full((1000,), float(i))}) for i in range(4)]
+    client_cache = ClientCache(tmp_path)
+    names = [client_cache.put({"a": torch.full((1000,), float(i))}) for i in range(4)]
     for age, name in enumerate(names):
         os.utime(tmp_path / f"{name}.part", (1000 + age, 1000 + age))
-    shelf.get(names[0])  # used just now
+    client_cache.get(names[0])  # used just now
     size = (tmp_path / f"{names[0]}.part").stat().st_size
-    Shelf(tmp_path, limit=2 * size).shrink()
+    ClientCache(tmp_path, limit=2 * size).shrink()
     assert {path.stem for path in tmp_path.glob("*.part")} == {names[0], names[3]}
 
 
 def test_an_order_travels_with_what_is_shelved_and_without_it_as_before() -> None:
     given = order(window(VIT, 2))
-    assert "shelved" not in given.to_dict()
-    shelved = replace(given, shelved=Shelved({"embed.": "ab"}, frozenset({"embed."}), 0))
-    assert Order.from_dict(shelved.to_dict()) == shelved
+    assert "cached" not in given.to_dict()
+    cached = replace(given, cached=CachedParts({"embed.": "ab"}, frozenset({"embed."}), 0))
+    assert Order.from_dict(cached.to_dict()) == cached

@@ -16,7 +16,7 @@ from cos2p.memory.task_plan import largest_fitting
 from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import init_weights, layout
 from cos2p.recipe import Recipe
-from cos2p.runtime.world import Place, build_world, first_weights, model_config
+from cos2p.runtime.run_setup import Place, build_run_setup, first_weights, model_config
 from tests.runtime.small import small
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import examples
@@ -76,7 +76,7 @@ def on(accelerator: str, **training: Any) -> Recipe:
 def test_a_gpu_that_is_not_there_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="accelerator 'cuda' is not on this machine"):
-        build_world(on("cuda"))
+        build_run_setup(on("cuda"))
     with pytest.raises(RecipeError, match=r"fleet\.devices\.0\.accelerator"):
         on("gpu")
 
@@ -84,10 +84,10 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_runs(monkeypatch: pytes
 def test_tasks_on_a_gpu_are_cut_to_what_its_allocator_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    world = build_world(on("auto"))
-    (name,) = world.places
-    assert world.places[name] == Place(torch.device("cuda:0"), 5_000_000_000)
-    assert world.context.members[name].device.memory == 5_000_000_000 - 44 * 2**20
+    run_setup = build_run_setup(on("auto"))
+    (name,) = run_setup.places
+    assert run_setup.places[name] == Place(torch.device("cuda:0"), 5_000_000_000)
+    assert run_setup.context.members[name].device.memory == 5_000_000_000 - 44 * 2**20
 
 
 def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them() -> None:
@@ -103,7 +103,7 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
 
     def rates(memory: int, **method: Any) -> set[float]:
         devices = [{**device, "memory": memory}]
-        found = build_world(
+        found = build_run_setup(
             Recipe.parse({**_values(wide), "fleet": {"devices": devices}, "method": {**kept, **method}})
         )
         members = found.context.members.values()

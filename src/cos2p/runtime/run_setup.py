@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from cos2p.accelerator import for_tensors, resolve
-from cos2p.aggregation.privacy.guard import with_multiplier
+from cos2p.aggregation.privacy.checks import with_multiplier
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
@@ -29,7 +29,7 @@ from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.settled import settle
 from cos2p.training.embeddings import held_tables, token_rows
-from cos2p.training.label_skew import check_correctable
+from cos2p.training.label_skew import check_adjustable
 from cos2p.training.shard import Shard
 
 
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class RunSetup:
     recipe: Recipe
     bundle: Bundle
     config: ModelConfig
@@ -57,12 +57,12 @@ class World:
         return build_method(self.recipe.method, self.context)
 
     @property
-    def liars(self) -> tuple[str, ...]:
+    def malicious(self) -> tuple[str, ...]:
         """Devices that a simulation lets send something else than they learned."""
-        return self.recipe.attack.liars(self.context.names)
+        return self.recipe.attack.malicious(self.context.names)
 
 
-def build_world(recipe: Recipe, as_bound: bool = False) -> World:
+def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
     world has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
@@ -79,9 +79,9 @@ def build_world(recipe: Recipe, as_bound: bool = False) -> World:
     chosen = [device.name for device, group in devices if group.rate is None]
     if chosen and context.enforce_memory:
         context = with_fitting_rates(build_method(recipe.method, context), chosen)
-    world = World(recipe, bundle, config, context, shards, places, settled.notes)
-    _ = world.liars  # names that the fleet does not have are told before anything runs
-    return world
+    run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
+    _ = run_setup.malicious  # names that the fleet does not have are told before anything runs
+    return run_setup
 
 
 def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Member]) -> RunContext:
@@ -120,8 +120,8 @@ def private_settings(recipe: Recipe) -> PrivacySettings:
 def model_config(recipe: Recipe, bundle: Bundle) -> ModelConfig:
     """The recipe's model with what the data decides, checked against what the training asks of it."""
     config = _fitted_to_data(recipe, bundle)
-    if recipe.training.label_skew == "corrected":
-        check_correctable(config)
+    if recipe.training.label_skew == "logit-adjustment":
+        check_adjustable(config)
     return config
 
 

@@ -15,7 +15,7 @@ from cos2p.models.layout import init_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.training.micro_batches import MicroBatches, counted
-from cos2p.training.settings import LocalSettings, Savings, TrainingSettings
+from cos2p.training.settings import LocalSettings, MemoryOptimizations, TrainingSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -25,11 +25,17 @@ families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 @families
-@pytest.mark.parametrize("savings", [{"step_in_backward": True}, {"recompute": "yes"}], ids=lambda value: min(value))
-def test_a_saving_that_is_exact_gives_the_same_bits(config: ModelConfig, savings: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "memory_optimizations", [{"step_in_backward": True}, {"recompute": "yes"}], ids=lambda value: min(value)
+)
+def test_a_saving_that_is_exact_gives_the_same_bits(
+    config: ModelConfig, memory_optimizations: dict[str, object]
+) -> None:
     spec, weights = window(config, 1, exits=(2, 3)), random_weights(config, 1)
     plain, _ = run_task(config, task(config, weights, order(spec)), shard(config), {})
-    saved, _ = run_task(config, task(config, weights, order(spec, savings=savings)), shard(config), {})
+    saved, _ = run_task(
+        config, task(config, weights, order(spec, memory_optimizations=memory_optimizations)), shard(config), {}
+    )
     assert same(plain.delta, saved.delta)
     assert plain.report == saved.report
 
@@ -44,7 +50,9 @@ def test_gradients_of_parts_add_up_to_the_batchs(config: ModelConfig, at_once: i
     weights, own = random_weights(config, 1), shard(config)
     steps = {"optimizer": "sgd", "lr": 0.1, "batch": 7, "epochs": 2}
     plain, _ = run_task(config, task(config, weights, order(spec, **steps)), own, {})
-    parts, _ = run_task(config, task(config, weights, order(spec, **steps, savings={"micro_batch": at_once})), own, {})
+    parts, _ = run_task(
+        config, task(config, weights, order(spec, **steps, memory_optimizations={"micro_batch": at_once})), own, {}
+    )
     for name, change in plain.delta.items():
         torch.testing.assert_close(parts.delta[name], change, rtol=1e-4, atol=1e-6)
     assert parts.report["loss"] == pytest.approx(plain.report["loss"], rel=1e-5)
@@ -64,12 +72,14 @@ def test_parts_of_a_batch_are_not_in_memory_together() -> None:
     assert made == [2, 2, 1]
 
 
-@pytest.mark.parametrize("savings", [{"eight_bit": True}, {"bf16": True}], ids=lambda value: min(value))
-def test_a_saving_that_is_not_exact_is_near_and_not_nothing(savings: dict[str, object]) -> None:
+@pytest.mark.parametrize("memory_optimizations", [{"eight_bit": True}, {"bf16": True}], ids=lambda value: min(value))
+def test_a_saving_that_is_not_exact_is_near_and_not_nothing(memory_optimizations: dict[str, object]) -> None:
     wide = replace(VIT, dim=64, mlp=128)  # tensors so small that 8 bits do not pay keep their states
     spec, weights = SubmodelSpec.full(wide), random_weights(wide, 1)
     plain, _ = run_task(wide, task(wide, weights, order(spec, lr=1e-3)), shard(wide), {})
-    saved, _ = run_task(wide, task(wide, weights, order(spec, lr=1e-3, savings=savings)), shard(wide), {})
+    saved, _ = run_task(
+        wide, task(wide, weights, order(spec, lr=1e-3, memory_optimizations=memory_optimizations)), shard(wide), {}
+    )
     assert not same(plain.delta, saved.delta)
     a, b = (torch.cat([t.flatten() for t in update.delta.values()]) for update in (plain, saved))
     assert torch.linalg.vector_norm(a - b) < 0.3 * torch.linalg.vector_norm(a)
@@ -77,14 +87,18 @@ def test_a_saving_that_is_not_exact_is_near_and_not_nothing(savings: dict[str, o
 
 def test_gradients_that_add_up_are_not_dropped_at_once() -> None:
     with pytest.raises(ValueError, match="add up before the step"):
-        Savings(micro_batch=2, step_in_backward=True)
+        MemoryOptimizations(micro_batch=2, step_in_backward=True)
     with pytest.raises(ValueError, match="micro_batch"):
-        Savings(micro_batch=-1)
-    assert (Savings().at_once(8), Savings(micro_batch=3).at_once(8), Savings(micro_batch=9).at_once(8)) == (8, 3, 8)
+        MemoryOptimizations(micro_batch=-1)
+    assert (
+        MemoryOptimizations().at_once(8),
+        MemoryOptimizations(micro_batch=3).at_once(8),
+        MemoryOptimizations(micro_batch=9).at_once(8),
+    ) == (8, 3, 8)
 
 
-def bytes_of(config: ModelConfig, batch: int = 8, **savings: object) -> int:
-    given = order(SubmodelSpec.full(config), optimizer="adan", batch=batch, savings=savings)
+def bytes_of(config: ModelConfig, batch: int = 8, **memory_optimizations: object) -> int:
+    given = order(SubmodelSpec.full(config), optimizer="adan", batch=batch, memory_optimizations=memory_optimizations)
     return make_contract(config, given).memory(64).total
 
 
@@ -118,32 +132,34 @@ class _SaysNothing(SubmodelTrainer):
 @pytest.mark.parametrize(
     ("trainer", "left"),
     [
-        (_Looks, Savings(eight_bit=True, recompute="yes", bf16=True)),
-        (_SaysNothing, Savings()),
-        (Trainer, Savings(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
+        (_Looks, MemoryOptimizations(eight_bit=True, recompute="yes", bf16=True)),
+        (_SaysNothing, MemoryOptimizations()),
+        (Trainer, MemoryOptimizations(step_in_backward=True, eight_bit=True, recompute="yes", bf16=True)),
     ],
 )
-def test_a_trainer_makes_the_savings_that_it_declares(trainer: type[Trainer], left: Savings) -> None:
+def test_a_trainer_makes_the_savings_that_it_declares(trainer: type[Trainer], left: MemoryOptimizations) -> None:
     everything = {"step_in_backward": True, "eight_bit": True, "recompute": "yes", "bf16": True}
-    given = order(SubmodelSpec.full(VIT), savings=everything)
-    assert trainer(VIT, given).local.savings == left
+    given = order(SubmodelSpec.full(VIT), memory_optimizations=everything)
+    assert trainer(VIT, given).local.memory_optimizations == left
 
 
 @pytest.mark.parametrize(("trainer", "left"), [(_Looks, 2), (_SaysNothing, 0), (Trainer, 2)])
 def test_a_trainer_takes_a_batch_in_parts_if_it_declares_that(trainer: type[Trainer], left: int) -> None:
-    given = order(SubmodelSpec.full(VIT), savings={"micro_batch": 2})
-    assert trainer(VIT, given).local.savings.micro_batch == left
+    given = order(SubmodelSpec.full(VIT), memory_optimizations={"micro_batch": 2})
+    assert trainer(VIT, given).local.memory_optimizations.micro_batch == left
 
 
 def test_settings_without_savings_travel_as_before() -> None:
-    assert "savings" not in LocalSettings().model_dump(mode="json")
-    written = LocalSettings(savings=Savings(bf16=True)).model_dump(mode="json")
-    assert LocalSettings.model_validate(written).savings == Savings(bf16=True)
-    assert TrainingSettings(optimizer="sgd", savings=Savings(eight_bit=True)).stepper == "sgd"  # it has no states
+    assert "memory_optimizations" not in LocalSettings().model_dump(mode="json")
+    written = LocalSettings(memory_optimizations=MemoryOptimizations(bf16=True)).model_dump(mode="json")
+    assert LocalSettings.model_validate(written).memory_optimizations == MemoryOptimizations(bf16=True)
+    assert (
+        TrainingSettings(optimizer="sgd", memory_optimizations=MemoryOptimizations(eight_bit=True)).stepper == "sgd"
+    )  # it has no states
 
 
-def first_order_of(memory: int, **savings: object) -> Send:
-    base = context(rates=(1.0,), training={"savings": savings or {"recompute": "needed"}})
+def first_order_of(memory: int, **memory_optimizations: object) -> Send:
+    base = context(rates=(1.0,), training={"memory_optimizations": memory_optimizations or {"recompute": "needed"}})
     member: Member = base.members["pi-0"]
     device = member.device.model_copy(update={"memory": memory})
     given = RunContext(VIT, {"pi-0": replace(member, device=device)}, base.training, base.schedule, seed=3)
@@ -156,8 +172,8 @@ def test_recomputation_where_it_is_needed_and_nowhere_else() -> None:
     roomy = first_order_of(2**30).order
     needed = make_contract(VIT, roomy).memory(10).total
     tight = first_order_of(needed - 1).order
-    assert make_trainer(VIT, roomy).local.savings.recompute == "no"
-    assert make_trainer(VIT, tight).local.savings.recompute == "yes"
+    assert make_trainer(VIT, roomy).local.memory_optimizations.recompute == "no"
+    assert make_trainer(VIT, tight).local.memory_optimizations.recompute == "yes"
 
 
 def test_fewer_samples_at_a_time_before_blocks_run_again() -> None:
@@ -168,7 +184,7 @@ def test_fewer_samples_at_a_time_before_blocks_run_again() -> None:
             found.append(chosen.order.settings)
         chosen = first_order_of(memory, **both)
         memory = make_contract(VIT, chosen.order).memory(10).total - 1
-    ways = [Savings.model_validate(settings.get("savings", {})) for settings in found]
+    ways = [MemoryOptimizations.model_validate(settings.get("memory_optimizations", {})) for settings in found]
     assert [(way.recompute, way.micro_batch) for way in ways[:2]] == [("no", 0), ("no", 2)]
     assert (ways[-1].recompute, ways[-1].micro_batch) == ("yes", 1)
     assert "needed" not in {value for way in ways for value in (way.recompute, way.micro_batch)}

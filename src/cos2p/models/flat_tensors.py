@@ -30,7 +30,7 @@ ALIGNED = 16
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class Arrangement:
+class FlatLayout:
     """Where each of a set of float32 tensors lies. Made once for each set: two pieces of a kind have the same one."""
 
     def __init__(self, shapes: Shapes) -> None:
@@ -110,7 +110,7 @@ class Family:
         return memory.as_strided((len(self.names), *self.shape), (self._step, *self._strides), self._begin)
 
 
-def _families(arranged: Arrangement) -> list[Family]:
+def _families(arranged: FlatLayout) -> list[Family]:
     """In the order of their first members. Where a block is cut otherwise than the one before, a new one begins."""
     found: dict[tuple[str, ...], list[list[str]]] = {}
     for name, shape in arranged.shapes.items():
@@ -130,7 +130,7 @@ def _families(arranged: Arrangement) -> list[Family]:
     return made
 
 
-def _continues(arranged: Arrangement, names: list[str], name: str, shape: tuple[int, ...]) -> bool:
+def _continues(arranged: FlatLayout, names: list[str], name: str, shape: tuple[int, ...]) -> bool:
     begins = arranged.begins
     if shape != arranged.shapes[names[0]]:
         return False
@@ -138,25 +138,25 @@ def _continues(arranged: Arrangement, names: list[str], name: str, shape: tuple[
 
 
 @lru_cache(maxsize=256)
-def arrangement(shapes: Shapes) -> Arrangement:
+def flat_layout(shapes: Shapes) -> FlatLayout:
     """Of tensors by name and shape, sorted: sums over them must not depend on the order in which they came."""
-    return Arrangement(shapes)
+    return FlatLayout(shapes)
 
 
-class OnePiece(dict[str, Tensor]):
+class FlatTensors(dict[str, Tensor]):
     """Tensors by name, like any others, with the memory that they share.
 
     They are made when the first of them is asked for: who wants all of them asks for the memory. Which they are is
     fixed; to exchange one, make a dict of them.
     """
 
-    def __init__(self, arranged: Arrangement, memory: Tensor) -> None:
+    def __init__(self, arranged: FlatLayout, memory: Tensor) -> None:
         super().__init__()
         self.arranged, self.memory = arranged, memory
         self._made = False
 
     @classmethod
-    def zeros(cls, arranged: Arrangement) -> OnePiece:
+    def zeros(cls, arranged: FlatLayout) -> FlatTensors:
         return cls(arranged, torch.zeros(arranged.scalars))
 
     @property
@@ -164,13 +164,13 @@ class OnePiece(dict[str, Tensor]):
         """How often the memory or a tensor in it was changed in place."""
         return self.memory._version + (sum(t._version for t in super().values()) if self._made else 0)
 
-    def copy(self) -> OnePiece:
+    def copy(self) -> FlatTensors:
         """The same values in other memory."""
-        return OnePiece(self.arranged, self.memory.clone())
+        return FlatTensors(self.arranged, self.memory.clone())
 
-    def minus(self, other: OnePiece) -> OnePiece:
+    def minus(self, other: FlatTensors) -> FlatTensors:
         """Of another of the same kind."""
-        return OnePiece(self.arranged, self.memory - other.memory)
+        return FlatTensors(self.arranged, self.memory - other.memory)
 
     def _make(self) -> None:
         if self._made:
@@ -232,11 +232,11 @@ class OnePiece(dict[str, Tensor]):
 
 def copied(weights: Weights) -> Weights:
     """The same values in memory of their own; in one piece, if they were."""
-    if isinstance(weights, OnePiece):
+    if isinstance(weights, FlatTensors):
         return weights.copy()
     return {name: tensor.clone() for name, tensor in weights.items()}
 
 
 def same_kind(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Whether both are in one piece, arranged alike."""
-    return isinstance(a, OnePiece) and isinstance(b, OnePiece) and a.arranged is b.arranged
+    return isinstance(a, FlatTensors) and isinstance(b, FlatTensors) and a.arranged is b.arranged

@@ -1,4 +1,4 @@
-"""`Guard`: what happens to a decoded update between the door and the merge.
+"""`RobustFilter`: what happens to a decoded update between the door and the merge.
 
     arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
     closes      left out if far too long, weighed by its sender's standing, combined with the others', handed to the
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.robust.bound import VOICES, NormBound
-from cos2p.aggregation.robust.round import compare, judge
+from cos2p.aggregation.robust.bound import MIN_DEVICES, NormBound
+from cos2p.aggregation.robust.round import compare, weigh
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.standing import Opinion, Standing
 from cos2p.models.config import ModelConfig
@@ -63,12 +63,12 @@ class Doubt:
         return f"agrees by {self.agreement:.2f} with the others'"
 
 
-class Guard:
+class RobustFilter:
     def __init__(self, config: ModelConfig, settings: RobustSettings) -> None:
         self.settings = settings
         self.bound = NormBound(config, settings.bound) if settings.bound else None
         self.standing = Standing()
-        self.barred: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
         self._held: list[Held] = []
         self._last: dict[str, Contribution] = {}
@@ -83,12 +83,12 @@ class Guard:
     def full(self) -> bool:
         """Nothing is gained by keeping more: judge these by themselves."""
         if not self.settings.holds:
-            return len({held.item.client for held in self._held}) >= VOICES
+            return len({held.item.client for held in self._held}) >= MIN_DEVICES
         return len(self._held) >= self.settings.most_held
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
         """The update as it may be added now; None if it is kept until the round closes."""
-        known, excess = self.bound is None or self.bound.voices >= VOICES, 0.0
+        known, excess = self.bound is None or self.bound.device_count >= MIN_DEVICES, 0.0
         if known and self.bound is not None:
             excess = self.bound.excess(item) if self.settings.suspicion != "off" else 0.0
             item = self.bound.apply(item)
@@ -109,11 +109,11 @@ class Guard:
             return items, []
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
         opinions = self._opinions(items, absurd, merge, current)
-        judged = judge(items, merge, current, self.settings, opinions)
+        weighed = weigh(items, merge, current, self.settings, opinions)
         doubts = [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
             self._bar(doubt)
-        return [entry.item for entry in judged], [doubt for doubt in doubts if doubt.trust < 1.0]
+        return [entry.item for entry in weighed], [doubt for doubt in doubts if doubt.trust < 1.0]
 
     def _is_absurd(self, entry: Held) -> bool:
         return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
@@ -142,8 +142,8 @@ class Guard:
         return Doubt(client, entry.task, opinion.agreement, opinion.trust, strikes, excess)
 
     def _bar(self, doubt: Doubt) -> None:
-        if self.settings.suspicion == "bench" and doubt.strikes >= self.settings.patience:
-            self.barred.setdefault(
+        if self.settings.suspicion == "exclude" and doubt.strikes >= self.settings.patience:
+            self.excluded.setdefault(
                 doubt.client,
                 f"its last {doubt.strikes} updates counted for nothing (the last {doubt.fault}); "
                 "look at the device and its data before it takes part again",
@@ -170,7 +170,7 @@ class Guard:
         values = {
             "bound": self.bound.state() if self.bound else {},
             "standing": self.standing.state(),
-            "barred": dict(self.barred),
+            "excluded": dict(self.excluded),
             "held": [_entry(held) for held in self._held],
             "last": [_contribution(item) for item in self._last.values()],
         }
@@ -186,7 +186,7 @@ class Guard:
         if self.bound:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
-        self.barred = dict(values["barred"])
+        self.excluded = dict(values["excluded"])
         last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values.get("last", ()))]
         self._last = {item.client: item for item in last}
         self._held = [

@@ -7,7 +7,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.processes.pool import WorkerDied
-from cos2p.runtime.judge import LAST_ATTEMPTS, Judge, Verdict
+from cos2p.runtime.background_evaluator import LAST_ATTEMPTS, BackgroundEvaluator, Evaluation
 
 
 class Slow:
@@ -35,49 +35,49 @@ class Model:
         return self.version, f"weights {self.version}"
 
 
-def judged(broken: int = 0) -> tuple[Judge, Slow, Model]:
+def evaluated(broken: int = 0) -> tuple[BackgroundEvaluator, Slow, Model]:
     slow, model = Slow(broken), Model()
-    return Judge(slow, model.newest), slow, model  # type: ignore[arg-type]
+    return BackgroundEvaluator(slow, model.newest), slow, model  # type: ignore[arg-type]
 
 
 def test_a_slow_evaluation_skips_versions() -> None:
-    judge, slow, model = judged()
+    evaluations, slow, model = evaluated()
     for model.version in (1, 2, 3):
-        judge.ask()
+        evaluations.ask()
     assert [weights for weights, _ in slow.begun] == ["weights 1"]
-    assert judge.verdict() is None
+    assert evaluations.evaluation() is None
     slow.begun[0][1].set_result({"test": 1})
-    assert judge.verdict() == Verdict(1, {"test": 1})
+    assert evaluations.evaluation() == Evaluation(1, {"test": 1})
     assert [weights for weights, _ in slow.begun] == ["weights 1", "weights 3"]
     slow.begun[1][1].set_result({"test": 3})
-    assert judge.verdict() == Verdict(3, {"test": 3})
-    assert judge.verdict() is None
+    assert evaluations.evaluation() == Evaluation(3, {"test": 3})
+    assert evaluations.evaluation() is None
     assert len(slow.begun) == 2
 
 
 def test_a_killed_process_costs_one_evaluation_and_the_next_one_begins() -> None:
-    judge, slow, model = judged(broken=1)
-    judge.ask()
+    evaluations, slow, model = evaluated(broken=1)
+    evaluations.ask()
     model.version = 5
-    judge.ask()
-    assert judge.verdict() == Verdict(0, None)
+    evaluations.ask()
+    assert evaluations.evaluation() == Evaluation(0, None)
     assert slow.begun[-1][0] == "weights 5"
 
 
 def test_the_last_one_is_tried_again() -> None:
-    judge, slow, _ = judged(broken=LAST_ATTEMPTS - 1)
-    assert judge.last() == (0, {"test": "weights 0"})
+    evaluations, slow, _ = evaluated(broken=LAST_ATTEMPTS - 1)
+    assert evaluations.last() == (0, {"test": "weights 0"})
     assert len(slow.begun) == LAST_ATTEMPTS
     with pytest.raises(RunError, match="--resume"):
-        judged(broken=LAST_ATTEMPTS)[0].last()
+        evaluated(broken=LAST_ATTEMPTS)[0].last()
 
 
 def test_who_waits_gets_the_scores_of_every_version() -> None:
-    judge, slow, model = judged()
-    assert judge.awaited_verdict() is None
+    evaluations, slow, model = evaluated()
+    assert evaluations.awaited_evaluation() is None
     model.version = 1
-    judge.ask()
+    evaluations.ask()
     slow.begun[0][1].set_result({"test": 1})
-    assert judge.at_work
-    assert judge.awaited_verdict() == Verdict(1, {"test": 1})
-    assert not judge.at_work
+    assert evaluations.at_work
+    assert evaluations.awaited_evaluation() == Evaluation(1, {"test": 1})
+    assert not evaluations.at_work
