@@ -12,6 +12,7 @@ import pytest
 import cos2p
 from cos2p.api import Table, _path_of
 from cos2p.errors import ConfigError, RunError
+from tests.models.test_hub_export import word_tokenizer
 
 QUICK: dict[str, Any] = {"rounds": 1, "train_samples": 120, "test_samples": 60, "depth": 2, "workers": 1}
 
@@ -113,3 +114,17 @@ def test_a_comparison(tmp_path: Path) -> None:
     assert len(study.runs) == 2
     assert "<table>" in study._repr_html_()
     assert repr(cos2p.open(tmp_path / "study")) == repr(study)
+
+
+def test_finetune_takes_a_checkpoint_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = cos2p.model_config("bert-nano", vocab=300, max_tokens=24, classes=2)
+    cos2p.save_pretrained("bert", config, cos2p.init_weights(config, 0))
+    word_tokenizer(Path("bert"))
+    rows = "".join(f"{'good' if i % 2 else 'bad'} number {i},{i % 2}\n" for i in range(80))
+    Path("mine.csv").write_text("text,label\n" + rows)
+    done = cos2p.finetune("bert", "mine.csv", memory="60MB", devices=2, rounds=3, progress=False, workers=1)
+    assert done.recipe.data.max_tokens == 8
+    (label, _), *_ = done.predict(["good number 3"])[0].answers
+    assert label in ("0", "1")
+    assert done.folder == Path("runs/mine-0")

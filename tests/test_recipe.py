@@ -247,3 +247,17 @@ def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
     texts = {**base, "data": {"source": "text", "train": "a.txt", "test": "b.txt", "task": "language-modeling"}}
     assert Recipe.parse({**texts, "method": {"name": "fedlora"}}).method["start"] == "fresh"
     assert Recipe.parse({**texts, "method": {"name": "cos2p"}}).method["exits"]["start"] == "fresh"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.savings.bf16=true", "training.savings: the field is called training.memory_optimizations now"),
+        ("method.prefix.shelf=true", "method.prefix.shelf: the field is called method.prefix.client_cache now"),
+        ("training.label_skew=corrected", "training.label_skew: 'corrected' is called \"logit-adjustment\" now"),
+        ("robust.suspicion=bench", "robust.suspicion: 'bench' is called \"exclude\" now"),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(change: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        Recipe.load("quickstart", [change])

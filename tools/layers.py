@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / "cos2p"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "cli"),
+    ("drafting",),
     ("view",),
     ("studies",),
     ("fleet", "inference", "terminal"),

@@ -85,7 +85,8 @@ def measure(
     member, contract = run_setup.context.members[order.client], make_contract(run_setup.config, order)
     ledger: Ledger = contract.memory(member.samples)
     setup = Setup(
-        member.name, run_setup.recipe.model_dump(mode="json"), run_setup.config.to_dict(), list(run_setup.bundle.class_names),
+        member.name, run_setup.recipe.model_dump(mode="json"), run_setup.config.to_dict(),
+        list(run_setup.bundle.class_names),
         trusted=True, memory=cap, threads=1,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

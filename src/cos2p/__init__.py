@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cos2p.api import Run as Run
     from cos2p.api import Study as Study
     from cos2p.api import compare as compare
+    from cos2p.api import finetune as finetune
     from cos2p.api import open as open
     from cos2p.api import run as run
     from cos2p.api import wrap as wrap
@@ -48,6 +49,7 @@ _HOMES = {
     "compare": "api",
     "extract": "submodel.slicing",
     "extract_prefix": "submodel.slicing",
+    "finetune": "api",
     "fit_submodel": "costs.fitting",
     "init_weights": "models.layout",
     "load_pretrained": "models.hub",
@@ -76,6 +78,7 @@ __all__ = [
     "compare",
     "extract",
     "extract_prefix",
+    "finetune",
     "fit_submodel",
     "init_weights",
     "load_pretrained",

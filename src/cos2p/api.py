@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from cos2p.data import Bundle, DataConfig
+from cos2p.drafting import draft_recipe
 from cos2p.errors import ConfigError, MissingExtra, RunError
 from cos2p.inference.evaluating import Evaluation, Split, evaluate, labelled
 from cos2p.inference.exporting import export
@@ -44,7 +45,7 @@ from cos2p.studies.progress import StudyProgress
 from cos2p.studies.runner import Runner
 from cos2p.studies.views import showing
 from cos2p.terminal.following import following
-from cos2p.terminal.formatting import percent
+from cos2p.terminal.formatting import percent, print_line
 from cos2p.tracking.events import Listener
 from cos2p.tracking.files import read_json
 from cos2p.view.frozen import write_report
@@ -244,6 +245,34 @@ def run(
             chosen, folder, resume=bool(resume), overwrite=overwrite, listener=listener or shown or log_notes, data=data
         )
     return Run(folder)
+
+
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    *,
+    memory: str = "",
+    devices: int | str = 8,
+    rounds: int = 20,
+    text_column: str = "",
+    label_column: str = "",
+    out: str | Path | None = None,
+    progress: bool = True,
+    **changes: Any,
+) -> Run:
+    """Fine-tune a checkpoint on one's own data, dealt to simulated devices of so much memory each.
+
+    The recipe that it writes is `recipe` of the run; `cos2p new` writes the same one to a file.
+    """
+    name = Path(data).name.partition(".")[0] or "mine"
+    made = draft_recipe(
+        str(data), str(model), str(devices), memory=memory, name=name, rounds=rounds, text_column=text_column,
+        label_column=label_column,
+    )  # fmt: skip
+    console = _console()
+    for fact in made.facts if progress else ():
+        print_line(console, fact)
+    return run(made.recipe, out, progress=progress, **changes)
 
 
 def compare(

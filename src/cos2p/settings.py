@@ -8,6 +8,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+RENAMED: dict[str, str] = {
+    "training.savings": "training.memory_optimizations",
+    "method.prefix.shelf": "method.prefix.client_cache",
+    'training.label_skew="corrected"': '"logit-adjustment"',
+    'robust.suspicion="bench"': '"exclude"',
+}
+"""Fields and values of recipes up to 0.1.0, and their names since."""
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -27,7 +35,9 @@ def problems(error: ValidationError, path: str = "", kind: type[BaseModel] | Non
         if any(len(place) > len(loc) and place[: len(loc)] == loc for place in places):
             continue  # a list with a wrong entry also counts as too short; the entry is the cause
         where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
-        if entry["type"] == "extra_forbidden":
+        if now := RENAMED.get(where) or RENAMED.get(f'{where}="{entry["input"]}"'):
+            lines.append(f"{where}: {'the field' if where in RENAMED else repr(entry['input'])} is called {now} now")
+        elif entry["type"] == "extra_forbidden":
             lines.append(f"{where}: there is no such field{_did_you_mean(kind, loc)}")
         elif entry["type"] == "missing":
             lines.append(f"{where}: missing")

@@ -10,6 +10,7 @@ from cos2p import init_weights, model_config
 from cos2p.cli.app import app
 from cos2p.models.hub import save_pretrained
 from tests.models.checkpoints import change_config
+from tests.models.test_hub_export import word_tokenizer
 
 
 def cli(*arguments: object) -> tuple[int, str]:
@@ -52,7 +53,7 @@ def test_what_is_missing_or_wrong_is_said(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     assert "--data is missing, and there is nobody to ask" in cli("new", file)[1]
     options = ("--data", table, "--model", "bert-small", "--devices")
-    assert "write PRESET:NUMBER; presets are" in cli("new", file, *options, "toaster:3")[1]
+    assert "write a number, or PRESET:NUMBER; presets are" in cli("new", file, *options, "toaster:3")[1]
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     said = cli("new", file, "--data", tmp_path / "odd.csv", "--model", "bert-small", "--devices", "laptop")[1]
     assert "has the columns a, b; say which with --text-column" in said
@@ -79,12 +80,44 @@ def test_a_checkpoint_decides_how_the_data_is_brought_to_it(table: Path, tmp_pat
     config = model_config("bert-nano", vocab=300, max_tokens=24, classes=2)
     save_pretrained(tmp_path / "bert", config, init_weights(config, 0))
     options = ("--data", table, "--devices", "laptop", "--model", tmp_path / "bert")
-    assert cli("new", tmp_path / "r.toml", *options)[0] == 0
+    assert "the model's tokenizer: " in cli("new", tmp_path / "r.toml", *options)[1]
+    word_tokenizer(tmp_path / "bert")
+    code, said = cli("new", tmp_path / "r.toml", *options)
+    assert code == 0, said
     text = (tmp_path / "r.toml").read_text()
-    assert "max_tokens = 24" in text
+    assert "max_tokens = 8" in text  # as long as the texts are
     assert f'pretrained = "{tmp_path / "bert"}"' in text
     assert "growing" not in text  # it would empty the blocks
     change_config(tmp_path / "bert", model_type="gpt2")
     assert "model_type is 'gpt2'" in cli("new", tmp_path / "s.toml", *options)[1]
     assert not (tmp_path / "s.toml").exists()
     assert "vit-nano cannot be trained on texts" in cli("new", tmp_path / "s.toml", *options[:-1], "vit-nano")[1]
+
+
+def test_it_looks_at_the_texts_and_says_what_it_saw(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "my recipe.toml"
+    code, said = cli("new", file, "--data", table, "--model", "bert-nano", "--devices", 4, "--memory", "60MB")
+    assert code == 0, said
+    assert "60 texts, 2 classes" in said
+    assert "99 % of the texts have at most 16 tokens (bytes): max_tokens = 16" in said
+    assert "4 devices of 60MB each, batch 9" in said
+    assert f"Next:  cos2p run '{file}'" in said
+    assert 'memory = "60MB"' in file.read_text()
+
+
+def test_what_cannot_run_is_written_and_refused(table: Path, tmp_path: Path) -> None:
+    code, said = cli(
+        "new", tmp_path / "r.toml", "--data", table, "--model", "bert-nano", "--devices", 4, "--memory", "9kB"
+    )
+    assert code != 0
+    assert "was written, but cannot run as it is" in said
+    assert "9.00 kB" in said
+
+
+def test_one_class_and_too_many_devices_are_refused(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("text,label\n" + "hello there,a\n" * 30)
+    assert (
+        "has one single class" in cli("new", "--data", tmp_path / "one.csv", "--model", "bert-nano", "--devices", 2)[1]
+    )
+    options = ("--data", table, "--model", "bert-nano", "--devices", 500)
+    assert "60 samples are too few for 500 devices" in cli("new", tmp_path / "r.toml", *options)[1]

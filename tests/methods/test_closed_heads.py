@@ -172,7 +172,7 @@ def test_a_model_that_is_not_the_servers_own_cannot_end_so() -> None:
 @pytest.mark.parametrize("schedule", [{"updates": 6}, {"rounds": 2}])
 def test_there_has_to_be_something_left_to_train(schedule: dict[str, int]) -> None:
     for method in ({"name": "fedavg", "start": "means", "finish": "means"}, BOTH):
-        with pytest.raises(ConfigError, match=r'only tell sums of features.*finish = "trained"'):
+        with pytest.raises(ConfigError, match=r'only report sums of features.*finish = "trained"'):
             Fleet(digits_house(**schedule), method)
 
 

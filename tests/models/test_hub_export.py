@@ -73,7 +73,7 @@ def test_a_grey_model_comes_back_grey(tmp_path: Path) -> None:
 def word_tokenizer(folder: Path) -> Path:
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder / "tokenizer.json"
 

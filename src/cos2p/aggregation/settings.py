@@ -78,9 +78,11 @@ class ScheduleSettings(Settings):
     )
 
     def share_done(self, version: int, merged: int, statistics_updates: int = 0) -> float:
-        """How much of a run is over, by rounds or by updates, whichever is further; `statistics_updates` of them do not train.
+        """The share of a run that is over, by rounds or by updates, whichever is larger.
 
-        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, statistics_updates=2)
+        `statistics_updates` of its updates report statistics and train nothing.
+
+        >>> ScheduleSettings(rounds=8).share_done(2, 99), ScheduleSettings(updates=10).share_done(2, 4, 2)
         (0.25, 0.5)
         """
         shares = [version / self.rounds] if self.rounds else []

@@ -64,15 +64,15 @@ def check_room_to_train(method: Method) -> None:
     """ConfigError if a run that tells at its end has nothing left to train in between."""
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.statistics_last and schedule.rounds is not None and schedule.rounds < 3:
-        raise ConfigError(f"of {schedule.rounds} rounds the last would only tell sums of features; set 3, {away}")
-    # Where not all take part in a round, a device may train before another one has told: only a round's are certain.
+        raise ConfigError(f"of {schedule.rounds} rounds the last would only report sums of features; set 3, {away}")
+    # Where only some take part in a round, a device may train before another has reported: count one round's.
     statistics_updates = schedule.taking_part(len(method.context.members)) * (
         method.statistics_first + method.statistics_last
     )
     if method.statistics_last and schedule.updates is not None and schedule.updates <= statistics_updates:
         raise ConfigError(
-            f"{statistics_updates} of the {schedule.updates} updates would only tell sums of features, which leaves none to "
-            f"train; set schedule.updates higher, {away}"
+            f"{statistics_updates} of the {schedule.updates} updates would only report sums of features, which leaves "
+            f"none to train; set schedule.updates higher, {away}"
         )
 
 
@@ -89,8 +89,9 @@ def statistics_task(method: Method, member: Member, form: HeadForm, final: bool 
 
 
 class ClosedHead(Method):
-    """Stands before a method (`with_closed_head`): at first, at the end or both every device tells, and in between it has
-    the method's own tasks."""
+    """A method whose devices report statistics first, at the end, or both, and do its own tasks in between.
+
+    `with_closed_head` puts it before a method."""
 
     settings: HeadSettings
 

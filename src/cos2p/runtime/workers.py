@@ -66,8 +66,8 @@ class Workers:
     """A pool of processes, each with the run's data loaded."""
 
     def __init__(self, recipe: Recipe, client_cache: Path | None = None, own_models: Path | None = None) -> None:
-        """`client_cache`: where the devices keep what they want again (see `training.client_cache`); `own_models`: a folder for their
-        own submodels, if these are to be kept."""
+        """`client_cache`: the folder of the devices' cache (see `training.client_cache`); `own_models`: a folder for
+        their own submodels, if these are to be kept."""
         run, values = recipe.run, recipe.model_dump(mode="json")
         self.client_cache = None if client_cache is None or run.engine == "ray" else ClientCache(client_cache)
         self._pool: ProcessPool | RayPool

@@ -81,7 +81,7 @@ OWN_ROWS = (
     _own("rescale", "training-time rescaling", "method.rescale=true"),
     _own("wide-rescaled", "wide windows and rescaling", "method.window.ratio=4.0", "method.rescale=true"),
     _own("skew-ignored", "label skew ignored, as in the paper", "training.label_skew=ignored"),
-    _own("logit-adjustment", "label skew corrected", "training.label_skew=logit-adjustment"),
+    _own("logit-adjustment", "logit adjustment against label skew", "training.label_skew=logit-adjustment"),
 )
 """Against the recipe as it is; a row that the recipe has already shares its runs. Ratios are R_width / R_depth; a very
 large one cuts whole blocks only."""

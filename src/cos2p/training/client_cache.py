@@ -1,4 +1,4 @@
-"""`ClientCache`: frozen parts and features that a device keeps from one task to the next, in files named by what they are.
+"""`ClientCache`: frozen parts and features that a device keeps from task to task, in files named by their content.
 
 A part (the embeddings, a frozen block) is named by the hash of its bytes as they travelled, so that a file that was
 damaged is known by its name. Features are named by the chain of the parts they went through. In simulation all devices

@@ -211,6 +211,7 @@ class TrainingSettings(LocalTraining):
     )
     label_skew: LabelSkew = Field(
         default="ignored",
-        description="`corrected`: devices add log(share of each class in their data) to the logits while they train.",
+        description="`logit-adjustment` (Menon et al. 2021; balanced softmax of Ren et al. 2020): devices add "
+        "log(share of each class in their data) to the logits while they train.",
     )
     wire: WireSettings = WireSettings()

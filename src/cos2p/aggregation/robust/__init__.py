@@ -5,6 +5,6 @@
     combine     where three or more hold a scalar: their median, trimmed mean or geometric median instead of a mean
     claims      samples that a device says it has count up to a multiple of the fleet's median
 
-`robust_filter` puts them together. A merge need not know of them: it gets the same updates with bounded, weighed down or
+`filter` puts them together. A merge need not know of them: it gets the same updates with bounded, weighed down or
 combined steps in them. `settings` is the recipe's [robust].
 """

@@ -31,10 +31,10 @@ class RobustSettings(Settings):
     suspicion: Suspicion = Field(
         default="off",
         description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, or are more than twice "
-        "as long as the bound allows, counts less, down to nothing; `bench`: one whose updates counted for nothing "
+        "as long as the bound allows, counts less, down to nothing; `exclude`: one whose updates counted for nothing "
         "`patience` times in a row gets no more tasks in this run.",
     )
-    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing before the bench.")
+    patience: int = Field(default=5, ge=2, description="Updates in a row that count for nothing until it is excluded.")
     samples: float = Field(
         default=10.0,
         ge=0,
