@@ -195,12 +195,12 @@ def _hugging_face(folder: Path) -> Trained:
 
 def _adapted(folder: Path) -> Trained:
     """A `peft` folder: its base with the adapter in it."""
-    config, weights, base = load_adapter(folder)
-    if config.task != "language-modeling":
+    if read_json(folder / "adapter_config.json").get("task_type") != "CAUSAL_LM":
         raise CheckpointError(
             f"{folder} is an adapter of a classifier, which is not read here; its README.md has code that uses it, and "
             "cos2p export --format hf writes what is read"
         )
+    config, weights, base = load_adapter(folder)
     own = folder if (folder / "tokenizer.json").is_file() else base
     return replace(_plain(own, read_json(base / "config.json"), config, weights), where=str(folder))
 
