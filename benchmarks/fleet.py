@@ -3,11 +3,11 @@
     python -m benchmarks.fleet [--rounds 12] [--devices 4] [--out runs/benchmark-fleet]
 
 The devices' speed is measured first: some tasks of each rate in a device's own training process, FLOP over processor
-seconds. (The speed of bare steps, as `cos2p profile` has it, is higher: a task also loads, judges and packs.) Then the
-recipe runs on a fleet of separate processes over the loopback interface, each slowed down by its own factor, in
+seconds. (The speed of bare steps, as `cos2p profile` has it, is higher: a task also loads, evaluates and packs.) Then
+the recipe runs on a fleet of separate processes over the loopback interface, each slowed down by its own factor, in
 processor time, so that neighbours on the same core do not count as long as they leave it a share of 1 / factor. And
-once more in virtual time, with the measured speeds and link. Also: latency of a task beside its work, MB/s,
-bytes beyond the tensors', memory of the run's process at the server.
+once more in virtual time, with the measured speeds and link. Also: latency of a task next to its work, MB/s, bytes
+beyond the tensors', memory of the run's process at the server.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def report(real: Path, virtual: Path, results: dict[str, dict[str, Any]], memory
         overheads.append(event["t"] - given[event["task"]]["t"] - at_work)
     megabytes = sum(given[event["task"]]["bytes"] for event in arrived) / 1e6
     seconds = sum(event["measured"]["download"] for event in arrived)
-    print(f"latency of a task beside its work: {1000 * statistics.median(overheads):.0f} ms (median)")
+    print(f"latency of a task next to its work: {1000 * statistics.median(overheads):.0f} ms (median)")
     print(f"download: {megabytes / seconds:.1f} MB/s   server process: {memory / 1e6:.0f} MB at most")
     for event in events(real, "traffic"):
         down, up = (event[f"wire_{way}"] / event[f"tensors_{way}"] - 1 for way in ("down", "up"))

@@ -63,7 +63,9 @@ def jobs(config: ModelConfig, spec: SubmodelSpec, start: Weights) -> dict[str, C
     update = Update("pi-1", "pi-1#0", 0, spec, rounds.delta, samples=100)
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in rounds.delta.items()],
-        "check at the door": lambda: check_update(update, order, config, make_contract(config, order), max_rms=10.0),
+        "check at the update reader": lambda: check_update(
+            update, order, config, make_contract(config, order), max_rms=10.0
+        ),
         "add, first of its round": lambda: rounds.add(0),
         "add, τ = 0": lambda: rounds.add(0),
         "add, first with τ = 1": lambda: rounds.add(1),

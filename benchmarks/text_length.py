@@ -1,7 +1,7 @@
 """What a step on short texts costs against one at full length, in processor time: python -m benchmarks.text_length
 
 Texts of AG News (below $COS2P_DATA) in batches as the trainer makes them, through bert-small as the recipe has it; a
-batch of full length goes beside them in the same process, turn by turn. By its FLOPs a short step would take
+batch of full length goes next to them in the same process, turn by turn. By its FLOPs a short step would take
 `expected` of the full one; what it takes beyond that is padding and what does not shrink with the length.
 """
 

@@ -35,7 +35,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder with real data sets and weights: $COS2P_DATA, or shared/data beside the checkout."""
+    """The folder with real data sets and weights: $COS2P_DATA, or shared/data next to the checkout."""
     folder = Path(os.environ.get("COS2P_DATA") or _REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"no real data in {folder}; set COS2P_DATA to the folder that holds it")

@@ -1,4 +1,4 @@
-"""Which device a name means, what it takes beside the tensors, and a real one where it is (make test-gpu)."""
+"""Which device a name means, what it takes next to the tensors, and a real one where it is (make test-gpu)."""
 
 from __future__ import annotations
 

@@ -253,7 +253,6 @@ def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
     ("change", "message"),
     [
         ("training.savings.bf16=true", "training.savings: the field is called training.memory_optimizations now"),
-        ("method.prefix.shelf=true", "method.prefix.shelf: the field is called method.prefix.client_cache now"),
         ("training.label_skew=corrected", "training.label_skew: 'corrected' is called \"logit-adjustment\" now"),
         ("robust.suspicion=bench", "robust.suspicion: 'bench' is called \"exclude\" now"),
     ],

@@ -77,7 +77,7 @@ def _tensors(reader: GGUFReader, facts: dict[str, Any]) -> Iterator[tuple[str, N
 
 
 def unpermuted(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """GGUF has the two halves of a rotated pair beside each other, Hugging Face half a head apart."""
+    """GGUF has the two halves of a rotated pair next to each other, Hugging Face half a head apart."""
     return rows.reshape(heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 

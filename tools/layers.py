@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
+    ("accelerator", "extras", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

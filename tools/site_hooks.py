@@ -1,4 +1,4 @@
-"""What MkDocs does beside the plain pages: results in the menu, and their tables lead to files instead of folders."""
+"""What MkDocs does next to the plain pages: results in the menu, and their tables lead to files instead of folders."""
 
 from __future__ import annotations
 

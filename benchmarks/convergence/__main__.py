@@ -1,4 +1,4 @@
-"""The mean squared gradient norm against Q, E, N* and τ, beside the paper's O(1/√(N*EQ)).
+"""The mean squared gradient norm against Q, E, N* and τ, next to the paper's O(1/√(N*EQ)).
 
     python -m benchmarks.convergence [--seeds 24] [--small] [--figure docs/results/convergence.svg]
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     started = time.monotonic()
     problem, base = Problem(seeds=options.seeds), Setting(rounds=128 if options.small else 512)
     doublings = 2 if options.small else 5
-    print(f"{problem}\n{base}\nslopes of 1/Q Σ‖∇F‖² (the corollary's beside them), then its mean at each point")
+    print(f"{problem}\n{base}\nslopes of 1/Q Σ‖∇F‖² (the corollary's next to them), then its mean at each point")
     panels = rates(problem, base, doublings)
     print("where the proof is loose")
     loose_ends(problem, base, [128 * 4**power for power in range(2 if options.small else 3)])

@@ -1,4 +1,4 @@
-"""A small figure: panels with curves in log-log, the corollary's rate beside them. Plain SVG, light and dark."""
+"""A small figure: panels with curves in log-log, the corollary's rate next to them. Plain SVG, light and dark."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m benchmarks.fullsize.server [--depth 22] [--devices 4] [--rate 0.25] [--rounds 3]
 
 Four devices of R = .25; every round one of them is a version late. Tasks go into files, updates come as files, older
-versions are mapped, a checkpoint is written beside the run after every round. Memory is what the process itself has
+versions are mapped, a checkpoint is written next to the run after every round. Memory is what the process itself has
 (RssAnon): pages of files are the system's to take back. The updates are made up in this process too; what is held
 while one is made is told apart, since on a fleet that is the devices' memory. With less memory than three copies, take
 fewer blocks.
@@ -37,7 +37,7 @@ from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.training.settings import TrainingSettings
 
 GB = 1e9
-SERVER, DEVICE = "the server at work", "beside it an update is made up"
+SERVER, DEVICE = "the server at work", "next to it an update is made up"
 
 
 class Memory:
@@ -116,7 +116,7 @@ class Play:
         self.send(self.server.receive(client, read_update(path)))
 
     def checkpoint(self) -> None:
-        """After a round, as `RunFolder` does it: beside the run, and a newer version waits for the one before."""
+        """After a round, as `RunFolder` does it: next to the run, and a newer version waits for the one before."""
         server = self.server
         if server.versions.current == self.saved or server.aggregator.merge.holders:
             return
@@ -157,7 +157,7 @@ def main() -> None:
                 play.answer(client)
                 play.checkpoint()
         play.writer.wait()
-        print(f"the last checkpoint took {play.writer.seconds:.1f} s to write, beside the run")
+        print(f"the last checkpoint took {play.writer.seconds:.1f} s to write, next to the run")
         memory.stop()
         for moment, peak in memory.peaks.items():
             print(f"{moment}: peak {peak / GB:.2f} GB, {peak / size:.2f} copies")

@@ -20,7 +20,7 @@ METHODS = ("cos2p", "fedrolex")
 def synthetic(name: str, method: str, folder: Path, batch: int, epochs: int = 2, changes: Iterable[str] = ()) -> Recipe:
     """The shipped recipe with noise for images: as many a device as its batch, at most `batch` (0: the recipe's own).
 
-    Two epochs of each phase instead of five, so two steps: the first has no optimiser states beside its activations.
+    Two epochs of each phase instead of five, so two steps: the first has no optimiser states next to its activations.
     `changes` (`path.to.field=value`) come last.
     """
     values = recipe_values(name)

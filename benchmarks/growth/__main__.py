@@ -3,7 +3,7 @@
     python -m benchmarks.growth [--only "server and model"] [--repeats 3] [--notes FILE] [--figure FILE]
 
 Every law is measured at a few sizes; the exponent p of cost ∝ sizeᵖ is fitted for each repetition, and shown with a
-95 % interval beside the one it should have. Measurements are noted as they come (`--notes`): stopped, it goes on.
+95 % interval next to the one it should have. Measurements are noted as they come (`--notes`): stopped, it goes on.
 """
 
 from __future__ import annotations

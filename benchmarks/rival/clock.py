@@ -30,7 +30,7 @@ from cos2p.training.costs import trained_spec
 from cos2p.training.masks import Remembered
 from cos2p.training.wire import as_it_travels
 
-ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "client-cache", "cheap-scores")
+ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "cheap-scores")
 STEP = 1e-4
 
 

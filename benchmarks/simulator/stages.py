@@ -3,8 +3,8 @@
     python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000] [--apart]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; of the way between them the pipes are missing, not the memory beside them. With `--apart` it has a process of its
-own, and only the whole can be told. The first round warms up and is not counted. Of the others every second one is
+sides; of the way between them the pipes are missing, not the memory next to them. With `--apart` it has a process of
+its own, and only the whole can be told. The first round warms up and is not counted. Of the others every second one is
 timed stage by stage; what that costs (fifty calls of a clock for an update) is not in the ones between, which are
 compared with the plain loop. It does a round after each of them: what others do to the machine meanwhile, they do to
 both.
@@ -174,7 +174,7 @@ def stages(work: Workload, rounds: int, apart: bool = False) -> Found:
                 if began:
                     ours.append((ended - began) / work.per_round)
                     loop.append((spent() - ended) / work.per_round)
-            if not apart and done % 2 == 0 and done < rounds:  # behind the last round comes the judging of the model
+            if not apart and done % 2 == 0 and done < rounds:  # behind the last round comes the evaluating of the model
                 clock.attach()
             began = spent()
 

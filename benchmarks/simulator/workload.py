@@ -46,8 +46,8 @@ class Workload:
         return NO_PARTICIPATION
 
     def recipe(self, rounds: int, workers: int, folder: Path) -> Recipe:
-        """What the plain loop does and nothing else: no device tests its model or keeps it, and the server's is judged
-        at the end only."""
+        """What the plain loop does and nothing else: no device tests its model or keeps it, and the server's is
+        evaluated at the end only."""
         schedule: dict[str, Any] = {"rounds": rounds, "evaluate_every": rounds + 1}
         if self.per_round < self.devices and self.why_not() is None:
             schedule["clients_per_round"] = self.per_round

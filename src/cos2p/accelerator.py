@@ -95,9 +95,9 @@ TENSORS = 4096
 
 
 def overhead(device: torch.device) -> int:
-    """Bytes of an accelerator that training takes beside its tensors: what is rounded up, the part of a segment of each
-    kind that is left over, and the libraries' workspaces, in segments of their own. 0 on the processor, whose ledger
-    has all of it. The driver's own (some hundred megabytes of context) is not counted: no cap can reach it.
+    """Bytes of an accelerator that training takes next to its tensors: what is rounded up, the part of a segment of
+    each kind that is left over, and the libraries' workspaces, in segments of their own. 0 on the processor, whose
+    ledger has all of it. The driver's own (some hundred megabytes of context) is not counted: no cap can reach it.
     """
     if device.type != "cuda":
         return 0

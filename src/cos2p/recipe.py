@@ -1,4 +1,5 @@
-"""`Recipe`: a complete named run. Typed, validated once at the door, TOML in and out; no default hidden elsewhere."""
+"""`Recipe`: a complete named run. Typed, validated once, when it is read, TOML in and out; no default hidden
+elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class RunSettings(Settings):
     )
     accelerator: Accelerator = Field(
         default="cpu",
-        description="What the server's model is judged with: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
+        description="What the server's model is evaluated with: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
         "there is one.",
     )
     checkpoint_seconds: float = Field(

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 RENAMED: dict[str, str] = {
     "training.savings": "training.memory_optimizations",
-    "method.prefix.shelf": "method.prefix.client_cache",
     'training.label_skew="corrected"': '"logit-adjustment"',
     'robust.suspicion="bench"': '"exclude"',
 }

@@ -84,7 +84,7 @@ class StandInGpu(TorchDispatchMode):
                 return value.fake
             if isinstance(value, torch.Generator):
                 drawn_from.append(value)
-            if isinstance(value, Tensor) and value.is_meta:  # made by torch itself beside what autograd takes for meta
+            if isinstance(value, Tensor) and value.is_meta:  # made by torch itself next to what autograd takes for meta
                 with self._fakes:
                     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_GPU)
             return value
@@ -92,7 +92,7 @@ class StandInGpu(TorchDispatchMode):
         fake_args, fake_kwargs = tree_map(fake, args), tree_map(fake, kwargs)
         wanted = kwargs.get("device")
         to_gpu = wanted is not None and torch.device(wanted).type == "cuda"
-        if on_gpu and wanted is not None and torch.device(wanted).type == "meta":  # autograd means: beside the others
+        if on_gpu and wanted is not None and torch.device(wanted).type == "meta":  # autograd means: next to the others
             to_gpu = True
         if not on_gpu and not to_gpu:
             with unset_fake_temporarily():

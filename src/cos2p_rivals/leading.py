@@ -1,4 +1,4 @@
-"""Methods whose devices always hold the leading heads and units: tensors beside the model then keep their meaning.
+"""Methods whose devices always hold the leading heads and units: tensors next to the model then keep their meaning.
 
 As in HeteroFL (Diao et al. 2021) a small device's submodel is the beginning of a larger one's, and does not move. What
 the largest device does not hold nobody ever trains; so the server's model is evaluated without it, and with the

@@ -1,4 +1,4 @@
-"""Tensors beside the model (policies, norms, step sizes, scores), cut along with the heads and units they serve.
+"""Tensors next to the model (policies, norms, step sizes, scores), cut along with the heads and units they serve.
 
 A method that needs some adds them to the model's weights under names of its own (`adavit.3.heads.bias`). What a device
 gets and sends back of them follows from its submodel, as for the model's own tensors; the server averages each entry
@@ -61,7 +61,7 @@ def side_shapes(table: Table, config: ModelConfig, spec: SubmodelSpec) -> dict[s
 
 
 class SideMerge(SegmentMerge):
-    """Selective aggregation of a model and of the tensors beside it; what nobody holds stays bitwise."""
+    """Selective aggregation of a model and of the tensors next to it; what nobody holds stays bitwise."""
 
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "side", "side_weight")
     side: Weights

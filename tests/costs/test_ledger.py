@@ -155,7 +155,7 @@ def test_a_step_in_backward_holds_one_matrix_of_gradients() -> None:
     spec = make_spec(small, 1.0)
     plain, inside = (ledger(small, spec, Workload(batch=1, step_in_backward=there)) for there in (False, True))
     assert plain.gradients == plain.weights
-    assert inside.gradients == 4 * (512 * 2048 + 512)  # fc2 of the top block, beside all activations
+    assert inside.gradients == 4 * (512 * 2048 + 512)  # fc2 of the top block, next to all activations
     assert inside.total < plain.total - 0.9 * plain.gradients
 
 

@@ -43,7 +43,7 @@ NANO = PLAIN | SWITCHED
 
 
 def real_peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload, train: bool) -> int:
-    """Bytes that forward and backward hold beside weights and inputs, the window's features included."""
+    """Bytes that forward and backward hold next to weights and inputs, the window's features included."""
     rng = torch_rng(0, "tape")
     shapes = compact_shapes(config, spec)
     rows = config.vocab if spec.rows is None else len(spec.rows)

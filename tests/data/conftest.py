@@ -20,7 +20,7 @@ def shared_data(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and no data folder beside it."""
+    """An empty current folder, and no data folder next to it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COS2P_DATA", raising=False)
     return tmp_path

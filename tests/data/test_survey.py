@@ -77,7 +77,7 @@ def test_a_photograph_stands_as_its_camera_says(orientation: int, expected: list
 
 @pytest.fixture
 def pets(here: Path) -> Path:
-    """30 images of shades 0 to 29 in two classes, of which 0 to 11 are broken, and other things beside them."""
+    """30 images of shades 0 to 29 in two classes, of which 0 to 11 are broken, and other things next to them."""
     for i in range(30):
         file = here / "pets" / "ab"[i % 2] / f"{i:02}.png"
         file.parent.mkdir(parents=True, exist_ok=True)

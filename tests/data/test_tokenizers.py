@@ -20,7 +20,7 @@ WORDS = ("<unk>", "<pad>", "<s>", "one", "two", "three")
 
 @pytest.fixture
 def checkpoint(here: Path) -> Path:
-    """A folder with a tokenizer of six words, and a table of texts beside it."""
+    """A folder with a tokenizer of six words, and a table of texts next to it."""
     folder = here / "model"
     folder.mkdir()
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))

@@ -19,8 +19,6 @@ from cos2p.methods import make_trainer
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import model_config
 from cos2p.processes.children import CHILD_ENV
-from cos2p.submodel.slicing import extract_prefix
-from cos2p.training.prefix import encode
 from cos2p.training.shard import Shard
 from cos2p.training.statistics import StatisticsSettings, statistics_spec
 
@@ -37,7 +35,7 @@ def measured() -> dict[str, int]:
     )  # fmt: skip
     weights = init_weights(config, 0)
     trainer = make_trainer(config, order)
-    prefix = encode(extract_prefix(weights, config, order.spec), "float16")
+    prefix = trainer.contract.sent_frozen(weights)
     images = torch.zeros(SAMPLES, 3, 64, 64, dtype=torch.uint8)
     part = Examples(images, torch.arange(SAMPLES) % 50, tuple(map(str, range(50))))
     shard = Shard(part, part.subset(torch.arange(0)), Normalize((0.5,), (0.5,)))

@@ -45,7 +45,7 @@ def test_a_kit_says_what_its_owner_has_switched_off(tmp_path: Path) -> None:
     plan = FleetPlan.model_validate({"devices": [{"name": "pi-1"}]})
     kit = next(kit for kit in provision(plan, tmp_path) if kit.name == "pi-1")
     by_field = {(entry.message, entry.field): entry.off for entry in of_kit(kit)}
-    assert by_field["ready", "memory"] == "off: 0 is told"
+    assert by_field["ready", "memory"] == "off: 0 is sent"
     assert ("registration", "machine") in by_field
     (kit.folder / "owner.toml").write_text('[send]\nreport = "none"\n[spend]\nmemory = "1GB"\n')
     by_field = {(entry.message, entry.field): entry.off for entry in of_kit(Kit.open(kit.folder, "device"))}

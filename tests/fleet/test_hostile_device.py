@@ -1,4 +1,4 @@
-"""A device with a valid certificate that answers with anything but an update: it is refused, named and benched."""
+"""A device with a valid certificate that answers with anything but an update: it is refused, named and excluded."""
 
 from __future__ import annotations
 

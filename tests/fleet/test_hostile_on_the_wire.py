@@ -1,4 +1,4 @@
-"""One device of four lies, over real connections: it is refused, named and benched, and the run ends well.
+"""One device of four lies, over real connections: it is refused, named and excluded, and the run ends well.
 
 About two minutes on two idle cores.
 """

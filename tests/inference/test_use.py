@@ -152,7 +152,7 @@ def test_an_unreadable_image_is_named_and_the_rest_goes_on(finished: Path, pictu
 
 
 def test_labels_by_name_or_by_number(finished: Path, pictures: Path, tmp_path: Path) -> None:
-    """A folder with some of the classes is judged by their names; a label nobody knows is named."""
+    """A folder with some of the classes is evaluated by their names; a label nobody knows is named."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "7").symlink_to(pictures / "7")
     trained = open_trained(finished)

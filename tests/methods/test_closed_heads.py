@@ -136,8 +136,8 @@ def closed_top(fleet: Fleet, weights: Weights) -> Tensor:
 
 @pytest.mark.parametrize("name", ENDING)
 def test_any_method_can_end_so(name: str) -> None:
-    """When all training is merged everybody tells of the model that is judged, adapters and all, and its head is just
-    that of these features."""
+    """When all training is merged everybody tells of the model that is evaluated, adapters and all, and its head is
+    just that of these features."""
     end = {"finish": "discriminant"}
     own = {"exits": end} if name in ("cos2p", "topwindow") else end
     house = digits_house(updates=9, mu=0.3, t_clk=0.0, redispatch="at-once")
@@ -165,7 +165,7 @@ def test_any_method_can_end_so(name: str) -> None:
 
 
 def test_a_model_that_is_not_the_servers_own_cannot_end_so() -> None:
-    with pytest.raises(ConfigError, match=r'HeteroFL is judged by another model .*method\.finish = "trained"'):
+    with pytest.raises(ConfigError, match=r'HeteroFL is evaluated by another model .*method\.finish = "trained"'):
         Fleet(digits_house(updates=9), {"name": "heterofl", "finish": "discriminant"})
 
 

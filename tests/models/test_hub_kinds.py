@@ -1,4 +1,4 @@
-"""Checkpoints of other model types, judged by `transformers`: read, and written as the plainest equal type."""
+"""Checkpoints of other model types, evaluated by `transformers`: read, and written as the plainest equal type."""
 
 from __future__ import annotations
 

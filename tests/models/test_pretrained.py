@@ -1,4 +1,4 @@
-"""Real pretrained weights, judged by transformers."""
+"""Real pretrained weights, evaluated by transformers."""
 
 from __future__ import annotations
 

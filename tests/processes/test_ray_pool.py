@@ -118,7 +118,7 @@ def _gpus() -> list[Any]:
 
 def test_a_worker_gets_a_gpu_where_one_is_wanted(cluster: Any) -> None:
     """A node may say that it has one; whether it does is not Ray's business."""
-    with pytest.raises(ConfigError, match="no machine of the cluster has told of a GPU"):
+    with pytest.raises(ConfigError, match="no machine of the cluster has reported a GPU"):
         RayPool(cluster.address, 1, _start, "never", gpus="needed")
     cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()

@@ -1,4 +1,4 @@
-"""Language models and answers in whole runs: what they are judged by, from the devices to the terminal."""
+"""Language models and answers in whole runs: what they are evaluated by, from the devices to the terminal."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_an_update_from_a_file_is_the_update(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # 10 s
 def test_a_run_of_a_large_model_gives_the_same_and_its_checkpoint_too(tmp_path: Path, large: None) -> None:
-    """Checkpoints are written beside the run, which is then gone on with from one of them."""
+    """Checkpoints are written next to the run, which is then gone on with from one of them."""
     whole = run(small(), tmp_path / "whole")
     assert (tmp_path / "whole" / "checkpoint.safetensors").exists()
     (tmp_path / "whole" / "result.json").unlink()

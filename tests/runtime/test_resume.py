@@ -36,20 +36,13 @@ class Crash(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        pytest.param({}, id="plain"),
-        pytest.param({"client_cache": True}, id="client_cache", marks=pytest.mark.slow),  # as long as the other
-    ],
-)
-def test_a_crash_after_any_event_changes_nothing(tmp_path: Path, prefix: dict[str, Any]) -> None:
+def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
     """In process: crash after every single event, each time going on from the checkpoint before it."""
-    method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}, "prefix": prefix}
+    method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}}
     run_setup = build_run_setup(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
 
     def fresh(log: list[Any], place: str = "crashed") -> Simulation:
-        return Simulation(run_setup, InlineWorkers(run_setup, ClientCache(tmp_path / place)), log.append)  # type: ignore[arg-type]
+        return Simulation(run_setup, InlineWorkers(run_setup, ClientCache(tmp_path / place, parts=False)), log.append)  # type: ignore[arg-type]
 
     whole: list[Any] = []
     reference = fresh(whole, "whole")

@@ -91,7 +91,7 @@ def test_every_row_trains_and_its_updates_are_merged(row: Row, tmp_path: Path) -
     server = Server(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
     orders = [order for client in run_setup.context.names for order in sent(server.handle(ClientJoined(client)))]
     for order in orders:
-        client_cache = ClientCache(tmp_path / "client_cache")  # some rows keep frozen parts there
+        client_cache = ClientCache(tmp_path / "client_cache")
         update, _ = run_task(
             run_setup.config, server.orders.task(order), run_setup.shards[order.client], {}, client_cache
         )

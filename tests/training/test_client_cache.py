@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cos2p.messages import CachedParts, Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract, extract_prefix
-from cos2p.training.client_cache import CacheMiss, ClientCache, part_name
+from cos2p.training.client_cache import CacheMiss, ClientCache, disk_limit, part_name
 from cos2p.training.prefix import encode, part_of
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, order, same, shard, window
@@ -22,13 +23,15 @@ from tests.tiny import VIT, order, same, shard, window
 families = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-def cached_task(config: ModelConfig, weights: Weights, frozen: int, held: set[str], features: int = 0) -> Task:
+def cached_task(
+    config: ModelConfig, weights: Weights, frozen: int, held: set[str], features: int = 0, keep: int = 0
+) -> Task:
     """Two blocks above `frozen`; of the parts below, those in `held` do not come along."""
     given = order(window(config, frozen), prefix_precision="float16")
     prefix = encode(extract_prefix(weights, config, given.spec), "float16")
     keys = ["embed.", *(f"blocks.{i}." for i in range(frozen))]
     parts = {key: part_name(part_of(prefix, key)) for key in keys}
-    given = replace(given, cached=CachedParts(parts, frozenset(held), features))
+    given = replace(given, cached=CachedParts(parts, frozenset(held), features, keep))
     sent = {name: tensor for name, tensor in prefix.items() if not name.startswith(tuple(held) or ("-",))}
     return Task(given, extract(weights, config, given.spec), sent)
 
@@ -41,7 +44,7 @@ def plain(task: Task, weights: Weights, config: ModelConfig) -> Task:
 @families
 def test_a_task_with_parts_of_earlier_ones_is_the_same_task(config: ModelConfig, tmp_path: Path) -> None:
     weights, client_cache, data = random_weights(config, 1), ClientCache(tmp_path), shard(config)
-    first = cached_task(config, weights, 1, held=set())
+    first = cached_task(config, weights, 1, held=set(), keep=1)
     run_task(config, first, data, {}, client_cache)
     second = cached_task(config, weights, 2, held={"embed.", "blocks.0."}, features=1)
     assert not any(name.startswith(("embed.", "blocks.0.")) for name in second.prefix)
@@ -54,7 +57,7 @@ def test_a_task_with_parts_of_earlier_ones_is_the_same_task(config: ModelConfig,
 def test_features_of_an_earlier_task_are_used_and_not_computed_again(tmp_path: Path) -> None:
     """The parts below them are not even looked at: here they are not there any more."""
     weights, client_cache, data = random_weights(VIT, 1), ClientCache(tmp_path), shard(VIT)
-    first = cached_task(VIT, weights, 1, held=set())
+    first = cached_task(VIT, weights, 1, held=set(), keep=1)
     run_task(VIT, first, data, {}, client_cache)
     second = cached_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1)
     assert second.order.cached is not None
@@ -77,7 +80,9 @@ def test_the_clock_counts_what_is_computed() -> None:
 @pytest.mark.parametrize("harm", ["gone", "flipped", "cut"])
 def test_a_damaged_part_is_known_by_its_name(tmp_path: Path, harm: str) -> None:
     client_cache = ClientCache(tmp_path)
-    name = client_cache.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)})
+    part = {"blocks.0.q.weight": torch.arange(12.0).view(3, 4)}
+    name = part_name(part)
+    assert client_cache.put(part)
     path = tmp_path / f"{name}.part"
     data = bytearray(path.read_bytes())
     if harm == "gone":
@@ -88,7 +93,7 @@ def test_a_damaged_part_is_known_by_its_name(tmp_path: Path, harm: str) -> None:
     with pytest.raises(CacheMiss, match=name[:8]):
         client_cache.get(name)
     assert not path.exists()
-    assert client_cache.put({"blocks.0.q.weight": torch.arange(12.0).view(3, 4)}) == name  # it is fetched again
+    assert client_cache.put(part)  # it is fetched again
     assert torch.equal(client_cache.get(name)["blocks.0.q.weight"], torch.arange(12.0).view(3, 4))
 
 
@@ -99,7 +104,7 @@ def test_damaged_features_are_computed_again(tmp_path: Path, harm: str) -> None:
     outcomes = []
     for folder in ("whole", "harmed"):
         client_cache = ClientCache(tmp_path / folder)
-        run_task(VIT, cached_task(VIT, weights, 1, held=set()), data, {}, client_cache)
+        run_task(VIT, cached_task(VIT, weights, 1, held=set(), keep=1), data, {}, client_cache)
         for path in (tmp_path / "harmed").glob("*-*.part"):
             content = bytearray(path.read_bytes())
             content[5] ^= 4
@@ -112,15 +117,44 @@ def test_damaged_features_are_computed_again(tmp_path: Path, harm: str) -> None:
     assert same(outcomes[0].delta, outcomes[1].delta)
 
 
-def test_the_shelf_has_a_limit_and_the_oldest_go_first(tmp_path: Path) -> None:
-    client_cache = ClientCache(tmp_path)
-    names = [client_cache.put({"a": torch.full((1000,), float(i))}) for i in range(4)]
-    for age, name in enumerate(names):
+def test_the_cache_has_a_limit_and_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    parts = [{"a": torch.full((1000,), float(i))} for i in range(5)]
+    names = [part_name(part) for part in parts]
+    assert all(map(ClientCache(tmp_path).put, parts[:4]))
+    for age, name in enumerate(names[:4]):
         os.utime(tmp_path / f"{name}.part", (1000 + age, 1000 + age))
-    client_cache.get(names[0])  # used just now
     size = (tmp_path / f"{names[0]}.part").stat().st_size
-    ClientCache(tmp_path, limit=2 * size).shrink()
-    assert {path.stem for path in tmp_path.glob("*.part")} == {names[0], names[3]}
+    client_cache = ClientCache(tmp_path, limit=3 * size)
+    client_cache.get(names[0])  # used just now
+    assert client_cache.put(parts[4])
+    assert {path.stem for path in tmp_path.glob("*.part")} == {names[0], names[3], names[4]}
+    client_cache.begin([names[3], names[0]])  # a task needs them and brings others: there is room for one
+    assert client_cache.put(parts[1])
+    assert not client_cache.put(parts[2])
+    assert {path.stem for path in tmp_path.glob("*.part")} == {names[0], names[3], names[1]}
+
+
+def test_a_cache_takes_a_share_of_the_free_disk_and_of_the_owners(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    assert free / 5 < disk_limit(tmp_path / "not-there-yet") < free / 3
+    assert disk_limit(tmp_path, 1000) == 500
+
+
+def test_without_room_a_task_is_done_and_says_so(tmp_path: Path) -> None:
+    weights, data = random_weights(VIT, 1), shard(VIT)
+    task = cached_task(VIT, weights, 2, held=set(), keep=2)
+    update, _ = run_task(VIT, task, data, {}, ClientCache(tmp_path, limit=1))
+    assert update.report["uncached"] == 1
+    assert not list(tmp_path.iterdir())
+    assert same(update.delta, run_task(VIT, plain(task, weights, VIT), data, {})[0].delta)
+
+
+def test_features_of_other_samples_are_not_used(tmp_path: Path) -> None:
+    weights, client_cache = random_weights(VIT, 1), ClientCache(tmp_path)
+    run_task(VIT, cached_task(VIT, weights, 1, held=set(), keep=1), shard(VIT, seed=1), {}, client_cache)
+    second, other = cached_task(VIT, weights, 2, held={"embed.", "blocks.0."}, features=1), shard(VIT, seed=2)
+    update, _ = run_task(VIT, second, other, {}, client_cache)
+    assert same(update.delta, run_task(VIT, plain(second, weights, VIT), other, {})[0].delta)
 
 
 def test_an_order_travels_with_what_is_shelved_and_without_it_as_before() -> None:

@@ -17,8 +17,6 @@ from cos2p.models.context import make_context
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, Exit
-from cos2p.submodel.slicing import extract_prefix
-from cos2p.training.prefix import encode
 from cos2p.training.statistics import StatisticsSettings, packed, statistics_memory, statistics_spec, unpacked
 from tests.methods.fleet import digits
 from tests.tiny import VIT, read_update
@@ -40,7 +38,7 @@ def statistics(batch: int = 7) -> Update:
     task = Task(
         asked,
         weights=make_contract(run_setup.config, asked).sent(weights),
-        prefix=encode(extract_prefix(weights, run_setup.config, asked.spec), "float32"),
+        prefix=make_contract(run_setup.config, asked).sent_frozen(weights),
     )
     return read_update(run_task(run_setup.config, task, run_setup.shards[client], {})[0].to_bytes())
 

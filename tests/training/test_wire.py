@@ -1,4 +1,4 @@
-"""Trained tensors in fewer bits on their way: both ends, the door between them, and what is counted."""
+"""Trained tensors in fewer bits on their way: both ends, the update reader between them, and what is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classifiers in closed form, from what devices told of their features (`training.statistics`).
+"""Classifiers in closed form, from statistics of the devices' features (`training.statistics`).
 
 `means`         w_c = m_c / ‖m_c‖: a sample belongs to the class whose mean points its way (FedNCM)
 `discriminant`  w_c = Σ⁻¹ m_c with Σ the scatter inside the classes, as linear discriminant analysis has it: directions

@@ -1,8 +1,8 @@
-"""Any merge, and exits that start from what devices told of their features.
+"""Any merge, and exits that start from statistics of the devices' features.
 
-The sums of all devices that told are kept. When more arrive, the closed form is computed anew and its *change* is added
-to the exits: what training has added to them meanwhile stays, and a device that tells late is heard all the same. What
-is told at the end of a run replaces the exit.
+The sums of all devices that reported are kept. When more arrive, the closed form is computed anew and its *change* is
+added to the exits: what training has added to them meanwhile stays, and a device that reports late counts all the same.
+What is reported at the end of a run replaces the exit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cos2p.submodel.segments import SegmentValues
 
 
 class HeadMerge(Merge):
-    """What is told goes here, every other update to the method's own merge."""
+    """Statistics go here, every other update to the method's own merge."""
 
     groups: ClassVar[tuple[str, ...]] = ("arrived", "statistics", "heads", "final")
     arrived: Weights
@@ -30,7 +30,7 @@ class HeadMerge(Merge):
     heads: Weights
     """The closed form that is part of the exits' values."""
     final: Weights
-    """Sums of this round that were told at the end."""
+    """Sums of this round that were reported at the end."""
 
     def __init__(self, own: Merge, start: HeadForm | None, finish: HeadForm | None) -> None:
         super().__init__(own.config)
@@ -66,7 +66,7 @@ class HeadMerge(Merge):
         return even_weight(1.0)
 
     def apply(self, current: Weights) -> Weights:
-        # Of the last round nothing is merged: a memory of earlier updates would move what was just told about.
+        # The last round merges nothing: a memory of earlier updates would move what was just reported.
         updated = dict(current) if self.final else self.own.apply(current)
         if self.arrived and self.start is not None:
             self.statistics, self.arrived = _added(self.statistics, self.arrived), {}

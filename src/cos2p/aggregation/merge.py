@@ -56,7 +56,7 @@ class Contribution:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The task's settings, as JSON."""
     extras: Weights = field(default_factory=dict)
-    """What the device sent beside its update."""
+    """What the device sent next to its update."""
     down: Precision = "float32"
     """How the weights travelled to it."""
 

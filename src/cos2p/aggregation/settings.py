@@ -34,8 +34,8 @@ class ScheduleSettings(Settings):
     virtual_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="Virtual seconds after which training is over; a run that ends with a told head finishes what is "
-        "at work and tells. Empty: no limit.",
+        description="Virtual seconds after which training is over; a run that ends with a closed-form head finishes "
+        "what is at work and reports. Empty: no limit.",
     )
     mu: float = Field(default=0.5, gt=0, le=1, description="μ: share of the devices that must have reported.")
     t_clk: float = Field(default=60.0, ge=0, description="T_clk: seconds the server then waits for more.")

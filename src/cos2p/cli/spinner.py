@@ -17,7 +17,7 @@ AGAIN = 10.0
 
 @contextmanager
 def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, int, str], None]]:
-    """A function to be told of (done, all, what is at hand); shows it when it takes long, if somebody looks."""
+    """A function to call with (done, all, what is at hand); shows it when it takes long, if somebody looks."""
     if mode.quiet or mode.json:
         yield lambda done, total, name: None
         return
@@ -36,7 +36,7 @@ def reading(mode: OutputMode, what: str = "reading") -> Iterator[Callable[[int, 
 
 @contextmanager
 def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many of `total` are done."""
+    """A function to call with how many of `total` are done."""
     with reading(mode, what) as show:
         show(0, total, "")
         yield lambda done: show(done - 1, total, "sample")

@@ -1,7 +1,7 @@
 """What a submodel holds in memory in each phase of a task, at the worst moment. A prediction is a promise.
 
     prefix   the shard runs through the frozen part, one block in memory at a time, into the feature cache; and, when
-             training is over, its test part, beside the submodel as it came, as it is now, and the difference
+             training is over, its test part, next to the submodel as it came, as it is now, and the difference
     mask     weights are frozen; the gates of heads and units are trained, micro-batch by micro-batch
     weight   the submodel trains: weights, gradients, optimiser state, activations
 
@@ -202,7 +202,7 @@ def _weight_moments(
 
 
 def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base: Ledger, samples: int) -> list[Ledger]:
-    """Some samples in the widest part of the prefix; and a streamed part in 16 bits beside its decoded form."""
+    """Some samples in the widest part of the prefix; and a streamed part in 16 bits next to its decoded form."""
     tokens = workload.length(config)
     features = samples * tokens * config.dim * FLOAT
     sizes = set(shape.prefix)

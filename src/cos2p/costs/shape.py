@@ -67,7 +67,7 @@ class Shape:
         return _shape_of(config, spec)
 
     def others(self, config: ModelConfig) -> tuple[BlockSize, ...]:
-        """Of each block in the window the segments that stay beside those that train; none if they are removed."""
+        """Of each block in the window the segments that stay next to those that train; none if they are removed."""
         if not self.rest:
             return (BlockSize(0, 0),) * len(self.window)
         return tuple(BlockSize(config.groups - size.heads, config.mlp - size.units) for size in self.window)
@@ -184,7 +184,7 @@ def trainable_tensors(config: ModelConfig, shape: Shape) -> int:
 
 
 def frozen_table_scalars(config: ModelConfig, shape: Shape) -> int:
-    """The tied output table beside a window that does not train it, in memory; a large one is read in parts."""
+    """The tied output table next to a window that does not train it, in memory; a large one is read in parts."""
     held = config.tied and shape.has_prefix and (config.vocab if shape.rows is None else shape.rows) <= SMALL
     return table_scalars(config, shape.rows) if held else 0
 

@@ -82,7 +82,7 @@ class BlockTape:
     def head_norms(self, borrowed: bool = False) -> Op:
         """As RMSNorm of the residual, once as wide as the queries and once as the keys; v waits.
 
-        `borrowed`: the norms of a trained block that these frozen heads stand beside, trained through them too.
+        `borrowed`: the norms of a trained block that these frozen heads stand next to, trained through them too.
         """
         Q, K = self.Q, self.K
         if self.each < FLOAT:  # as the norm of the residual does
@@ -152,7 +152,7 @@ class BlockTape:
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
     def frozen_ops(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
-        """Attention and MLP of frozen segments that stand beside those which train; gradients pass through them.
+        """Attention and MLP of frozen segments that stand next to those which train; gradients pass through them.
 
         A linear layer that does not train keeps nothing; attention and the activation keep what they need.
         """
@@ -195,7 +195,7 @@ class BlockTape:
     def recomputed(self, first: bool = False, other: BlockTape | None = None) -> Recomputed:
         """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it.
 
-        `other`: the frozen segments beside those that train.
+        `other`: the frozen segments next to those that train.
         """
         shares = self.size.heads > 0 and (self.config.biased or self.each == FLOAT)
         if first and self.each < FLOAT:
@@ -218,7 +218,7 @@ class BlockTape:
         return [*self.attention(first), self.norm(), *self.feed_forward(), self.norm()]
 
     def inference(self) -> int:
-        """Temporaries at the worst moment of a forward without gradients, beside the block's input."""
+        """Temporaries at the worst moment of a forward without gradients, next to the block's input."""
         D, Q, K, F = self.D, self.Q, self.K, self.F
         normed = D if self.config.pre_norm else 0
         rotated = 3 * Q if self.config.family == "llama" else 0
@@ -330,7 +330,7 @@ def loss_op(
     rows: int | None = None,
     train: bool = True,
 ) -> Op:
-    """Temporaries of the loss over all exits, beside the tensor of each that `exit_ops` count.
+    """Temporaries of the loss over all exits, next to the tensor of each that `exit_ops` count.
 
     The outputs live until their log-probabilities are there, and language modelling copies the real tokens out of them.
     """
@@ -361,7 +361,7 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
         ops = embedding_ops(config, samples, tokens, workload.threads, shape.rows)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
     elif each < FLOAT and not recompute:
-        tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, beside their bf16
+        tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, next to their bf16
     exits = partial(
         exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows, each=each,
         exits=len(shape.exits),

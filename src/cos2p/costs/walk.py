@@ -16,9 +16,9 @@ class Op:
     grown: int = 0
     """Gradients of parameters that its backward leaves behind."""
     forward: int = 0
-    """Temporaries at the worst moment of its forward, beside what it keeps."""
+    """Temporaries at the worst moment of its forward, next to what it keeps."""
     backward: int = 0
-    """Temporaries at the worst moment of its backward, beside what it keeps: gradients that come in and go out."""
+    """Temporaries at the worst moment of its backward, next to what it keeps: gradients that come in and go out."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Images in arrays.
 
-digits   scikit-learn's handwritten digits, 1,797 grey images of 8 by 8, which need no file
+digits   1,797 handwritten digits of 8 by 8 pixels (UCI, as scikit-learn has them), in a small file of the package
 idx      the format of MNIST: a file of images and one of labels for each split
 npz      numpy archives: one file per split with `image_column` and `label_column` as names of arrays, or one file with
          x_train, y_train, x_test, y_test (and x_val, y_val) for all splits
@@ -12,7 +12,7 @@ import gzip
 import struct
 import zipfile
 import zlib
-from importlib.util import find_spec
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ _INK_LEVELS = 16
 
 def read_digits(config: DataConfig) -> RawSplits:
     ink, labels = _scans()
-    pixels = np.rint(ink * (255 / _INK_LEVELS)).astype(np.uint8)
+    pixels = np.rint(ink.astype(np.float64) * (255 / _INK_LEVELS)).astype(np.uint8)
     return RawSplits(_raw("digits", pixels, labels, "digits", config))
 
 
@@ -56,19 +56,10 @@ def _raw(where: str, pixels: Array, labels: Array, labels_where: str, config: Da
     return Raw(where=where, count=len(pixels), labels=values, images=images)
 
 
-def _scans() -> tuple[np.ndarray, IntArray]:
-    """Ink levels (n, 8, 8) and labels, as `sklearn.datasets.load_digits` has them. Straight from its file where that is
-    found: importing scikit-learn takes longer than all else that a run does before it trains."""
-    package = find_spec("sklearn")
-    file = Path(package.origin or "").parent / "datasets/data/digits.csv.gz" if package is not None else None
-    if file is None or not file.is_file():
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        return digits.images, digits.target
-    with gzip.open(file, "rt", encoding="ascii") as lines:
-        table = np.loadtxt(lines, delimiter=",")
-    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+def _scans() -> tuple[Array, IntArray]:
+    """Ink levels (n, 8, 8) and labels."""
+    with as_file(files("cos2p.data") / "digits.npz") as file, np.load(file) as stored:
+        return stored["ink"], stored["labels"].astype(np.int64)
 
 
 # ---------------------------------------------------------------- idx

@@ -62,7 +62,7 @@ class DataConfig(BaseModel):
 
     source: str = Field(
         default="digits",
-        description="Where the samples come from. digits: 1,797 grey 8x8 images that scikit-learn brings along, no "
+        description="Where the samples come from. digits: 1,797 grey 8x8 images that cos2p brings along, no "
         "files needed; idx: the MNIST format, .gz or plain; npz: numpy arrays; parquet, csv (.tsv: by tabs), jsonl (a "
         "JSON object a line): tables with images or texts, csv and jsonl also as .gz; text: plain text files "
         "for language modelling, packed into sequences of `max_tokens`; folder: one image per file, "
@@ -104,7 +104,7 @@ class DataConfig(BaseModel):
     task: Task = Field(
         default="classification",
         description="classification: one label per sample; language-modeling: the next token, from texts alone; "
-        "instruction: a text whose answer is the next tokens, learned and judged by the answer alone.",
+        "instruction: a text whose answer is the next tokens, learned and evaluated by the answer alone.",
     )
     prompt: str = Field(
         default="{text} Answer:",
@@ -183,7 +183,7 @@ class DataConfig(BaseModel):
     tokenizer: str = Field(
         default="auto",
         description="Path of a tokenizer.json, or of a folder that holds one (looked up like `path`); `bytes`: one "
-        "token per byte, 259 tokens, no file needed; `auto`: the one beside `model.pretrained`, bytes for a fresh "
+        "token per byte, 259 tokens, no file needed; `auto`: the one next to `model.pretrained`, bytes for a fresh "
         "model.",
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(

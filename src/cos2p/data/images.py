@@ -12,14 +12,18 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cos2p.data.config import DataConfig
 from cos2p.errors import DataError
+from cos2p.extras import extra
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Luma weights of ITU-R 601, the ones Pillow uses to turn RGB grey."""
@@ -29,9 +33,8 @@ Pixels = NDArray[np.uint8]
 
 _UNREADABLE = (
     OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, struct.error, zlib.error,
-    Image.DecompressionBombError,
 )  # fmt: skip
-"""What Pillow's readers raise over files that are cut short, garbled or too large."""
+"""Pillow's readers raise them over files that are cut short or garbled."""
 
 _AT_A_TIME = 64
 """Images that a thread is given before the next are fetched: so many are held encoded."""
@@ -92,15 +95,20 @@ def adapt_array(images: NDArray[np.generic], where: str, config: DataConfig) -> 
     return torch.from_numpy(np.ascontiguousarray(pixels))
 
 
+def pillow() -> Any:
+    """`PIL.Image`, for those who have images in files."""
+    return extra("PIL.Image", "images", "Reading images")
+
+
 def resize(image: Image.Image, edge: int, crop: str) -> Image.Image:
     """A square image; `center` keeps proportions and cuts the middle out, `stretch` keeps everything."""
     width, height = image.size
     if crop == "stretch" or width == height:
-        return image.resize((edge, edge), Image.Resampling.BILINEAR)
+        return image.resize((edge, edge), pillow().Resampling.BILINEAR)
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return image.resize(
-        (edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3.0
+        (edge, edge), pillow().Resampling.BILINEAR, box=(left, top, left + side, top + side), reducing_gap=3.0
     )
 
 
@@ -108,13 +116,14 @@ def decode(name: str, content: Content, config: DataConfig) -> Pixels:
     """(C, H, W) of one image, upright, whatever its depth. Raises BadImage."""
     if isinstance(content, BadImage):
         raise content
+    reader = pillow()
     try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
-            ImageOps.exif_transpose(opened, in_place=True)
+        with reader.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
+            extra("PIL.ImageOps", "images", "Reading images").exif_transpose(opened, in_place=True)
             image = _eight_bits(opened).convert("L" if config.channels == 1 else "RGB")
-    except UnidentifiedImageError as error:
+    except reader.UnidentifiedImageError as error:
         raise BadImage(name, "it is in no image format that is known") from error
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, reader.DecompressionBombError) as error:
         raise BadImage(name, str(error) or type(error).__name__) from error
     if config.image_size and image.size != (config.image_size, config.image_size):
         image = resize(image, config.image_size, config.crop)
@@ -131,7 +140,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= full):
         raise ValueError(f"its values go from {low:g} to {high:g}; store 0 to {full:g}, or 8 bits")
-    return Image.fromarray(np.rint(values * (255 / full)).astype(np.uint8))
+    eight: Image.Image = pillow().fromarray(np.rint(values * (255 / full)).astype(np.uint8))
+    return eight
 
 
 def _channels_first(images: NDArray[np.generic], where: str) -> NDArray[np.generic]:
@@ -165,7 +175,7 @@ def _resize_array(pixels: NDArray[np.generic], config: DataConfig) -> NDArray[np
     resized = np.empty((*pixels.shape[:2], edge, edge), dtype=pixels.dtype)
     for i, image in enumerate(pixels):
         for c, plane in enumerate(image):
-            picture = Image.fromarray(np.ascontiguousarray(plane))
+            picture = pillow().fromarray(np.ascontiguousarray(plane))
             resized[i, c] = np.asarray(resize(picture, edge, config.crop), dtype=pixels.dtype)
     return resized
 

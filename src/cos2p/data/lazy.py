@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import PIL
 import torch
 
 from cos2p.data.config import DataConfig
 from cos2p.data.encoded import Encoded, RandomAccess
-from cos2p.data.images import BadImage, Pixels, decode_many, other_size
+from cos2p.data.images import BadImage, Pixels, decode_many, other_size, pillow
 from cos2p.data.paths import key_of, recall, remember
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError
@@ -138,7 +137,7 @@ class Opened:
 def open_images(encoded: Encoded, config: DataConfig, room: int) -> Opened:
     """The images, at most `room` bytes of them decoded in memory; as a tensor if a look at all of them was due and
     all of them fit."""
-    decoding = json.dumps([PIL.__version__, config.channels, config.image_size, config.crop])
+    decoding = json.dumps([pillow().__version__, config.channels, config.image_size, config.crop])
     name = key_of(encoded.identity(), decoding) + ".json"
     known = recall("images", name) if encoded.ready else None
     if known is not None:

@@ -19,6 +19,7 @@ from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import choices, read_text, tokenize, tokenize_answers, tokenize_chats
 from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
+from cos2p.extras import extra
 from cos2p.seeding import numpy_rng
 
 
@@ -92,7 +93,8 @@ def _check_shapes(train: Examples, others: dict[str, Examples]) -> None:
 def reader_of(config: DataConfig) -> Callable[[DataConfig], RawSplits]:
     """The format's reader. Tables are imported when needed: pyarrow takes its time."""
     if config.source in TABLES:
-        from cos2p.data.tables import read_hub, read_tables
+        extra("pyarrow", "tables", "Reading tables")
+        from cos2p.data.tables import read_hub, read_tables  # slow to import
 
         return read_hub if config.source == "hub" else read_tables
     readers = {"digits": read_digits, "idx": read_idx, "npz": read_npz, "folder": read_folder, "text": read_text}

@@ -12,6 +12,7 @@ from cos2p.data import paths
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import key_of
 from cos2p.errors import DataError
+from cos2p.extras import extra
 
 # The byte tokenizer: three special ids, then the 256 bytes.
 BYTE_PAD, BYTE_START, BYTE_END, BYTE_FIRST = 0, 1, 2, 3
@@ -53,7 +54,7 @@ def find_tokenizer(pretrained: str) -> str:
     folder = Path(pretrained)
     if folder.is_dir() or paths.is_confined():  # then nothing is fetched
         return str(paths.opened(_in_folder(folder)))
-    import huggingface_hub
+    huggingface_hub = extra("huggingface_hub", "text", "A checkpoint of the hub")
 
     try:
         return str(huggingface_hub.hf_hub_download(pretrained, "tokenizer.json"))
@@ -116,7 +117,7 @@ def _byte_encoder(config: DataConfig) -> Encoder:
 
 
 def _file_encoder(config: DataConfig) -> Encoder:
-    import tokenizers
+    tokenizers = extra("tokenizers", "text", "A tokenizer")
 
     file = paths.find(config.tokenizer)
     file = paths.opened(_in_folder(file)) if file.is_dir() else file

@@ -1,4 +1,5 @@
-"""Devices that lie, for simulations: what a liar sends instead of what it learned. Only the simulator reads it.
+"""Devices that lie, for simulations: what a malicious device sends instead of what it learned. Only the simulator reads
+it.
 
     flip        its update with the sign turned round
     scale       its update, many times as long
@@ -7,8 +8,8 @@
     little      its update and a small step that is always the same, inside what honest devices do
     zero        nothing: it pretends to have trained
 
-The rest of the message is honest, so that all of it passes the door. What travels as bits or codes is turned round,
-drawn or set alike.
+The rest of the message is honest, so that all of it passes the update reader. What travels as bits or codes is turned
+round, drawn or set alike.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AttackSettings(Settings):
         description="`flip` the sign, `scale` the update, send `noise`, a `constant`, a `little` bias or `zero`s.",
     )
     devices: tuple[str, ...] = Field(
-        default=(), description="Names of the liars. Empty: the last `count` of the fleet."
+        default=(), description="Names of the malicious devices. Empty: the last `count` of the fleet."
     )
     count: int = Field(default=1, ge=1, description="How many lie, if they are not named.")
     strength: float | None = Field(
@@ -66,7 +67,7 @@ class AttackSettings(Settings):
 
 
 def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
-    """What a liar sends in place of an honest update."""
+    """What a malicious device sends in place of an honest update."""
     if order.version < attack.from_version:
         return update
     rng = torch_rng(order.seed, "attack", order.client, order.attempt)

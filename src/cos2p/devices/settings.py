@@ -103,8 +103,8 @@ class FleetSettings(Settings):
     )
     reports: Literal["minimal", "full"] = Field(
         default="minimal",
-        description="What a real fleet's devices tell beside their updates: nothing more than the run needs; or losses "
-        "and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
+        description="What a real fleet's devices report next to their updates: nothing more than the run needs; or "
+        "losses and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
     )
     begins_at: str = Field(
         default="00:00", pattern=rf"^{_TIME}$", description="Time of day at virtual second 0, for `online`."

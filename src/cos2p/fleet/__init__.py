@@ -1,4 +1,4 @@
-"""A real fleet: the second driver of the server, beside the simulator. No decision is taken here.
+"""A real fleet: the second driver of the server, next to the simulator. No decision is taken here.
 
     server/   one run at the server: what the network says becomes events, the server's effects become tasks
     device/   one device: its data, and a training process with a hard memory cap

@@ -1,4 +1,4 @@
-"""A kit's certificate: from when to when it holds, told before TLS says "handshake failure"."""
+"""A kit's certificate: from when to when it holds, checked before TLS says "handshake failure"."""
 
 from __future__ import annotations
 

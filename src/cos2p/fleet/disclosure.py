@@ -1,6 +1,6 @@
 """Everything that leaves a device: every field of every message, how large, why, and how to switch it off.
 
-The fields are those of the types the messages are made of; what is written here are only the words beside them.
+The fields are those of the types the messages are made of; what is written here are only the words next to them.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ MESSAGES: tuple[Message, ...] = (
         "delta": ("4 bytes for each trained scalar, 2 or 1 with training.wire.up", "what it learned: the point of it "
                   "all. A curious server can infer something of the data from it",
                   "privacy.noise = 'local' covers it with noise"),
-        "samples": ("a number", "as told in `ready`", NEEDED),
+        "samples": ("a number", "as in `ready`", NEEDED),
         "report": ("a few numbers", "losses, and scores of its own submodel on its own test samples",
                    "is off: only with fleet.reports = 'full', never with send.report = 'none' in owner.toml; whether "
-                   "features were recomputed is always told"),
-        "extras": ("by method", "what some methods send beside: statistics of segments, of features, of quantisers",
+                   "features were recomputed is always reported"),
+        "extras": ("by method", "what some methods send next to: statistics of segments, of features, of quantisers",
                    "accept.methods in owner.toml; [privacy] sends none"),
     }),
     Message("announcement", "before and with each chunk of an update", Notice, {
@@ -84,8 +84,7 @@ MESSAGES: tuple[Message, ...] = (
         "sent": ("as the announcement", "the update is complete", NEEDED),
         "failure": ("up to 1,000 bytes", "a code and counts: why there is no update", NEEDED),
         "out_of_memory": ("1 bit", "the next task is made smaller", NEEDED),
-        "cache_miss": ("1 bit", "its cache lacks frozen parts that it should have",
-                       "method.prefix.client_cache = false in the recipe"),
+        "cache_miss": ("1 bit", "its cache lacks frozen parts that it should have: they are sent again", NEEDED),
         "numbers": ("up to ten numbers", "seconds of download, training and upload, processor seconds, peak memory",
                     NEEDED),
     }),
@@ -122,8 +121,8 @@ def of_kit(kit: Kit) -> list[Disclosed]:
     owner, device = OwnerFile.read(kit.folder), DeviceFile.read(kit.folder)
     done = {
         ("update", "report"): "off: owner.toml says so" if owner.send.report == "none" else "",
-        ("ready", "memory"): "" if owner.smaller_memory(device.memory) else "off: 0 is told",
-        ("ready", "flops"): "" if device.flops else "off: 0 is told",
+        ("ready", "memory"): "" if owner.smaller_memory(device.memory) else "off: 0 is sent",
+        ("ready", "flops"): "" if device.flops else "off: 0 is sent",
     }
     own = [
         Disclosed(d.message, d.when, d.field, d.size, d.why, done.get((d.message, d.field)) or d.off)
@@ -140,7 +139,7 @@ def of_kit(kit: Kit) -> list[Disclosed]:
 
 
 def site_settings(kit: Kit) -> list[str]:
-    """What of the kit's settings NVFlare tells the server: all but those that describe the device itself."""
+    """What of the kit's settings NVFlare sends the server: all but those that describe the device itself."""
     from cos2p.fleet.nvflare import sent_at_registration
 
     files = (kit.startup / "fed_client.json", kit.local / "resources.json")

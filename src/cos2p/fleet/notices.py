@@ -1,6 +1,6 @@
-"""What the server's own process has to tell: a file in its kit, read by `fleet serve` and by the run that goes on.
+"""What the server's own process reports: a file in its kit, read by `fleet serve` and by the run that goes on.
 
-One line for each device and reason; the same one is told again after a while, not with every attempt.
+One line for each device and reason; the same one is written again after a while, not with every attempt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Payloads on disk, so that memory grows neither with the model nor with the number of devices.
 
 `Outgoing` is read chunk by chunk; `Incoming` grows chunk by chunk up to a size agreed beforehand. Both know nothing of
-the network: they are told who asks, by name, and hold what is that name's alone.
+the network: they learn who asks, by name, and hold what is that name's alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def digest_of_file(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """What is told of a payload before it travels."""
+    """What is announced of a payload before it travels."""
 
     task: str
     size: int

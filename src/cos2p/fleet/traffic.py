@@ -17,7 +17,7 @@ def header_bytes(beginning: memoryview) -> int:
 
 
 class LinkCounts:
-    """Counters per client; told by the network's threads and by the run's."""
+    """Counters per client; called by the network's threads and by the run's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

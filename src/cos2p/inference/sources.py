@@ -122,7 +122,7 @@ def _server(run: Path, exit: Exit) -> Trained:
     recipe, result = Recipe.load(run / "recipe.toml"), read_json(run / "result.json")
     started = next((e for e in read_events(run / "events.jsonl") if isinstance(e, Started)), None)
     if started is None:
-        raise RunError(f"{run / 'events.jsonl'} does not tell how the run began; it is damaged")
+        raise RunError(f"{run / 'events.jsonl'} does not say how the run began; it is damaged")
     weights = safetensors.torch.load_file(run / "weights.safetensors")
     method = method_class(recipe.method["name"])
     config = ModelConfig.from_dict(started.model)

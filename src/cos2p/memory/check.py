@@ -39,7 +39,7 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
     needed = needed_bytes(method, member, method.assign(replace(call, final=True)))
     if needed > member.device.memory:
         raise BudgetError(
-            f"{member.name}: to tell sums of its features at the end needs {format_bytes(needed)}, the device has "
+            f"{member.name}: to report sums of its features at the end needs {format_bytes(needed)}, the device has "
             f"{format_bytes(member.device.memory)}; {otherwise}"
         )
 

@@ -1,7 +1,7 @@
 """All that a device would be given in the course of a run, the largest of it, and the rates with which it fits.
 
 A plain submodel's size follows from its rate. That of a task does not: blocks around a window may stay, devices may
-have to tell of their data first, factors may take a window's place. So the method itself is asked, turn by turn.
+have to report statistics first, factors may take a window's place. So the method itself is asked, turn by turn.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def turns(method: Planned) -> range:
 
 
 def tasks_at(method: Planned, member: Member, turn: int, weights: Weights) -> Iterator[Assignment]:
-    """What the member would be given at this turn; where it first has to tell of its data, that and what follows; what
-    it tells at the end comes before all others, so that the last task is one that trains.
+    """What the member would be given at this turn; where it first has to report statistics, that and what follows; what
+    it reports at the end comes before all others, so that the last task is one that trains.
 
     Without `weights` the tasks are of the right size, and what they name may be anything.
     """

@@ -135,8 +135,6 @@ class Assignment:
     quotas: tuple[BlockSize, ...] | None = None
     prefix_precision: Precision = "float32"
     lr_factor: float = 1.0
-    cached: bool = False
-    """Devices keep the frozen parts and the features behind them: what has not changed is not sent again."""
 
 
 class Planned(Protocol):

@@ -41,7 +41,7 @@ LabelSkew = Literal["ignored", "logit-adjustment"]
 
 @dataclass(frozen=True)
 class CachedParts:
-    """What a device has or is to keep on its shelf (see `training.client_cache`) for a task."""
+    """What a device has or is to keep in its cache (see `training.client_cache`) for a task."""
 
     parts: Mapping[str, str]
     """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
@@ -49,13 +49,18 @@ class CachedParts:
     """Those of them that do not come with the task: the device has them."""
     features: int = 0
     """The device has its samples' features behind so many blocks, through just these parts; 0: none that are valid."""
+    keep: int = 0
+    """The device is to keep the features behind so many blocks; 0: none."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features}
+        """Without what is empty: bytes count."""
+        values = {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features, "keep": self.keep}
+        return {name: value for name, value in values.items() if value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CachedParts:
-        return cls(dict(values["parts"]), frozenset(values["held"]), int(values["features"]))
+        given = (values.get("features", 0), values.get("keep", 0))
+        return cls(dict(values["parts"]), frozenset(values.get("held", ())), *map(int, given))
 
     def through(self, depth: int) -> tuple[str, ...]:
         """The names of the parts below so many blocks, in their order."""
@@ -164,8 +169,8 @@ class TaskReader:
         return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
-NEEDED_REPORT = frozenset({"prefix_recomputed"})
-"""Of a report, what the server acts on: it follows from the settings, not from the data."""
+NEEDED_REPORT = frozenset({"prefix_recomputed", "uncached"})
+"""Of a report, what the server acts on: it follows from the settings and the disk, not from the data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +193,7 @@ class Update:
     extras: Weights = field(default_factory=dict)
 
     def without_figures(self) -> Update:
-        """The same without what tells of the data in its report."""
+        """The same without what its report discloses of the data."""
         return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
 
     def to_bytes(self) -> bytes:

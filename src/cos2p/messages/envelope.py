@@ -33,10 +33,13 @@ Buffer = bytes | mmap.mmap
 """A message's bytes: in memory, or in a file that is mapped."""
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here."""
+def mapped(path: Path, access: int = mmap.ACCESS_COPY) -> mmap.mmap:
+    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here.
+
+    With `mmap.ACCESS_READ` nobody writes, and the pages are the system's alone.
+    """
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return mmap.mmap(file.fileno(), 0, access=access)
 
 
 TASK_HEADER_BYTES = 100 * 2**20
@@ -88,7 +91,7 @@ class Entry:
 
 
 class Table:
-    """The tensors that a header tells of, and what follows from that for every message with the same ones."""
+    """The tensors in a header, and what follows from that for every message with the same ones."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self.entries = MappingProxyType(entries)
@@ -234,7 +237,7 @@ def _check_cover(entries: Mapping[str, Entry], size: int) -> None:
             raise ValueError(f"byte {place} of the tensors belongs to none, or to two")
         place = entry.end
     if place != size:
-        raise ValueError(f"{size} bytes of tensors, the header tells of {place}")
+        raise ValueError(f"{size} bytes of tensors, the header says {place}")
 
 
 def _counts(values: Any) -> bool:

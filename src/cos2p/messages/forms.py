@@ -1,4 +1,4 @@
-"""What may come back with an update, said before it comes: the door compares before it reads."""
+"""What may come back with an update, said before it comes: the update reader compares before it reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cos2p.errors import UpdateRefused
 
 @dataclass(frozen=True)
 class TensorForm:
-    """A tensor that a device sends beside its update: its type, its shape, and between what its values lie."""
+    """A tensor that a device sends next to its update: its type, its shape, and between what its values lie."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
@@ -49,7 +49,7 @@ def check_forms(forms: Forms, found: Mapping[str, tuple[torch.dtype, tuple[int, 
     for name, (dtype, shape) in found.items():
         if name not in forms:
             known = ", ".join(forms) or "nothing"
-            raise UpdateRefused(f"it carries {name[:80]!r}; {known} is expected beside the update")
+            raise UpdateRefused(f"it carries {name[:80]!r}; {known} is expected next to the update")
         if not forms[name].fits(dtype, shape):
             raise UpdateRefused(f"{name} is {dtype} of shape {shape}; expected is {forms[name]}")
     missing = [name for name, form in forms.items() if name not in found and not form.optional]

@@ -117,7 +117,7 @@ def _table(forms: tuple[_Form, ...]) -> tuple[tuple[str, ...], bytes]:
 
 
 def _bodies(tensors: list[Tensor]) -> list[memoryview]:
-    """The bytes of each type, which lie beside each other, in one copy."""
+    """The bytes of each type, which lie next to each other, in one copy."""
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor.detach().reshape(-1))

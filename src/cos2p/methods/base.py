@@ -66,8 +66,8 @@ class Method:
     statistics_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     statistics_last: bool = False
-    """In a last round of its own, after all training, every device tells something. It waits for everybody, and begins
-    when nobody is at work any more: so many of `schedule.updates` are left for it."""
+    """In a last round of its own, after all training, every device reports statistics. It waits for everybody, and
+    begins when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
     sized_by_rate: bool = True
@@ -126,7 +126,8 @@ class Method:
 
     @property
     def statistics_updates(self) -> int:
-        """Updates of a run that tell something and do not train: each device's first, and those of the last round."""
+        """Updates of a run that report statistics and do not train: each device's first, and those of the last
+        round."""
         devices, schedule = len(self.context.members), self.context.schedule
         return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
 
@@ -135,6 +136,11 @@ class Method:
 
     def assign(self, call: Call) -> Assignment:
         raise NotImplementedError
+
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        """`scale` and number (`adapters`, of scalars) of low-rank factors, where they are all that `evaluated_weights`
+        adds to the weights: then they travel in the last round, and not the model. By default there are none."""
+        return {}
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         """Which blocks the client's next task would train; by default all of them."""

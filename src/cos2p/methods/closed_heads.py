@@ -1,6 +1,6 @@
-"""Exits in closed form: a device's first task, its last one, or both, is to tell sums of its features (one pass).
+"""Exits in closed form: a device's first task, its last one, or both, is to report sums of its features (one pass).
 
-What several methods share: the task, and who has told already; `head_settings` has the settings.
+What several methods share: the task, and who has reported already; `head_settings` has the settings.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ def statistics_assignment(
     depths: Sequence[int],
     form: HeadForm,
     precision: Precision = "float16",
-    cached: bool = False,
     final: bool = False,
     **cache: object,
 ) -> Assignment:
-    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows.
-
-    With `cached` the frozen parts stay on the device for later tasks.
-    """
+    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows."""
     config = context.config
     check_has_classes(config)
     spec = context.tables(statistics_spec(config), member)
 
     def settings(batch: int) -> StatisticsSettings:
-        local = context.local(member, batch=batch, **cache).model_dump()
+        local = context.local(member, batch=batch).model_dump() | cache
         return StatisticsSettings.model_validate(
             local | {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
         )
@@ -57,11 +53,11 @@ def statistics_assignment(
         return needed <= member.device.memory or not context.enforce_memory
 
     chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision, cached=cached)
+    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision)
 
 
 def check_room_to_train(method: Method) -> None:
-    """ConfigError if a run that tells at its end has nothing left to train in between."""
+    """ConfigError if a run that reports at its end has nothing left to train in between."""
     schedule, away = method.context.schedule, f"or {trained_instead(method.settings)}"
     if method.statistics_last and schedule.rounds is not None and schedule.rounds < 3:
         raise ConfigError(f"of {schedule.rounds} rounds the last would only report sums of features; set 3, {away}")
@@ -77,12 +73,13 @@ def check_room_to_train(method: Method) -> None:
 
 
 def statistics_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
-    """Sums of features where the method trains heads, at the end where it is judged, with as little memory as they can
-    be found in."""
+    """Sums of features where the method trains heads, at the end where it is evaluated, with as little memory as they
+    can be found in."""
     precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
     depths = (method.context.config.depth,) if final else method.head_depths()
+    adapters = method.evaluated_adapters() if final else {}
     options = (
-        statistics_assignment(method.context, member, depths, form, precision, final=final, features=store)
+        statistics_assignment(method.context, member, depths, form, precision, final, features=store, **adapters)
         for store in STORES
     )
     return first_that_fits(method, member, options, "one pass over the data")
@@ -101,11 +98,11 @@ class ClosedHead(Method):
         self.statistics_last = self.settings.finish_form is not None
         if self.statistics_last and not self.evaluates_its_weights():
             raise ConfigError(
-                f"{self.title} is judged by another model than the server's own, so that its head cannot be told of at "
+                f"{self.title} is evaluated by another model than the server's own, so its head cannot be computed at "
                 'the end; set method.finish = "trained"'
             )
         self.reported: set[str] = set()
-        """Clients that have told sums of their features."""
+        """Clients that have reported sums of their features."""
 
     def assign(self, call: Call) -> Assignment:
         start, finish = self.settings.start_form, self.settings.finish_form

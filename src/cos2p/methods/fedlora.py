@@ -1,4 +1,4 @@
-"""Federated LoRA (Hu et al. 2022, on devices): low-rank factors beside frozen matrices train, with the head.
+"""Federated LoRA (Hu et al. 2022, on devices): low-rank factors next to frozen matrices train, with the head.
 
 Three forms of the same devices:
 
@@ -14,12 +14,13 @@ went into each block kept and the rest computed again (as MeBP does on phones), 
 adapters computed once, on disk if memory is short.
 
 The scale s = α/r is one number for all ranks; `peft`'s usual α = 2r is s = 2. Dropout is left out, so runs repeat bit
-for bit. What is judged and saved is the base with the adapters merged into it; the adapters are saved beside it.
+for bit. What is evaluated and saved is the base with the adapters merged into it; the adapters are saved next to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -88,10 +89,16 @@ class FedLora(LateWorkMethod):
                 yield self.assignment(*task, LoraTrainer)
         yield self.head_alone(member)
 
-    def initial_weights(self, weights: Weights) -> Weights:
+    def _adapters(self) -> dict[str, tuple[int, int]]:
+        """Of the server's model: those of the largest rank."""
         blocks = range(self.first, self.context.config.depth)
-        shapes = adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
-        return {**weights, **first_adapters(shapes, self.context.seed)}
+        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        return {**weights, **first_adapters(self._adapters(), self.context.seed)}
+
+    def evaluated_adapters(self) -> Mapping[str, float]:
+        return {"scale": self.settings.scale, "adapters": sum(map(math.prod, self._adapters().values()))}
 
     def evaluated_weights(self, weights: Weights) -> Weights:
         return merged(weights, self.settings.scale)

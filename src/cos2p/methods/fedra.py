@@ -2,7 +2,7 @@
 
 Each task the server draws K_n of the L blocks for a device, keeps their order, and sends embeddings, these blocks and
 the head; the device trains adapters in them, and the head. Each block's adapters are averaged over the devices that had
-it, unweighted; those of a block that nobody had keep their values. What is judged is the model with all its blocks.
+it, unweighted; those of a block that nobody had keep their values. What is evaluated is the model with all its blocks.
 
 From the paper and its public code: adapters of rank 8, α 8 (s = 1) on the attention's output and fc2, uniform draws
 without replacement. Ours: K_n is the largest number of blocks that fits the device's memory, where theirs are given by

@@ -16,12 +16,12 @@ class HeadSettings(Settings):
     start: Literal["fresh", "means", "discriminant"] = Field(
         default="fresh",
         description="`fresh`: as the model came; `means`, `discriminant`: in closed form from sums of features by "
-        "class, which each device tells in its first task (the server learns its class counts and mean features).",
+        "class, which each device reports in its first task (the server learns its class counts and mean features).",
     )
     finish: Literal["trained", "as-start", "means", "discriminant"] = Field(
         default="trained",
         description="Where the top head ends: as it was `trained`, or once more in closed form, from sums that every "
-        "device tells in a last round, of the features as they are then; `as-start`: in the form of `start`, and "
+        "device reports in a last round, of the features as they are then; `as-start`: in the form of `start`, and "
         "`trained` if that is `fresh`. The round waits for everybody and takes as many of `schedule.updates` as there "
         "are devices; a run that is stopped earlier ends as trained.",
     )
@@ -43,7 +43,7 @@ def _heads(settings: Settings) -> HeadSettings | None:
 
 
 def ends_in_closed_form(settings: Settings) -> bool:
-    """Whether a method with these settings ends with a head that its devices tell of; before, its scores are those of
+    """Whether a method with these settings ends with a head in closed form; before, its scores are those of
     a trained one."""
     heads = _heads(settings)
     return heads is not None and heads.finish_form is not None
@@ -58,6 +58,6 @@ def asks_statistics(settings: Settings, final: bool, moments: bool) -> bool:
 
 
 def trained_instead(settings: Settings) -> str:
-    """What to set where a head cannot be told of at the end."""
+    """What to set where the head cannot end in closed form."""
     field = "method.finish" if isinstance(settings, HeadSettings) else "method.exits.finish"
     return f'let the head end as it is trained: {field} = "trained"'

@@ -187,7 +187,7 @@ class ModelConfig:
 
     @property
     def gated(self) -> bool:
-        """SwiGLU: a unit has a gate row beside its up row."""
+        """SwiGLU: a unit has a gate row next to its up row."""
         return self.family == "llama"
 
     @property

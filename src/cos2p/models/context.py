@@ -1,4 +1,4 @@
-"""What blocks and exits need to know of the input beside the features: padding, rotary positions, what is pooled.
+"""What blocks and exits need to know of the input next to the features: padding, rotary positions, what is pooled.
 
 Shape legend: B batch, T tokens, N heads, H head size.
 """
@@ -36,7 +36,7 @@ class KeyValues:
 
 @dataclass(frozen=True)
 class Context:
-    """What attention and exits need to know of the input beside the features."""
+    """What attention and exits need to know of the input next to the features."""
 
     mask: Tensor | None = None
     """(B, 1, 1, T) true where a key may be seen; None for all. With `past` (B, 1, T, S)."""

@@ -1,6 +1,6 @@
 """Low-rank adapters as a folder that `peft` loads: `adapter_config.json` and `adapter_model.safetensors`.
 
-Weights with adapters are those of the whole model, with the adapters in its matrices, and beside them the factors by
+Weights with adapters are those of the whole model, with the adapters in its matrices, and next to them the factors by
 names of their own (`blocks.3.adapters.q.down`); `methods.fedlora` says what they mean. Nothing here imports `peft`.
 
 `peft` names a module as transformers does in memory, not on disk; of a ViT these are the names of transformers 5.
@@ -159,7 +159,7 @@ def fits_base(base: str, config: ModelConfig, weights: Mapping[str, Tensor], exi
 
 
 def without_adapters(weights: Mapping[str, Tensor]) -> Weights:
-    """The base: the adapters are neither beside its matrices nor in them."""
+    """The base: the adapters are neither next to its matrices nor in them."""
     plain = {name: tensor for name, tensor in weights.items() if not _NAME.fullmatch(name)}
     for layer in _layers(weights):
         matrix = layer.replace(".adapters", "") + ".weight"

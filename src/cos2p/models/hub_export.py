@@ -1,4 +1,5 @@
-"""What a Hugging Face folder needs beside its weights so that `transformers.pipeline` predicts what was evaluated here.
+"""What a Hugging Face folder needs next to its weights so that `transformers.pipeline` predicts what was evaluated
+here.
 
 Images: `preprocessor_config.json`. Texts: the tokenizer. For people: a model card. A pipeline shows every image in
 colour, so a model of grey images is written with three channels, weighed as Pillow weighs them to make an image grey.
@@ -11,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from cos2p.data.chat import chat_template
 from cos2p.data.tokenizers import around, end_of_text
 from cos2p.errors import CheckpointError
+from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import read_json
 
@@ -118,7 +118,7 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) ->
     if not file.is_file():
         raise CheckpointError(f"no tokenizer.json at {tokenizer}; name the file or its folder")
     content = file.read_text(encoding="utf-8")
-    loaded = Tokenizer.from_str(content)
+    loaded = extra("tokenizers", "text", "A tokenizer").Tokenizer.from_str(content)
     loaded.no_padding()
     loaded.no_truncation()
     goes_on = config.task == "language-modeling"
@@ -142,14 +142,14 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) ->
     return {f"{name}_id": number for name, number in ids.items() if name != "pad_token"}
 
 
-def _open_ended(tokenizer: Tokenizer, content: str) -> str:
+def _open_ended(tokenizer: Any, content: str) -> str:
     """The tokenizer without what it puts behind a text; as it was, if that is nothing."""
     before, after = around(tokenizer)
     if not after:
         return content
     marks = [(tokenizer.id_to_token(number), number) for number in before]
     names = [name for name, _ in marks]
-    tokenizer.post_processor = TemplateProcessing(
+    tokenizer.post_processor = extra("tokenizers.processors", "text", "A tokenizer").TemplateProcessing(
         single=[*names, "$A"], pair=[*names, "$A", "$B:1"], special_tokens=list(dict.fromkeys(marks))
     )
     return str(tokenizer.to_str())

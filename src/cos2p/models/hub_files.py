@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cos2p.data.paths import checkpoint_folder
 from cos2p.errors import CheckpointError
+from cos2p.extras import extra
 from cos2p.models.hub_tables import TABLES, canonical
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -39,7 +40,8 @@ def resolve(folder: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download  # only here: the one place that may use the network
+    # Only here: the one place that may use the network.
+    snapshot_download = extra("huggingface_hub", "text", "A checkpoint of the hub").snapshot_download
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
@@ -56,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing; a checkpoint folder has one beside its tensors") from None
+        raise CheckpointError(f"{path} is missing; a checkpoint folder has one next to its tensors") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is not readable as JSON: {error}") from None
     if not isinstance(values, dict):

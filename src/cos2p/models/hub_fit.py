@@ -120,7 +120,7 @@ def differing(config: ModelConfig, stored: ModelConfig) -> dict[str, Any]:
 
 
 def plain_tensors(values: Weights, offset: int) -> Weights:
-    """Without what other model types have beside ours: LayerScale multiplied in, positions from the first token on."""
+    """Without what other model types have next to ours: LayerScale multiplied in, positions from the first token on."""
     plain = {name: tensor for name, tensor in values.items() if not name.endswith(".scale")}
     for name in values.keys() - plain.keys():
         layer, scale = name.removesuffix("scale"), values[name]

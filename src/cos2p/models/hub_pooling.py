@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from cos2p.errors import CheckpointError
+from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import read_json
 
@@ -33,7 +33,7 @@ _MODULE = "sentence_transformers.models."
 def stored_pooling(folder: Path, values: Mapping[str, Any], has_classifier: bool) -> dict[str, str]:
     """`pooling` and `pooler` as far as the checkpoint says: `config.json` (ours), or sentence-transformers' files.
 
-    A classifier of transformers was trained behind its family's own pooling, whatever lies beside it.
+    A classifier of transformers was trained behind its family's own pooling, whatever lies next to it.
     """
     if has_classifier:
         return {}
@@ -85,11 +85,12 @@ def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
     we what is no padding token: they differ where texts are padded with their end mark or the unknown word."""
     if config.family == "vit" or tokenizer is None or config.pad_token < 0:
         return False
-    return "pad" in (Tokenizer.from_file(str(tokenizer)).id_to_token(config.pad_token) or "").lower()
+    loaded = extra("tokenizers", "text", "A tokenizer").Tokenizer.from_file(str(tokenizer))
+    return "pad" in (loaded.id_to_token(config.pad_token) or "").lower()
 
 
 def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
-    """What sentence-transformers needs beside encoder, tokenizer and `2_Dense`."""
+    """What sentence-transformers needs next to encoder, tokenizer and `2_Dense`."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _MODULE + kind} for i, (path, kind) in enumerate(modules)

@@ -62,7 +62,7 @@ _FAMILIES: dict[str, KeyTable] = {
             (r"\blayers\.(\d+)\.mlp\.fc2\.", r"encoder.layer.\1.output.dense."),
             (r"\blayers\.(\d+)\.layernorm_", r"encoder.layer.\1.layernorm_"),
         ),
-        # ViTModel's pooler sits beside the classifier's path; the mask token and decoder served pre-training.
+        # ViTModel's pooler sits next to the classifier's path; the mask token and decoder served pre-training.
         ignored=r"vit\.pooler\.|vit\.embeddings\.mask_token$|decoder\.",
     ),
     "bert": KeyTable(

@@ -190,7 +190,7 @@ def _full(config: ModelConfig, exits: tuple[int, ...]) -> SubmodelSpec:
 
 @lru_cache(maxsize=64)
 def _check_spec(config: ModelConfig, spec: SubmodelSpec) -> None:
-    """What was right once stays so; a wrong one is told every time."""
+    """What was right once stays so; a wrong one is named every time."""
     spec._check(config)
 
 

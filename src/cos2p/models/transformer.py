@@ -160,7 +160,7 @@ class Block(nn.Module):
 
 
 class Rest(Block):
-    """The segments of a block that stay frozen beside those that train. Both add to the same sums, so norms and the
+    """The segments of a block that stay frozen next to those that train. Both add to the same sums, so norms and the
     biases behind the sums are the trained block's alone."""
 
     def __init__(self, config: ModelConfig, keep: BlockKeep, trained: Block) -> None:
@@ -352,7 +352,7 @@ class ElasticTransformer(nn.Module):
         return next(self.parameters()).device
 
     def rows_to(self, device: torch.device) -> None:
-        """Which rows a cut table has is no parameter, and is needed beside it."""
+        """Which rows a cut table has is no parameter, and is needed next to it."""
         self.rows = None if self.rows is None else self.rows.to(device)
         if self.embed is not None and self.embed.rows is not None:
             self.embed.rows = self.embed.rows.to(device)

@@ -127,7 +127,7 @@ def gpu_share(wish: GpuWish, gpus: int, workers: int) -> float:
     """
     if wish == "needed" and not gpus:
         raise ConfigError(
-            "an accelerator 'cuda' is wanted with run.engine 'ray', and no machine of the cluster has told of a GPU; "
+            "an accelerator 'cuda' is wanted with run.engine 'ray', and no machine of the cluster has reported a GPU; "
             "start Ray there with --num-gpus, or set the accelerator to 'cpu' or 'auto'"
         )
     return 0.0 if wish == "none" or not gpus else 1 / -(-workers // gpus)

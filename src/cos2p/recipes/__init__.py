@@ -1,4 +1,4 @@
-"""The shelf of shipped recipes: their names and their text. Knows nothing of what is inside, so that it opens fast."""
+"""Shipped recipes: their names and their text. Knows nothing of what is inside, so that it opens fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation beside the training: one version at a time, always the newest."""
+"""Evaluation next to the training: one version at a time, always the newest."""
 
 from __future__ import annotations
 

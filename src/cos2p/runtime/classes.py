@@ -46,7 +46,7 @@ class Classes:
         }
 
     def facts(self) -> dict[str, Any]:
-        """For the log: what a reader needs to judge an accuracy before the run is over."""
+        """For the log: what a reader needs to evaluate an accuracy before the run is over."""
         known = self.figures() | {"classes": len(self.names)}
         return {**self.samples, **{name: value for name, value in known.items() if value is not None}}
 

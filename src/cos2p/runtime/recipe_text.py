@@ -1,4 +1,4 @@
-"""A recipe as the TOML that is kept beside what came out of it."""
+"""A recipe as the TOML that is kept next to what came out of it."""
 
 from __future__ import annotations
 

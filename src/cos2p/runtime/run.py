@@ -56,7 +56,7 @@ def run(
     """Simulate the recipe into the folder `out` and return its figures (those of `result.json`).
 
     `resume` goes on from the folder's checkpoint, or returns the figures if the run was over; one that is over, or not,
-    goes on to more `schedule.rounds` or `updates` if the recipe has more. `listener` is told of
+    goes on to more `schedule.rounds` or `updates` if the recipe has more. `listener` gets
     every event as it is logged. `data` takes the place of the recipe's data: a bundle, or a function of the `[data]`
     table and the seed that gives one. It is written into the folder, where every worker, and a run that is resumed by
     its recipe, finds it. `as_bound`: a method that cannot keep the devices' memory (FedAvg) may train over it, to be

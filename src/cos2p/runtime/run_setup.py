@@ -63,8 +63,8 @@ class RunSetup:
 
 
 def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
-    """Load the data, deal it out, and describe the fleet. The same recipe gives the same world everywhere; that of the
-    world has what was left open (see `runtime.settled`)."""
+    """Load the data, deal it out, and describe the fleet. The same recipe gives the same setup everywhere; that of the
+    setup has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
     settled = settle(recipe, bundle, model_config(recipe, bundle))
     recipe, config = settled.recipe, settled.config
@@ -80,7 +80,7 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
     if chosen and context.enforce_memory:
         context = with_fitting_rates(build_method(recipe.method, context), chosen)
     run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
-    _ = run_setup.malicious  # names that the fleet does not have are told before anything runs
+    _ = run_setup.malicious  # names that the fleet does not have are refused before anything runs
     return run_setup
 
 
@@ -99,7 +99,7 @@ def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Membe
 
 
 def _with_room(device: Device, place: Place) -> Device:
-    """As its tasks are cut: without the bytes that its accelerator takes beside the tensors."""
+    """As its tasks are cut: without the bytes that its accelerator takes next to the tensors."""
     return device.model_copy(update={"memory": for_tensors(place.memory, place.device)})
 
 

@@ -92,7 +92,7 @@ class Session(ABC):
         """All that is needed to go on from here; the figures are in the log."""
 
     def last_events(self) -> list[Event]:
-        """What is to be told just before the end."""
+        """What is to be logged just before the end."""
         return []
 
     # ------------------------------------------------------------ the loop
@@ -143,14 +143,14 @@ class Session(ABC):
         client, reason = list(self.exclusions.items())[-1]
         return TrainingError(f"no device is able to go on; {client}: {reason}")
 
-    # ------------------------------------------------------------ evaluation runs beside the training
+    # ------------------------------------------------------------ evaluation runs next to the training
 
     def _brings_language(self) -> bool:
         """Whether the model knows something before it trains that can be compared with what it knows afterwards."""
         return bool(self.recipe.model.pretrained) and self.server.method.context.config.task == "language-modeling"
 
     def _newest(self) -> tuple[int, Weights]:
-        """As it is judged: a method may mask or scale the model before."""
+        """As it is evaluated: a method may mask or scale the model before."""
         return self.server.versions.current, self.server.method.evaluated_weights(self.server.weights)
 
     def _new_version(self, version: int) -> None:

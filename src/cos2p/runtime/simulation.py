@@ -73,8 +73,8 @@ class Simulation(Session):
         self._planned = 0
         self._training: dict[str, tuple[str, Future[TaskOutcome]]] = {}
         """By client: the task it is at, and what comes of it."""
-        self._in_use: tuple[set[str], set[str]] = (set(), set())
-        """Parts and chains that the last checkpoint speaks of."""
+        self._chains: set[str] = set()
+        """Of features that the last checkpoint speaks of."""
 
     @property
     def now(self) -> float:
@@ -160,8 +160,6 @@ class Simulation(Session):
             self.log(Failed(client=client, task=task, reason=outcome.failure))
             if outcome.out_of_memory:
                 self.log(self.server.lower(client, task))
-            if outcome.cache_miss:
-                self.server.orders.caches.forget(client)
             self.carry_out(self.server.handle(TaskFailed(client, task, outcome.failure)))
             return
         self.memories[client] = unpack_memory(outcome.memory)
@@ -181,11 +179,12 @@ class Simulation(Session):
 
     def send(self, order: Order) -> None:
         member = self.run_setup.context.members[order.client]
-        task = self.server.orders.task(order).packet()
+        whole = self.server.orders.task(order)
+        task, size = whole.packet(), len(self.server.orders.travels(whole).packet())
         contract = self.server.orders.contract(order)
         widths = self.run_setup.shards[order.client].widths
-        phases = task_phases(contract, member.device, member.samples, member.test_samples, len(task), widths)
-        self.log(self.server.dispatched(order, len(task), phases.to_dict()))
+        phases = task_phases(contract, member.device, member.samples, member.test_samples, size, widths)
+        self.log(self.server.dispatched(order, size, phases.to_dict()))
         lost = lost_after(member.device, order, phases.total)
         if lost is not None:
             self._plan(self.now + lost, "restarts", order.client, order.task)
@@ -211,12 +210,10 @@ class Simulation(Session):
     # ------------------------------------------------------------ checkpoint
 
     def _clear_client_cache(self) -> None:
-        """Drop what no client has any more; what the checkpoint before this one speaks of stays until this is there."""
-        client_caches, client_cache = self.server.orders.caches, self.workers.client_cache
-        if client_cache is None or not client_caches.used:
-            return
-        before, self._in_use = self._in_use, client_caches.in_use()
-        client_cache.keep_only(before[0] | self._in_use[0], before[1] | self._in_use[1])
+        """Drop features that nobody wants any more; those of the checkpoint before this stay until this is there."""
+        before, self._chains = self._chains, self.server.orders.caches.chains()
+        if self.workers.client_cache is not None:
+            self.workers.client_cache.keep_chains(before | self._chains)
 
     def save(self) -> Checkpoint:
         self._clear_client_cache()
@@ -245,7 +242,7 @@ class Simulation(Session):
         for client, (rate, largest) in values.get("lowered", {}).items():
             self.server.welcome(replace(self.server.context.members[client], rate=rate, largest=largest))
         self.server.load_state(values["server"], checkpoint.groups)
-        self._in_use = self.server.orders.caches.in_use()
+        self._chains = self.server.orders.caches.chains()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]
         self._agenda = [Due(*entry) for entry in values["agenda"]]
         heapq.heapify(self._agenda)

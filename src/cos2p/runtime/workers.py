@@ -20,7 +20,7 @@ import torch
 from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import corrupt
-from cos2p.errors import ConfigError, RunError, TrainingError
+from cos2p.errors import RunError, TrainingError
 from cos2p.messages import Task, TaskReader, Update, load_tensors
 from cos2p.messages.packing import Packet
 from cos2p.methods import Trainer, make_trainer
@@ -35,7 +35,7 @@ from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.run_setup import Place, RunSetup, build_run_setup
 from cos2p.runtime.scoring import score_model
 from cos2p.seeding import torch_rng
-from cos2p.training.client_cache import CacheMiss, ClientCache
+from cos2p.training.client_cache import ClientCache, disk_limit
 from cos2p.training.idle_models import IdleModels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
@@ -50,8 +50,6 @@ class TaskOutcome:
     update: bytes | Pieces | None
     memory: bytes
     failure: str = ""
-    cache_miss: bool = False
-    """The device does not have the frozen parts that the task counts on."""
     out_of_memory: bool = False
     """Its accelerator had no room: the next task is to be smaller."""
     own_model: str = ""
@@ -69,14 +67,11 @@ class Workers:
         """`client_cache`: the folder of the devices' cache (see `training.client_cache`); `own_models`: a folder for
         their own submodels, if these are to be kept."""
         run, values = recipe.run, recipe.model_dump(mode="json")
-        self.client_cache = None if client_cache is None or run.engine == "ray" else ClientCache(client_cache)
+        self.client_cache = (
+            None if client_cache is None or run.engine == "ray" else ClientCache(client_cache, parts=False)
+        )
         self._pool: ProcessPool | RayPool
         if run.engine == "ray":  # other machines have no part in this one's folders
-            if recipe.method.get("prefix", {}).get("client_cache"):
-                raise ConfigError(
-                    "method.prefix.client_cache keeps files of the devices on this machine, where the workers of "
-                    "run.engine 'ray' are not; leave one of the two out"
-                )
             self._pool = RayPool(run.address, run.workers, _start, values, gpus=gpu_wish(recipe))
         else:
             self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, client_cache, own_models)
@@ -93,7 +88,7 @@ class Workers:
 
 
 def gpu_wish(recipe: Recipe) -> GpuWish:
-    """Whether a worker has to have a GPU: for its devices' tasks, or to judge the model."""
+    """Whether a worker has to have a GPU: for its devices' tasks, or to evaluate the model."""
     named = {group.accelerator for group in recipe.fleet.devices} | {recipe.run.accelerator}
     if any(name.startswith("cuda") for name in named):
         return "needed"
@@ -131,7 +126,7 @@ def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_mode
     torch.set_num_threads(1)
     keep_freed_pages()
     leave_compiler_out()
-    _client_cache = None if client_cache is None else ClientCache(client_cache)
+    _client_cache = None if client_cache is None else ClientCache(client_cache, disk_limit(client_cache), parts=False)
     _run_setup = build_run_setup(Recipe.parse(recipe))
     _own_models = OwnModels.of(_run_setup, own_models) if own_models is not None else None
 
@@ -146,7 +141,7 @@ def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
         update, remembered = _run(trainer, task, shard, unpack_memory(memory), _run_setup.places[task.order.client])
         update = as_it_leaves(update, _run_setup.context.privacy, partial(torch_rng, _run_setup.recipe.seed))
     except TrainingError as error:
-        return TaskOutcome(None, memory, str(error), isinstance(error, CacheMiss), isinstance(error, NoRoom))
+        return TaskOutcome(None, memory, str(error), out_of_memory=isinstance(error, NoRoom))
     if task.order.client in _run_setup.malicious:
         update = corrupt(update, task.order, _run_setup.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""

@@ -1,6 +1,6 @@
 """The server of a run: its decisions, and what it does with tensors. No clock, socket or file.
 
-    protocol       what the server is told (news), and what it wants done (effects)
+    protocol       what the server gets as news, and what it wants done (effects)
     coordinator    news → effects: who gets a task, when a round closes; names and numbers only
     rules          how a run goes, from the schedule and the method
     orders         a task for a client: what it shall do, its tensors, until it is answered

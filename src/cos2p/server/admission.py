@@ -1,4 +1,5 @@
-"""Every update is checked before it may touch the model. What does not pass changes nothing and is told why."""
+"""Every update is checked before it may touch the model. What does not pass changes nothing, and its sender learns
+why."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def check_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> N
 
 
 def refusal_reason(error: Exception) -> str:
-    """As it is told; what is not meant for users is named by its kind."""
+    """As users read it; what is not meant for users is named by its kind."""
     text = str(error) if isinstance(error, Cos2pError) else f"it cannot be merged: {type(error).__name__}: {error}"
     return text if len(text) <= 1000 else f"{text[:1000]} ..."
 

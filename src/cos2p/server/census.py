@@ -72,7 +72,7 @@ class Census:
 
     def __init__(self) -> None:
         self.present = 0
-        """Here, and not benched."""
+        """Here, and not excluded."""
         self.busy = 0
         """Of these, at work and not overdue."""
         self.waited = 0

@@ -269,7 +269,7 @@ class Coordinator:
     # ------------------------------------------------------------ who is what
 
     def _recount(self, record: ClientRecord) -> None:
-        """Something about this client changed: tell the census what it is now.
+        """Something about this client changed: update the census.
 
         A client whose tasks keep coming to nothing still gets new ones, but is not waited for until one succeeds:
         one that restarts in the middle of every task would otherwise hold up a synchronous round for ever.
@@ -304,7 +304,8 @@ class Coordinator:
         return max(0, min(places, left))
 
     def _left_to_give(self) -> float:
-        """How many more tasks there are before the finale: when the last of them are answered, nobody is at work."""
+        """How many more tasks there are before the final round: when the last of them are answered, nobody is at
+        work."""
         if not self.rules.final_updates or self.in_final_round:
             return math.inf
         if self.enough is not None:
@@ -355,7 +356,9 @@ class Coordinator:
         """A reason to end the run whatever the state of the round, whose buffer is then aggregated as it is."""
         if isinstance(news, Stop) or (isinstance(news, Enough) and not self.rules.final_updates):
             return news.reason
-        if self.rules.final_updates:  # it waits for all of its clients, and may have fewer of them, or late work beside
+        if (
+            self.rules.final_updates
+        ):  # it waits for all of its clients, and may have fewer of them, or late work next to
             return None
         return "max_updates" if self.merged == self.rules.max_updates else None
 

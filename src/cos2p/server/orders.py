@@ -89,8 +89,8 @@ class Orders(Mapping[str, Order]):
             progress=progress,
         )
         order = optimized_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
-        if assignment.cached:
-            order = replace(order, cached=self.caches.plan(order, weights))
+        cached = self.caches.plan(self.contract(order), self._asked_of(order))
+        order = replace(order, cached=cached) if cached is not None else order
         if self.context.privacy.on:
             check_covered(order, self.context.config, self.context.training.embeddings)
         check_fit(self.method, order, self.needed_memory(order))
@@ -124,12 +124,20 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ its tensors
 
     def task(self, order: Order) -> Task:
-        """The order with its tensors, cut from the version it names. Can be made again as long as it is open."""
-        frozen = self.contract(order).sent_frozen(self._asked_of(order), _held(order))
-        return Task(order, weights=self._sent(order), prefix=frozen)
+        """The order with its tensors, cut from the version it names. Can be made again as long as it is open.
+
+        All of them, also those that the device has (`travels`).
+        """
+        return Task(order, weights=self._sent(order), prefix=self.contract(order).sent_frozen(self._asked_of(order)))
+
+    def travels(self, task: Task) -> Task:
+        """The task without the frozen parts that its device has."""
+        held = _held(task.order)
+        frozen = {name: tensor for name, tensor in task.prefix.items() if not held or not name.startswith(held)}
+        return replace(task, prefix=frozen)
 
     def write_task(self, order: Order, path: Path) -> None:
-        """The same into a file. Of a large model no second copy is made for it."""
+        """The same into a file, as it travels. Of a large model no second copy is made for it."""
         weights, contract = self._asked_of(order), self.contract(order)
         sent = pieces_of(packed(contract.sent(weights), order.wire.down))
         write_task(path, order, sent, contract.frozen_pieces(weights, _held(order)))
@@ -148,7 +156,7 @@ class Orders(Mapping[str, Order]):
     def _asked_of(self, order: Order) -> Weights:
         """The model that a task is cut from: its version; in the final round that version as it is evaluated."""
         weights = self.versions[order.version]
-        if not is_final_statistics(order):
+        if not is_final_statistics(order) or order.settings.get("scale"):  # adapters come along, and the base is there
             return weights
         if self._evaluated is None or self._evaluated[0] != order.version:
             self._evaluated = order.version, self.method.evaluated_weights(weights)

@@ -1,4 +1,4 @@
-"""What stands between updates and the model: privacy's clip and noise, the guard against devices that lie."""
+"""What stands between updates and the model: privacy's clip and noise, the filter against malicious devices."""
 
 from __future__ import annotations
 

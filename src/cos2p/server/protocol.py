@@ -1,4 +1,4 @@
-"""What the server is told (news), and what it wants done (effects).
+"""What the server gets as news, and what it wants done (effects).
 
 ClientJoined · ClientLeft · UpdateArrived · UpdateRejected · TaskFailed · TimerFired · Enough · Stop
                          │

@@ -44,7 +44,7 @@ class Rules:
     """Updates older than this many versions are dropped. None merges them all."""
 
     max_failures: int = 5
-    """Tasks in a row that may fail or be refused before their client is benched; after as many that came to nothing
+    """Tasks in a row that may fail or be refused before their client is excluded; after as many that came to nothing
     for any reason, restarts included, a client is no longer waited for."""
 
     clients_per_round: float | None = None
@@ -91,7 +91,7 @@ def rules_of(context: RunContext, method: Method, version: int = 0, in_final_rou
     schedule, (trigger, redispatch) = context.schedule, method.rules()
     if version == 0 and method.statistics_first:
         redispatch = "at-aggregation"
-        if trigger == Trigger.asynchronous():  # what one device tells is no beginning
+        if trigger == Trigger.asynchronous():  # the report of one device is no beginning
             trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
     settles = method.statistics_last and schedule.rounds is not None and version + 2 >= schedule.rounds
     if settles or in_final_round:

@@ -64,7 +64,7 @@ class Server:
     ) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable.
 
-        `exclude_unfit`: a device for which no task can be made is benched, and the others go on. Otherwise it is an
+        `exclude_unfit`: a device for which no task can be made is excluded, and the others go on. Otherwise it is an
         error, because devices of a simulation are what the recipe says.
         """
         self.context, self.method, self._exclude_unfit = context, method, exclude_unfit
@@ -194,7 +194,10 @@ class Server:
         except Exception:
             self.aggregator.robust_filter.drop(order.task)
             raise
-        self.orders.caches.answered(order, features_kept=not update.report.get("prefix_recomputed"))
+        report = update.report
+        self.orders.caches.answered(
+            order, stored=not report.get("uncached"), features_kept=not report.get("prefix_recomputed")
+        )
         if self.aggregator.privacy is not None:  # no noise covers how large an update is, nor its report
             self.aggregator.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0
@@ -240,7 +243,7 @@ class Server:
         return effects
 
     def _give(self, dispatch: Dispatch) -> list[Effect]:
-        """A task, unless the client was benched for the very round that made it ready, or has spent its budget."""
+        """A task, unless the client was excluded for the very round that made it ready, or has spent its budget."""
         client = dispatch.client
         if self.coordinator.is_excluded(client):
             return self._carry_out(self._decide(ClientLeft(client)))

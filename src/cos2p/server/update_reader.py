@@ -101,7 +101,7 @@ class UpdateReader:
         return replace(update, report=kept_report(update.report, self.contract)), size
 
     def _is_plain_answer(self, spec: SubmodelSpec, table: Table) -> bool:
-        """Whether just what must come back came, in one piece, and nothing is to come beside it."""
+        """Whether just what must come back came, in one piece, and nothing is to come next to it."""
         if self.contract.extra_tensors(spec):
             return False
         together = table.arranged("d")  # if there is such a thing, all of them are float32

@@ -75,7 +75,6 @@ OWN_ROWS = (
     _own("only-width", "only width is cut", "method.window.ratio=0.0"),
     _own("rolling", "windows roll, as in the paper", "method.window.schedule=rolling"),
     _own("balanced", "windows balance coverage", "method.window.schedule=balanced"),
-    _own("client-cache", "devices keep frozen parts", "method.prefix.client_cache=true"),
     _own("at-aggregation", "next task at the aggregation", "schedule.redispatch=at-aggregation"),
     _own("at-once", "next task at once", "schedule.redispatch=at-once"),
     _own("rescale", "training-time rescaling", "method.rescale=true"),

@@ -41,7 +41,7 @@ Curve = Sequence[Point]
 
 
 def read_curve(run: Path) -> Curve:
-    """In the order of the versions. Scores are told later than their version, so they are put where it was made."""
+    """In the order of the versions. Scores arrive later than their version, so they are put where it was made."""
     versions = {0: Spent()}
     scores: dict[int, float] = {}
     work: dict[str, float | None] = {}

@@ -68,7 +68,7 @@ class BudgetTables:
             return scores[-1] if scores else None
 
         note = (
-            "At each budget and seed all are judged when the first of them has done its updates, by their last scores "
+            "At each budget and seed all are evaluated when the first has done its updates, by their last scores "
             "till then; schedule.evaluate_every says how often there are any."
         )
         table = self._table(TIME, TIME_TITLE, cells, value, note)
@@ -76,7 +76,7 @@ class BudgetTables:
         if unscored:
             notes.append(
                 f"{count(len(unscored), 'run')} had no score by then and stand in no cell here; "
-                "with --set schedule.evaluate_every=1 every round is judged."
+                "with --set schedule.evaluate_every=1 every round is evaluated."
             )
         if cut_short:
             notes.append(

@@ -140,7 +140,7 @@ class Runner:
         figures_only: bool = False,
     ) -> None:
         """`engine`: fields of every cell's `[run]` table. With Ray a cell's process stays here, where it merges and
-        writes; what takes its time, training and judging, is done by the cluster's workers. `figures_only`: of a run
+        writes; what takes its time, training and evaluating, is done by the cluster's workers. `figures_only`: of a run
         that is over nothing else is kept."""
         self.folder, self.view, self.jobs, self.retry, self.work = folder, view, jobs, retry, work
         self.engine, self.figures_only = engine, figures_only

@@ -20,7 +20,7 @@ from cos2p.submodel import native
 from cos2p.submodel.slicing import Slice
 
 SCRATCH = 128 * 1024
-"""Scalars of a piece: half a MiB, which a second-level cache holds beside the data."""
+"""Scalars of a piece: half a MiB, which a second-level cache holds next to the data."""
 
 ROWS = 4
 """Where rows are summed, each by itself, so many pieces at a time: fewer calls, and the sums are the same."""

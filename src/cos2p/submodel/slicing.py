@@ -156,6 +156,16 @@ def frozen_names(config: ModelConfig, spec: SubmodelSpec) -> dict[str, str]:
     return {_next_to_trained(name, inside): name for name in frozen_slices(config, spec)}
 
 
+def part_key(name: str) -> str:
+    """The part that a tensor belongs to, as devices keep it.
+
+    >>> part_key("blocks.3.q.weight"), part_key("blocks.3.rest."), part_key("embed.tokens")
+    ('blocks.3.', 'blocks.3.', 'embed.')
+    """
+    words = name.split(".")
+    return ".".join(words[: 2 if words[0] == "blocks" else 1]) + "."
+
+
 def _next_to_trained(name: str, inside: tuple[str, ...]) -> str:
     """Of a block in the window the frozen rest has a name of its own: `blocks.3.rest.q.weight`."""
     if not name.startswith(inside):

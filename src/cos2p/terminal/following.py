@@ -105,7 +105,7 @@ class _View:
         if self.verbose or self._notes <= NOTES:
             self.say(f"{self.progress.time_text(event.t)}: {note}")
         elif self._notes == NOTES + 1:
-            self.say("further troubles are counted only; -v tells all")
+            self.say("further troubles are counted only; -v shows all")
 
     def say(self, line: str) -> None:
         print_line(self.console, line)

@@ -138,13 +138,13 @@ def _submodel_flops(
         config, tokens, shape.rows
     )
     return TaskFlops(
-        prefix=(samples + test_samples) * _prefix_pass(config, shape, tokens, known),
+        prefix=(samples + test_samples) * prefix_pass(config, shape, tokens, known),
         masks=masks,
         training=training + test_samples * forward,
     )
 
 
-def _prefix_pass(config: ModelConfig, shape: Shape, tokens: int, known: int) -> float:
+def prefix_pass(config: ModelConfig, shape: Shape, tokens: int, known: int) -> float:
     """One sample through the frozen part, from the features on that the device has of earlier tasks."""
     if known == 0:
         return prefix_forward(config, shape, tokens)

@@ -38,7 +38,7 @@ class Ready:
         return cls(model, weights, list(trainable(model).values()))
 
     def optimizer(self, name: str, lr: float, weight_decay: float) -> Optimizer:
-        """Over all parameters, as good as new."""
+        """Over all parameters, reset."""
         known = self._optimizers.get((name, weight_decay))
         if known is None:
             known = self._optimizers[name, weight_decay] = make_optimizer(name, self.parameters, lr, weight_decay)
@@ -47,7 +47,7 @@ class Ready:
         return known
 
     def forget(self) -> None:
-        """What the task left beside the weights; its gradients went when its training ended."""
+        """What the task left next to the weights; its gradients went when its training ended."""
         for optimizer in self._optimizers.values():
             optimizer.state.clear()
 

@@ -41,7 +41,7 @@ class Personal:
     frozen: Weights
     """The frozen part, encoded as it travelled."""
     facts: Mapping[str, Any]
-    """JSON: whose it is, of which task, and what the caller wants to find beside it."""
+    """JSON: whose it is, of which task, and what the caller wants to find next to it."""
 
     @property
     def depth(self) -> int:

@@ -20,19 +20,21 @@ from torch import Tensor
 from cos2p.accelerator import CPU, place, place_all
 from cos2p.data.ragged import places, widest
 from cos2p.errors import TrainingError
-from cos2p.messages import Precision
+from cos2p.messages import CachedParts, Precision
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
 from cos2p.numerics.output_table import Table
-from cos2p.training.client_cache import ClientCache
+from cos2p.submodel.slicing import Slice, part_key
+from cos2p.training.client_cache import CacheMiss, ClientCache, chain
 from cos2p.units import format_bytes
 
 FeaturePrecision = Literal["float32", "float16"]
 Store = Literal["memory", "disk"]
 M = TypeVar("M", bound=torch.nn.Module)
+T = TypeVar("T")
 
 SCALE = "::scale"
 """Behind a name: that of the companion tensor which its codes are multiplied with."""
@@ -69,8 +71,8 @@ def decode(encoded: Mapping[str, Tensor]) -> Weights:
 class PrefixFile:
     """Gives the tensors of one part of the prefix (`embed.` or `blocks.3.`) at a time, decoded.
 
-    `held`: parts that did not come with the task, by their names on the shelf. `device`: where parts are wanted; they
-    travel there encoded.
+    `held`: parts of which nothing came with the task, by their names in the cache; `frozen`: what of them is asked for,
+    where that is not all. `device`: where parts are wanted; they travel there encoded.
     """
 
     def __init__(
@@ -79,18 +81,32 @@ class PrefixFile:
         held: Mapping[str, str] | None = None,
         client_cache: ClientCache | None = None,
         device: torch.device = CPU,
+        frozen: Mapping[str, tuple[str, Slice | None]] | None = None,
     ) -> None:
-        self._encoded, self._held, self._client_cache, self.device = encoded, held or {}, client_cache, device
+        self._encoded, self._client_cache, self.device, self._frozen = encoded, client_cache, device, frozen or {}
+        came = {part_key(name) for name in encoded}
+        self._held = {key: name for key, name in (held or {}).items() if key not in came}
 
     def encoded(self, start: str) -> Weights:
         """The tensors of a part as they came, by their full names."""
-        if self._client_cache is not None and start in self._held:
-            return self._client_cache.get(self._held[start])
-        return part_of(self._encoded, start)
+        key = part_key(start)
+        if key not in self._held:
+            return part_of(self._encoded, start)
+        if self._client_cache is None:
+            raise CacheMiss("the task counts on frozen parts of earlier ones, and nothing is kept here")
+        whole = self._client_cache.get(self._held[key])
+        wanted = part_of(self._frozen, start)
+        if all(sent in whole for sent in wanted):
+            return part_of(whole, start)
+        return {
+            sent: whole[name] if cut is None else whole[name].index_select(*cut) for sent, (name, cut) in wanted.items()
+        }
 
     def part(self, start: str) -> Weights:
-        decoded = decode(place_all(self.encoded(start), self.device))
-        return {name.removeprefix(start): tensor for name, tensor in decoded.items()}
+        encoded = place_all(self.encoded(start), self.device)
+        if part_key(start) in self._held:  # in a file they lie at any address, where kernels may round differently
+            encoded = {name: t.clone() if t.dtype == torch.float32 else t for name, t in encoded.items()}
+        return {name.removeprefix(start): tensor for name, tensor in decode(encoded).items()}
 
     def table(self, name: str) -> Table:
         """A table of rows that is decoded some rows at a time."""
@@ -103,13 +119,13 @@ class PrefixFile:
     def parts(self) -> Iterator[Weights]:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""
         yield dict(self._encoded)
-        for name in self._held.values():
-            assert self._client_cache is not None
-            yield self._client_cache.get(name)
+        starts = {sent[: sent.find(".rest.") + 6] if ".rest." in sent else part_key(sent) for sent in self._frozen}
+        for start in sorted(start for start in starts if part_key(start) in self._held):
+            yield self.encoded(start)
 
 
-def part_of(tensors: Mapping[str, Tensor], start: str) -> Weights:
-    """The tensors of one part, by their full names."""
+def part_of(tensors: Mapping[str, T], start: str) -> dict[str, T]:
+    """What belongs to one part, by its full names."""
     return {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
@@ -214,12 +230,38 @@ Batches = Callable[[slice], Tensor]
 Watch = Callable[[int, slice, Tensor, Context], None]
 """Told of every batch behind every block: the depth, the rows, their features."""
 
-Known = Callable[[Tensor], int]
-"""Fills features from an earlier task in and says how many blocks they went through; 0: there are none."""
+
+class KeptFeatures:
+    """Features that outlive their task; here none do."""
+
+    def known(self, values: Tensor) -> int:
+        """Fill those of an earlier task in and say how many blocks they went through; 0: there are none."""
+        return 0
+
+    def passed(self, depth: int, values: Tensor) -> None:
+        """The features of all samples behind so many blocks."""
 
 
-def nothing_known(values: Tensor) -> int:
-    return 0
+class CachedFeatures(KeptFeatures):
+    """On the device's disk, under `owner` (whose samples, and how they pass)."""
+
+    def __init__(self, client_cache: ClientCache, cached: CachedParts, owner: str) -> None:
+        self.client_cache, self.cached, self.owner = client_cache, cached, owner
+
+    def known(self, values: Tensor) -> int:
+        depth = self.cached.features
+        if not depth:
+            return 0
+        host = values if values.device.type == "cpu" else torch.empty_like(values, device=CPU)
+        if not self.client_cache.read_features(self.owner, chain(self.cached.through(depth)), host):
+            return 0
+        if host is not values:
+            values.copy_(host)
+        return depth
+
+    def passed(self, depth: int, values: Tensor) -> None:
+        if depth == self.cached.keep:
+            self.client_cache.put_features(self.owner, chain(self.cached.through(depth)), place(values, CPU))
 
 
 @torch.no_grad()
@@ -233,13 +275,13 @@ def prefix_features(
     store: Store = "memory",
     precision: Precision = "float32",
     widths: Tensor | None = None,
-    known: Known = nothing_known,
+    kept: KeptFeatures | None = None,
     watch: Watch | None = None,
 ) -> Features:
     """Run the shard through embeddings and frozen blocks, one block in memory at a time, where `prefix` has its parts.
 
-    `widths`: for texts whose batches are only as wide as they need to be. `known`: features of an earlier task.
-    `watch`: told of the features behind every block.
+    `widths`: for texts whose batches are only as wide as they need to be. `kept`: features of earlier
+    tasks. `watch`: called with the features behind every block.
     """
     slices = [slice(i, min(i + batch, samples)) for i in range(0, samples, batch)]
     images = config.family == "vit"
@@ -248,7 +290,8 @@ def prefix_features(
         features = Features(samples, tokens, config.dim, store, precision, prefix.device)
     else:
         features = TextFeatures(widths, config.dim, store, precision, prefix.device)
-    start = known(features.values)
+    kept = kept or KeptFeatures()
+    start = kept.known(features.values)
     if start == 0:
         embed = _embedding(config, spec, prefix)
         for rows in slices:
@@ -262,6 +305,7 @@ def prefix_features(
             if watch is not None:
                 watch(i + 1, rows, x_BTD, context)
         del block
+        kept.passed(i + 1, features.values)
     return features
 
 

@@ -88,7 +88,7 @@ class LocalTraining(Settings):
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without savings that are not made: every task carries these settings, and its bytes count."""
+        """Without memory optimisations that are off: every task carries these settings, and its bytes count."""
         written: dict[str, Any] = handler(self)
         if self.memory_optimizations == MemoryOptimizations():
             written.pop("memory_optimizations", None)
@@ -127,7 +127,7 @@ class WireSettings(Settings):
 
     down: Precision = Field(
         default="float32",
-        description="The weights to a device: float32, float16 or int8 (a scale for each row). It trains, and tells "
+        description="The weights to a device: float32, float16 or int8 (a scale for each row). It trains, and reports "
         "its update, from what it received.",
     )
     up: Precision = Field(
@@ -176,7 +176,7 @@ class LocalSettings(LocalTraining, Distillation, FeatureCache):
 
 
 class ExtendedSettings(Settings):
-    """The other way to add settings of a trainer's own: beside the plain ones."""
+    """The other way to add settings of a trainer's own: next to the plain ones."""
 
     local: LocalSettings
 
@@ -194,7 +194,7 @@ def with_optimizations(
 
 
 def without_optimizations(settings: LocalSettings | ExtendedSettings, *names: str) -> LocalSettings | ExtendedSettings:
-    """The same training without the named savings."""
+    """The same training without the named memory optimisations."""
     return with_optimizations(settings, **{name: getattr(MemoryOptimizations(), name) for name in names})
 
 

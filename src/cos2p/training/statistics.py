@@ -1,10 +1,10 @@
-"""What a device can tell of its data in one forward pass, without training: per class sums of features.
+"""Statistics of a device's data from one forward pass, without training: per class sums of features.
 
 From the sums of all devices the server computes classifiers in closed form (`aggregation.closed_form`): exits that
 start right instead of at random. Every block runs once over the shard, one in memory at a time, as in a prefix.
 
 Features are scaled to length one before they are added. So a class's sum is never longer than its count, which is what
-the door checks: no device can weigh more than its samples.
+the update reader checks: no device can weigh more than its samples.
 
 What this reveals, and training does not: how many samples of each class a device has, and the mean of their features;
 with `moments` also how these features scatter. Never a sample, unless a class has one alone.
@@ -30,19 +30,20 @@ from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import Forms, TensorForm
 from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights, exit_key, exit_parameters
+from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.models.transformer import Context, Exit
-from cos2p.submodel.slicing import extract
-from cos2p.training.contract import TaskContract
+from cos2p.training.contract import FrozenParts, TaskContract
 from cos2p.training.costs import TaskFlops, workload
 from cos2p.training.prefix import PrefixFile, loaded, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 FLOAT = 4
+ADAPTERS = "adapters."
+"""In the names of low-rank factors: `blocks.3.adapters.q.up`."""
 TOLERANCE = 1e-3
-"""Rounding that the door forgives, as a share of a count."""
+"""Rounding that the update reader forgives, as a share of a count."""
 SCATTER_TOLERANCE = 1e-5
 """The same of a scatter's eigenvalues, which are far smaller."""
 SHORTEST = 1e-3
@@ -53,6 +54,8 @@ class StatisticsSettings(LocalSettings):
     depths: tuple[int, ...] = Field(min_length=1, description="Behind how many blocks features are summed, ascending.")
     moments: bool = Field(default=False, description="Also the sum of x·xᵀ: dim² / 2 scalars at every depth.")
     final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
+    scale: float = Field(default=0.0, description="Adapters come along and are added to their matrices times this.")
+    adapters: int = Field(default=0, description="Scalars of these adapters.")
 
 
 def is_final_statistics(order: Order) -> bool:
@@ -66,7 +69,7 @@ def statistics_spec(config: ModelConfig) -> SubmodelSpec:
 
 
 def statistics_shapes(config: ModelConfig, settings: StatisticsSettings) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what a device tells: `counts`, and at every depth `6.sums`, `6.length`, `6.moments`."""
+    """Names and shapes of a device's statistics: `counts`, and at every depth `6.sums`, `6.length`, `6.moments`."""
     shapes: dict[str, tuple[int, ...]] = {"counts": (config.classes,)}
     for depth in settings.depths:
         shapes |= {f"{depth}.sums": (config.classes, config.dim), f"{depth}.length": ()}
@@ -86,7 +89,9 @@ def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: Statist
     base = shape_ledger(config, shape, load.with_(prefix_batch=load.micro), "prefix")
     square = FLOAT * config.dim**2 if settings.moments else 0
     indices = 4 * square  # of the half that is packed: two of eight bytes for each entry, twice
-    return replace(base, overhead=base.overhead + statistics_bytes(config, settings) + 2 * square + indices)
+    adapters = FLOAT * (settings.adapters + config.dim * config.mlp) if settings.adapters else 0
+    own = statistics_bytes(config, settings) + 2 * square + indices + adapters
+    return replace(base, overhead=base.overhead + own)
 
 
 class StatisticsContract(TaskContract):
@@ -96,12 +101,17 @@ class StatisticsContract(TaskContract):
     settings: StatisticsSettings
 
     def sent(self, weights: Weights) -> Weights:
-        """The last block, and what stands before the classifier at every depth that is asked for."""
-        own = extract(weights, self.config, self.order.spec)
+        """What stands before the classifier at every depth that is asked for."""
+        own: Weights = {}
         for depth in self.settings.depths:
             key = exit_key(self.config, depth)
             own |= {f"{key}.{name}": weights[f"{key}.{name}"].clone() for name in exit_parameters(self.config)}
-        return {name: tensor for name, tensor in own.items() if ".linear." not in name}
+        adapters = {name: weights[name] for name in weights if self.settings.scale and ADAPTERS in name}
+        return {name: tensor for name, tensor in own.items() if ".linear." not in name} | adapters
+
+    def frozen(self) -> FrozenParts:
+        last = f"blocks.{self.config.depth - 1}."  # a window, of which nothing trains
+        return {**super().frozen(), **{name: (name, None) for name in layout(self.config) if name.startswith(last)}}
 
     def answer(self, spec: SubmodelSpec) -> Mapping[str, tuple[int, ...]]:
         return {}
@@ -179,7 +189,6 @@ class StatisticsTrainer(Trainer):
     settings: StatisticsSettings
 
     def train(self) -> Update:
-        self.task = replace(self.task, prefix={**self.task.prefix, **self.task.weights})  # all of it only infers
         order, part = self.order, replace(self.shard.train, augmenter=None)
         if part.widths is not None:  # texts of like width together, so that little is padded
             part = part.subset(part.widths.argsort(stable=True))
@@ -196,7 +205,7 @@ class StatisticsTrainer(Trainer):
         prefix_features(
             self.config,
             replace(order.spec, frozen=self.config.depth),
-            self._frozen(),
+            self._adapted(),
             lambda rows: self.shard.inputs(part, rows),
             len(part),
             self.local.memory_optimizations.at_once(min(self.settings.batch, len(part))),
@@ -208,12 +217,34 @@ class StatisticsTrainer(Trainer):
         report = {"local_samples": 0, "prefix_recomputed": 1}  # no features are kept for later tasks
         return Update(order.client, order.task, order.version, order.spec, {}, len(part), report, self.sums)
 
+    def _adapted(self) -> PrefixFile:
+        base, scale = self._frozen(), self.settings.scale
+        return _AdaptedFile(base, self.given(), scale) if scale else base
+
     def _exit(self, depth: int) -> Exit:
         """What is before the classifier at this depth; the classifier itself is what shall be found."""
         module = Exit(self.config)
         del module.linear
-        file = PrefixFile(self.task.weights, device=self.device)
+        file = PrefixFile(self.given(), device=self.device)
         return loaded(module, file.part(exit_key(self.config, depth) + "."))
+
+
+class _AdaptedFile(PrefixFile):
+    """Parts of a base with adapters added to their matrices."""
+
+    def __init__(self, base: PrefixFile, adapters: Weights, scale: float) -> None:
+        self.base, self.adapters, self.scale, self.device = base, adapters, scale, base.device
+
+    def encoded(self, start: str) -> Weights:
+        return self.base.encoded(start)
+
+    def part(self, start: str) -> Weights:
+        tensors = self.base.part(start)
+        for name in (name for name in self.adapters if name.startswith(start + ADAPTERS) and name.endswith(".up")):
+            matrix = name.removeprefix(start + ADAPTERS).removesuffix("up") + "weight"
+            product = (self.adapters[name] * self.scale).T @ self.adapters[name.removesuffix("up") + "down"]
+            tensors[matrix] = tensors[matrix] + product
+        return tensors
 
 
 def add_sums(sums: Weights, depth: int, x_BD: Tensor, labels: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The frozen blocks above the window: the loss is at the true top, and only one of them is in memory at a time.
 
 Forward runs block after block and keeps what went into each; backward loads each block once more, from the top down,
-runs it again on what went in, and passes the gradient through. So beside the window a device holds one block, and one
+runs it again on what went in, and passes the gradient through. So next to the window a device holds one block, and one
 tensor as wide as the residual for each block above. The gradients are those of ordinary backpropagation.
 """
 

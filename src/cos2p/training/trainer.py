@@ -12,7 +12,7 @@ A method with a device half of its own derives from it and overrides what differ
       forward, loss, objective      a batch: outputs, the loss that is reported, what is minimised
       before_step                   the gradients are there, the optimiser has not used them
       after_step                    the weights have changed; the gradients are still there
-    end          what the device has to tell
+    end          what the device has to report
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
-from cos2p.training.client_cache import CacheMiss, ClientCache, chain
+from cos2p.training.client_cache import ClientCache, data_digest
 from cos2p.training.contract import TaskContract
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
@@ -53,8 +53,10 @@ from cos2p.training.masks import Remembered
 from cos2p.training.micro_batches import MicroBatches, add_up, counted
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
+    CachedFeatures,
     Features,
     FreshFeatures,
+    KeptFeatures,
     PrefixFile,
     TextFeatures,
     features_at,
@@ -83,13 +85,13 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a device has to tell when its training is over."""
+    """What a device has to report when its training is over."""
 
     delta: Weights
     """w_start − w_end of what comes back as numbers."""
     extras: Weights = field(default_factory=dict)
     report: Mapping[str, float] = field(default_factory=dict)
-    """Figures for the log, beside the loss and the scores."""
+    """Figures for the log, next to the loss and the scores."""
 
 
 class Trainer:
@@ -176,8 +178,10 @@ class Trainer:
         self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
-        self._store_parts()
+        stored = self._store_parts()
         update = self.train()
+        if not stored:
+            update = replace(update, report={**update.report, "uncached": 1})
         if device.type != "cpu":
             update = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
         return update, place_all(self.remembered, CPU)
@@ -196,20 +200,23 @@ class Trainer:
             return unpacked(self.task.weights)
         return {name: tensor.clone() for name, tensor in self.task.weights.items()} if own else self.task.weights
 
-    def _store_parts(self) -> None:
-        """Put aside what came with the task and is wanted again."""
-        cached = self.order.cached
-        if cached is None:
-            return
-        if self.client_cache is None:
-            raise CacheMiss("the task counts on frozen parts of earlier ones, and nothing is kept here")
-        for key in cached.parts.keys() - cached.held:
-            self.client_cache.put(part_of(self.task.prefix, key))
+    def _store_parts(self) -> bool:
+        """Put aside what came with the task and is wanted again; False if there is no room for all of it."""
+        cached, client_cache = self.order.cached, self.client_cache
+        if cached is None or (client_cache is not None and not client_cache.parts):
+            return True
+        if client_cache is None:
+            return False
+        client_cache.begin(cached.parts[key] for key in cached.held)
+        came = [part_of(self.task.prefix, key) for key in sorted(cached.parts.keys() - cached.held)]
+        return sum(map(client_cache.put, came)) == len(came)
 
     def _frozen(self) -> PrefixFile:
         cached = self.order.cached
-        held = {} if cached is None else {key: cached.parts[key] for key in cached.held}
-        return PrefixFile(self.task.prefix, held, self.client_cache, self.device)
+        if cached is None or not cached.held:
+            return PrefixFile(self.task.prefix, device=self.device)
+        held = {key: cached.parts[key] for key in cached.held}
+        return PrefixFile(self.task.prefix, held, self.client_cache, self.device, self.contract.frozen())
 
     def train(self) -> Update:
         self.features = self.shard_features(self.shard.train)
@@ -354,46 +361,31 @@ class Trainer:
             self._frozen(),
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
-            self.contract.prefix_batch(len(part)),
+            batch := self.contract.prefix_batch(len(part)),
             self.local.features,
             self.local.feature_precision,
             passed.widths,
-            lambda values: self._known_features(part, values),
+            self._kept_features(part, batch),
         )
-        self._keep_features(part, features.values)
         if isinstance(features, TextFeatures) and order is not None:
             return features.in_order(order.argsort())
         return features
 
-    def _known_features(self, part: Examples, values: Tensor) -> int:
-        """Fill in what an earlier task left, if the server thinks it is still good and it is there."""
+    def _kept_features(self, part: Examples, batch: int) -> KeptFeatures | None:
+        """Those of this part of the shard, where the server says which are good and to be kept."""
         cached = self.order.cached
-        if cached is None or self.client_cache is None or not cached.features:
-            return 0
-        way, host = chain(cached.through(cached.features)), values
-        if values.device.type != "cpu":
-            host = torch.empty_like(values, device=CPU)
-        if not self.client_cache.read_features(self._owner(part), way, host):
-            return 0
-        if host is not values:
-            values.copy_(host)
-        return cached.features
-
-    def _keep_features(self, part: Examples, values: Tensor) -> None:
-        cached = self.order.cached
-        if cached is not None and self.client_cache is not None and cached.features < self.order.spec.frozen:
-            way = chain(cached.through(self.order.spec.frozen))
-            self.client_cache.put_features(self._owner(part), way, place(values, CPU))
-
-    def _owner(self, part: Examples) -> str:
-        return f"{self.order.client} {'train' if part is self.shard.train else 'test'} {self.local.feature_precision}"
+        if cached is None or self.client_cache is None or not (cached.features or cached.keep):
+            return None
+        # Samples that pass in other batches may be rounded otherwise.
+        owner = f"{self.order.client} {data_digest(part)} {self.local.feature_precision} {batch}"
+        return CachedFeatures(self.client_cache, cached, owner)
 
     def _behind_prefix(self, inputs: Tensor) -> Tensor:
         count, file = len(inputs), self._frozen()
         return prefix_features(self.config, self.order.spec, file, lambda rows: inputs[rows], count, count)[:]
 
     def load(self, spec: SubmodelSpec, weights: Weights, rescale: bool) -> ElasticTransformer:
-        """A submodel with these very tensors, and with the frozen ones it needs beside them.
+        """A submodel with these very tensors, and with the frozen ones it needs next to them.
 
         These are the table of a tied language model above a frozen prefix, the rest of the window's blocks if it stays,
         and the blocks above if they do: read one by one when they are needed.

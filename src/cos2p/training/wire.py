@@ -3,7 +3,7 @@
     16 bits   a matrix as float16, times a power of two of its own
     8 bits    a matrix row by row with a scale each; one with short rows in 16 bits
 
-Vectors (norms, biases, and what methods have beside the model) stay in 32: they are some hundredths of the bytes, and
+Vectors (norms, biases, and what methods have next to the model) stay in 32: they are some hundredths of the bytes, and
 small errors of theirs move whole features.
 
 Weights are rounded to the nearest. What a device then trains and subtracts from is what it received, so the
@@ -67,7 +67,7 @@ def as_it_travels(update: Update, order: Order) -> Update:
 
 
 def packed_forms(shapes: Shapes, precision: Precision) -> Forms:
-    """What tensors of these shapes become, for the door."""
+    """What tensors of these shapes become, for the update reader."""
     forms: dict[str, TensorForm] = {}
     for name, shape in shapes.items():
         kind = _kind(tuple(shape), precision)

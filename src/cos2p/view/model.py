@@ -21,7 +21,7 @@ PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "
 
 prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
 open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
-left, or benched after failures. A fleet counts prefix and masks as training.
+left, or excluded after failures. A fleet counts prefix and masks as training.
 """
 
 OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
@@ -230,7 +230,7 @@ class Masks(TypedDict):
 class Troubles(TypedDict):
     total: int  # there may be more than are listed: the list has the last ones
     t: list[float]
-    kind: list[str]  # refused, dropped, failed, lost, died, left, benched, doubted, lowered, unfit, unevaluated
+    kind: list[str]  # refused, dropped, failed, lost, died, left, excluded, doubted, lowered, unfit, unevaluated
     client: list[int]  # −1: a client that is not in the table of devices, or none; `name` then has its name
     name: list[str]
     task: list[str]

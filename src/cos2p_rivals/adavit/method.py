@@ -6,7 +6,7 @@ keeps the budget: a device holds the leading heads and units of its rate R_n and
 `fedavg-adavit-full` is the original: the full model, with γ_h = γ_l = γ_t = R_n^(1/3), so that the three together leave
 a share of about R_n; it is marked in tables.
 
-The policies live beside the model: devices get and return those of their heads, the server averages each entry over
+The policies live next to the model: devices get and return those of their heads, the server averages each entry over
 who held it, and evaluates the model with them, as the paper does (gates by σ(logit), no noise).
 
 From the public code: where policies sit and what they see, τ = 5, thresholds 0.5 and 0.6 (patches), the three usage

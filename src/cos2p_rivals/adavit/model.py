@@ -140,7 +140,7 @@ def shares(used: Sequence[Used]) -> dict[str, float]:
         return {f"used_{kind}": float(values.mean()) if len(values) else 1.0 for kind, values in parts.items()}
 
 
-# ---------------------------------------------------------------- the policies beside the model
+# ---------------------------------------------------------------- the policies next to the model
 
 
 def policy_table(config: ModelConfig) -> dict[str, SideTensor]:

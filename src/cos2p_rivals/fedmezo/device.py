@@ -87,7 +87,7 @@ class MezoContract(TaskContract):
             return
         seeds, scales = update.extras["seeds"], update.extras["scales"]
         if len(seeds) != len(scales):
-            raise UpdateRefused(f"it tells of {len(seeds)} seeds and {len(scales)} steps")
+            raise UpdateRefused(f"it names {len(seeds)} seeds and {len(scales)} steps")
         if float(torch.linalg.vector_norm(scales.double())) > max_rms:
             raise UpdateRefused(f"its steps add up to more than a root mean square of {max_rms:.3g}")
 

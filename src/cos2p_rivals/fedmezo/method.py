@@ -6,7 +6,7 @@ block. Even so the full model's weights do not fit a small device (ViT-Tiny: 103
 in 38 MB), so `fedmezo` runs on FedRolex's submodels, and `fedmezo-full`, the original, is marked in tables.
 
 From the paper and its public code: ε = 1e-3; the server averages tensors, not seeds; a personal learning rate as an
-option (`personal`; there 5e-6 beside η = 1e-5, so a half). `wire = "seeds"` is FedKSeed's and DeComFL's idea, 12 bytes
+option (`personal`; there 5e-6 next to η = 1e-5, so a half). `wire = "seeds"` is FedKSeed's and DeComFL's idea, 12 bytes
 a step, and gives the same model but for rounding. Ours: as many steps as E epochs have batches, so that all methods
 see equally much data (theirs: 30 steps of one sample, 500 rounds); the learning rate is the recipe's times `lr_factor`,
 because the noise of a zeroth-order step grows with the number of weights (theirs, 1e-5, is for fine-tuning a large

@@ -5,7 +5,7 @@
     w ← w − η·(g·z + λw)                                    λ not for biases and norms
 
 The weights are moved in place (+εz, −2εz, and back together with the step), and z is drawn again from its seed each
-time, one tensor at a time: beside the weights a device holds one z and the activations of one block. Moving back and
+time, one tensor at a time: next to the weights a device holds one z and the activations of one block. Moving back and
 forth rounds in the last bits, about 1e-7 of a weight a step.
 
 A step is known from its seed and η·g alone, so an update can travel as 12 bytes a step (`wire = "seeds"`, the idea of

@@ -110,7 +110,7 @@ class ElementContract(ScoreContract):
         return masked_shapes(self.config, spec)
 
     def memory(self, samples: int) -> Ledger:
-        """Plain training, whose weights are the scores, beside the random weights and their masked form."""
+        """Plain training, whose weights are the scores, next to the random weights and their masked form."""
         base, masked = super().memory(samples), self.mask_count()
         largest = max(map(math.prod, self.mask_shapes(self.order.spec).values()), default=0)
         plain, own = self.settings.optimizer, self.settings.score_optimizer
@@ -151,7 +151,7 @@ class ScoreTrainer(Trainer):
     contract: ScoreContract
     settings: ScoreSettings
     scores_of: dict[str, Tensor]
-    """What is trained beside the dense tensors, by name."""
+    """What is trained next to the dense tensors, by name."""
 
     def optimizers(self) -> list[Optimizer]:
         steppers = super().optimizers()

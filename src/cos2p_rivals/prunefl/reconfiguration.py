@@ -60,7 +60,7 @@ def _falling(score: Tensor) -> list[int]:
 
 
 def worth_their_time(gain: Tensor, time: Tensor, kept: Collection[int], constant: float) -> list[int]:
-    """The segments to take beside the `kept` ones so that Γ = Σ gain / (constant + Σ time) is largest.
+    """The segments to take next to the `kept` ones so that Γ = Σ gain / (constant + Σ time) is largest.
 
     PruneFL's greedy rule: by falling gain per time, as long as that is above the Γ of what is in already.
     """

@@ -80,7 +80,7 @@ class QuantContract(TaskContract):
     settings: QuantSettings
 
     def side_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-        """Norms and steps beside the model."""
+        """Norms and steps next to the model."""
         return side_shapes(quant_table(self.config, self.settings.bits, spec), self.config, spec)
 
     def code_shapes(self, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
@@ -212,7 +212,7 @@ class QuantTrainer(Trainer):
         return Learned(delta, {"codes": pack_codes(codes, code_bits(coded, self.settings.bits))}, report)
 
     def _keep_residual(self, codes: Mapping[str, Tensor], end: Weights) -> None:
-        """What moved and is not told by the codes."""
+        """What moved and is not in the codes."""
         bits = code_bits(codes, self.settings.bits)
         for name, values in codes.items():
             step, came = step_name(name, self.settings.bits), self.start[name]

@@ -195,7 +195,7 @@ def _steps_of(config: ModelConfig, depth: int) -> str:
     return "exit-" + exit_key(config, depth).removeprefix("exits.")
 
 
-# ---------------------------------------------------------------- tensors beside the model
+# ---------------------------------------------------------------- tensors next to the model
 
 
 def norm_table(config: ModelConfig) -> dict[str, SideTensor]:

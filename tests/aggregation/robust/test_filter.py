@@ -124,7 +124,7 @@ def test_a_liar_is_told_of_and_benched_for_good_if_the_recipe_says_so() -> None:
     assert doubted[0]["agreement"] < -0.2
     assert [note["client"] for note in notes(effects, "excluded")] == [MALICIOUS]
     tasks = [order.task for order in sent(effects) if order.client == MALICIOUS]
-    assert len(tasks) == 2  # after its first and its second lie; not after the third, by which it was benched
+    assert len(tasks) == 2  # after its first and its second lie; not after the third, by which it was excluded
     again = server.handle(ClientJoined(MALICIOUS))
     assert sent(again) == []
     assert "counted for nothing (the last agrees by" in notes(again, "excluded")[0]["reason"]

@@ -48,7 +48,7 @@ def test_a_liar_is_told_from_cosines_of_a_few_hundredths(seed: int) -> None:
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_nobody_is_doubted_where_nobody_agrees(seed: int) -> None:
-    """Updates that have nothing to do with each other: chance alone makes no liar."""
+    """Updates that have nothing to do with each other: chance alone makes no malicious device."""
     standing = Standing()
     for number in range(4):
         standing.note(one_round(number, seed, liar="", agree=0.0))

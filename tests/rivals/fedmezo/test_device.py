@@ -207,7 +207,7 @@ def test_the_ledger_covers_what_a_task_allocates() -> None:
     assert promised.total < 0.5 * make_contract(config, plain).memory(16).total
 
 
-# ---------------------------------------------------------------- the door
+# ---------------------------------------------------------------- the update reader
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_the_ledger_covers_what_a_task_allocates(kind: str) -> None:
     given = scored(make_spec(config, 0.5, ratio=0.0), kind, epochs=1, batch=8, rescale=True)
     data, work = shard(config, train=8, test=0), task(given, config)
     promised = make_contract(config, given).memory(8)
-    # Beside it: the random tensor that is cut, at full size and as integers.
+    # Next to it: the random tensor that is cut, at full size and as integers.
     making = 8 * 512 * 128 * 2
     start = sum(t.nbytes for t in work.weights.values())
     used = start + peak_allocated(lambda: run_task(config, work, data, {}))
@@ -187,5 +187,5 @@ def test_a_mask_of_another_size_is_refused(extras: dict[str, Tensor]) -> None:
     given = scored(SubmodelSpec.full(VIT))
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     assert make_contract(VIT, given).upload() > update.extras["mask"].nbytes
-    with pytest.raises(UpdateRefused, match=r"mask is|expected beside"):
+    with pytest.raises(UpdateRefused, match=r"mask is|expected next to"):
         check_update(replace(update, extras=extras), given, VIT, make_contract(VIT, given), max_rms=10.0)

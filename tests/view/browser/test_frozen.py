@@ -81,7 +81,7 @@ def test_a_round_that_only_told_sums_of_features_trained_nothing(visit: Visit, t
     seen.page.locator("#window input[type=range]").fill("0")
     assert "told sums of its features, nothing trained" in seen.page.locator("#window output").inner_text()
     seen.page.locator("#window").get_by_role("button", name="Table").click()
-    reported = seen.page.locator("#window table td", has_text="told sums of features")
+    reported = seen.page.locator("#window table td", has_text="reported sums of features")
     assert reported.count() == first
 
 

@@ -1,4 +1,4 @@
-"""The live page: `cos2p watch` beside a run that goes on. What one looks at stays where it is."""
+"""The live page: `cos2p watch` next to a run that goes on. What one looks at stays where it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differential privacy for devices: what a run tells of any one device's data is bounded, and the bound is counted.
+"""Differential privacy for devices: what a run discloses of any one device's data is bounded, and the bound is counted.
 
     device    clip       the whole update to norm C (and add noise, where the server is not trusted: `local`)
     server    merge      sums with noise σC (`central`), over a denominator that was fixed beforehand

@@ -82,7 +82,7 @@ class Privacy:
         return PrivateMerge(config, own, self.denominator, self.draw, self.settings.clip, noise, clip_here=self.central)
 
     def largest_rms(self, limit: float) -> float:
-        """What the door may let in: an update that carries its own noise is as large as that."""
+        """What the update reader may let in: an update that carries its own noise is as large as that."""
         return limit if self.central else max(limit, 6 * self.deviation)
 
     def received(self, client: str) -> None:
@@ -110,7 +110,7 @@ def check_covered(order: Order, config: ModelConfig, embeddings: str) -> None:
         raise RecipeError(NOT_PLAIN)
     if order.quotas is not None:
         raise RecipeError(
-            "privacy.noise: masks that a device trains tell of its data by which segments it keeps; set "
+            "privacy.noise: masks that a device trains disclose its data by which segments it keeps; set "
             "method.masks.heads and method.masks.units to 'fixed' or 'random'"
         )
     if config.family != "vit" and embeddings != "whole":

@@ -52,7 +52,7 @@ def as_it_leaves(update: Update, settings: PrivacySettings, draw: Draw) -> Updat
         return update
     delta = clipped(update.delta, settings.clip)
     if settings.noise == "local":
-        assert settings.multiplier is not None, "see guard.with_multiplier"
+        assert settings.multiplier is not None, "see checks.with_multiplier"
         deviation = settings.multiplier * settings.clip
         rng = draw("private update", update.client, update.task)
         delta = {

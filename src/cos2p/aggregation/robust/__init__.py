@@ -1,4 +1,5 @@
-"""What keeps a lying device from the model, whatever the method: parts that stand between the door and the merge.
+"""What keeps a lying device from the model, whatever the method: parts that stand between the update reader and the
+merge.
 
     bound       no segment's step is much larger than what the fleet's usually are
     standing    whose updates keep pointing elsewhere counts less

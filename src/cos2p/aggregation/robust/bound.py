@@ -1,9 +1,9 @@
 """A norm bound that follows the fleet: no segment moves by much more than such segments usually do.
 
 For every kind of segment (heads, units, each shared tensor whatever its block) the last few root mean squares of every
-device are remembered, after they were bounded, so that a liar cannot raise the measure by lying more. The measure is
-the median over the devices of the median of each: a device that answers often is one voice. With fewer than three
-voices there is no measure, and only the door's own limit holds.
+device are remembered, after they were bounded, so that a malicious device cannot raise the measure by lying more. The
+measure is the median over the devices of the median of each: a device that answers often counts once. With fewer than
+three devices there is no measure, and only the update reader's own limit holds.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class NormBound:
             self._note(item.client, self._squares(item))
 
     def usual(self, kind: str) -> float | None:
-        """The fleet's measure; None if too few have told."""
+        """The fleet's measure; None if too few have reported."""
         medians = self._medians.get(kind, [])
         return medians[(len(medians) - 1) // 2] if len(medians) >= MIN_DEVICES else None
 

@@ -1,7 +1,8 @@
 """How many samples a device has is what it says. Where they count, they count up to a multiple of the fleet's median.
 
-An update may not tell of more samples than its device had when it joined (the door); but that, too, was its own word.
-So whatever a server weighs by samples (`weights = "samples"`, sums of features, scores) it weighs by the credited ones.
+An update may not claim more samples than its device had when it joined (the update reader); but that, too, was its own
+word. So whatever a server weighs by samples (`weights = "samples"`, sums of features, scores) it weighs by the credited
+ones.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor
 from cos2p.aggregation.robust.settings import Combine
 
 FEWEST = 3
-"""Holders among whom one liar is outvoted."""
+"""Holders among whom one malicious device is outvoted."""
 
 _STEPS = 24
 """Of Weiszfeld's iteration: where most agree, each halves the distance to them."""

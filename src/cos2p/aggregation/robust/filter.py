@@ -1,12 +1,12 @@
-"""`RobustFilter`: what happens to a decoded update between the door and the merge.
+"""`RobustFilter`: what happens to a decoded update between the update reader and the merge.
 
-    arrives     bounded; added at once, or kept until the round closes if its fellows are needed to judge it
+    arrives     bounded; added at once, or kept until the round closes if its fellows are needed to evaluate it
     closes      left out if far too long, weighed by its sender's standing, combined with the others', handed to the
                 merge
 
 Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
-until their round closes. Where devices are judged, the last update of each is kept to compare later ones with. What is
-kept is part of the checkpoint, and never more than `most_held` updates of either kind.
+until their round closes. Where devices are compared, the last update of each is kept to compare later ones with. What
+is kept is part of the checkpoint, and never more than `most_held` updates of either kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 
 ABSURD = 2.0
-"""Where devices are judged: an update so many times as long as the bound allows counts for nothing."""
+"""Where devices are compared: an update so many times as long as the bound allows counts for nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class RobustFilter:
         """Devices that get no more tasks in this run, and why."""
         self._held: list[Held] = []
         self._last: dict[str, Contribution] = {}
-        """The last update of each device, those heard last at the end; only where devices are judged."""
+        """The last update of each device, those heard last at the end; only where devices are compared."""
 
     @property
     def versions(self) -> set[int]:
@@ -81,7 +81,7 @@ class RobustFilter:
 
     @property
     def full(self) -> bool:
-        """Nothing is gained by keeping more: judge these by themselves."""
+        """Nothing is gained by keeping more: compare these by themselves."""
         if not self.settings.holds:
             return len({held.item.client for held in self._held}) >= MIN_DEVICES
         return len(self._held) >= self.settings.most_held

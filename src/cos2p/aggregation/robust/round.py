@@ -1,6 +1,6 @@
 """A round's updates side by side: how they point to each other, and what is made of all of them.
 
-Tensor by tensor, so that beside the updates only one stack of them is in memory. Nothing here depends on the merge but
+Tensor by tensor, so that next to the updates only one stack of them is in memory. Nothing here depends on the merge but
 where the parts of an update lie in the full tensors (`Merge.places`); whatever a merge then does with equal steps, it
 does with the combined one.
 """

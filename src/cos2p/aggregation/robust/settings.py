@@ -44,7 +44,7 @@ class RobustSettings(Settings):
     most_held: int = Field(
         default=32,
         ge=3,
-        description="Updates of a round that are kept; a round of more is judged and combined in groups of this many.",
+        description="Updates of a round that are kept; a larger round is compared and combined in groups of this many.",
     )
 
     @property

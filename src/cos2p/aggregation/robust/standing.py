@@ -4,8 +4,8 @@ What is remembered is evidence between pairs of devices: how their updates point
 hold. One pair in one round says next to nothing (honest cosines are of the order of 0.01 while a model begins to
 learn), but a device that lies does so against everybody and every time. The direction in which the fleet agrees most
 is the leading eigenvector of the matrix of cosines: honest devices are on one side of it, those that undo what they do
-on the other, those whose data nobody else has in the middle. So one vector tells them apart long before any single
-cosine could, and a device is not blamed for having had the same blocks as a liar.
+on the other, those whose data nobody else has in the middle. So one vector separates them long before any single
+cosine could, and a device is not blamed for having had the same blocks as a malicious device.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Standing:
         self._pairs: dict[tuple[str, str], Evidence] = {}
         """By two names in order."""
         self._seen: dict[str, int] = {}
-        """Rounds in which each device told something that others held too, those heard last at the end."""
+        """Rounds in which each device sent something that others held too, those heard last at the end."""
         self._strikes: dict[str, int] = {}
         """Updates in a row that pointed the other way."""
 

@@ -187,7 +187,7 @@ class Follower:
     def _config(self) -> ModelConfig:
         started = self._started()
         if started is None:
-            raise RunError(f"{self._log} does not tell how the run began; try again with --resume")
+            raise RunError(f"{self._log} does not say how the run began; try again with --resume")
         return ModelConfig.from_dict(started.model)
 
     def _fetch(self, name: str, size: int) -> bytes:

@@ -40,7 +40,7 @@ TEMPLATE = """\
 # "data.source" = ["csv", "parquet"]
 
 [spend]
-# memory = "2GiB"                              # of training, beside `fleet join --memory`
+# memory = "2GiB"                              # of training, next to `fleet join --memory`
 # disk = "1GB"                                 # tasks, updates and what is remembered, at any time
 # seconds_per_day = 3600                       # of training
 # bytes_per_day = "2GB"                        # of tasks and updates, both ways
@@ -240,7 +240,7 @@ class Spending:
             )
 
     def check_disk(self, size: int, held: int = 0) -> None:
-        """OwnerRefused if so much, beside what is held, is beyond the owner's limit; without one, beyond half of what
+        """OwnerRefused if so much, next to what is held, is beyond the owner's limit; without one, beyond half of what
         is free."""
         size, limit = (size + held, self.limits.disk) if self.limits.disk else (size, _free(self._path.parent) // 2)
         if size > limit:

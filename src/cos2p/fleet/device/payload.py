@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cos2p.errors import TrainingError
 from cos2p.messages import Order, Task
+from cos2p.messages.envelope import mapped
 from cos2p.models.layout import Weights
 
 _TYPES = {
@@ -36,14 +37,14 @@ def read_task(path: Path) -> Task:
     Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them next to that part
     would be more than the budget has. So are weights that came in fewer bits, from which others are made.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        size = int.from_bytes(mapped[:8], "little")
+    with mapped(path, mmap.ACCESS_READ) as data:
+        size = int.from_bytes(data[:8], "little")
         try:
-            header = json.loads(mapped[8 : 8 + size])
+            header = json.loads(data[8 : 8 + size])
             meta = json.loads(header.pop("__metadata__")["cos2p"])
         except (ValueError, KeyError, TypeError) as error:
             raise TrainingError(f"the task that came cannot be read: {error!r}") from None
-    view = _map(path)
+    view = mapped(path, mmap.ACCESS_READ)
     order, parts = Order.from_dict(meta), dict[str, Weights](w={}, p={})
     for key, entry in header.items():
         label, _, name = key.partition("/")
@@ -51,12 +52,6 @@ def read_task(path: Path) -> Task:
         stays = label == "p" or order.quotas is not None or order.wire.down != "float32"
         parts[label][name] = tensor if stays else tensor.clone()
     return Task(order, weights=parts["w"], prefix=parts["p"])
-
-
-def _map(path: Path) -> mmap.mmap:
-    """Stays mapped as long as a tensor refers to it, even when the file is deleted."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _tensor(view: mmap.mmap, start: int, entry: dict[str, Any]) -> Tensor:

@@ -61,7 +61,7 @@ class PrivacyAccount:
     as one with σ, where 1/σ² = Σ 1/σᵢ²: the file has these sums, by run and of all."""
 
     def __init__(self, kit: Path, run: str, privacy: PrivacySettings, owner: OwnerFile) -> None:
-        assert privacy.multiplier is not None, "see guard.with_multiplier"
+        assert privacy.multiplier is not None, "see checks.with_multiplier"
         self._path, self._run, self._delta = kit / PRIVACY_FILE, run, privacy.delta
         self._one = 1 / privacy.multiplier**2 if privacy.multiplier else math.inf
         self._of_run, self._of_all = privacy.epsilon, owner.spend.epsilon or None

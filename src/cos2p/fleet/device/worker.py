@@ -58,14 +58,11 @@ from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
-from cos2p.training.client_cache import CacheMiss, ClientCache
+from cos2p.training.client_cache import CacheMiss, ClientCache, disk_limit
 from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
 from cos2p.training.wire import as_it_travels
-
-CACHE_BYTES = 2**30
-"""For frozen parts and features that a device keeps from task to task."""
 
 
 def main() -> None:
@@ -176,7 +173,6 @@ class _Device:
         trainer = make_trainer(self.config, task.order)
         with accelerator.capped(self.device, self.setup.memory):
             update, memory = trainer.run(task, self.shard, memory, client_cache, self.device)
-        client_cache.shrink()
         # The recipe's word, not the task's: a server that leaves it out of a task changes nothing.
         update = as_it_leaves(update, self.privacy, fresh_draw)
         update = update if self.setup.report else update.without_figures()
@@ -216,13 +212,12 @@ class _Device:
 
 
 def _client_cache_of(remembered: Path, disk: int) -> ClientCache:
-    """The run's shelf, next to what is remembered of it. Those of other runs are of no use any more. Of the `disk` that
-    the owner gives it takes half at most: tasks and updates need the rest."""
+    """The run's cache, next to what is remembered of it. Those of other runs are of no use any more."""
     own = remembered.with_suffix(".cache")
     for other in remembered.parent.glob("*.cache"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
-    return ClientCache(own, min(CACHE_BYTES, disk // 2) if disk else CACHE_BYTES)
+    return ClientCache(own, disk_limit(own, disk))
 
 
 def _warm_up(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""A real fleet on NVFlare: the second driver of the server, beside the simulator.
+"""A real fleet on NVFlare: the second driver of the server, next to the simulator.
 
     cos2p run ──► session (admin kit) ──► server kit ─┬─► rejoin: hands a running job to clients that come back
                                                       └─► controller: callbacks → Server → tasks
@@ -26,7 +26,7 @@ def require_nvflare() -> None:
 
 
 def sent_at_registration(settings: Mapping[str, Any]) -> list[str]:
-    """Names of a device's settings that NVFlare's client tells the server when it registers."""
+    """Names of a device's settings that NVFlare's client sends the server when it registers."""
     from nvflare.private.fed.utils.site_config import project_site_config
 
     return sorted(project_site_config(dict(settings)))

@@ -4,7 +4,7 @@
     replaced      once a newer kit of a device has joined, its older ones are refused
     a twin        a second machine with a kit whose first one is here and alive
 
-A refusal is told to the one who asked (it stands in its log), to the server's log and to whoever follows a run
+A refusal goes to the one who asked (it stands in its log), to the server's log and to whoever follows a run
 (`notices`). Certificates are compared by the moment from which they hold; which token belongs to which is kept, so that
 a restart of the server lets nobody back in. NVFlare 2.9.0 has no hook that sees the certificate, so two methods of its
 client manager are wrapped; tests/fleet/test_private.py guards them.

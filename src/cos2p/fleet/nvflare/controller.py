@@ -220,7 +220,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     @contextmanager
     def _checked(self, client: str, head: Head) -> Iterator[None]:
-        """A chunk is a sign of life. What is refused is written down; the client is told by whoever called."""
+        """A chunk is a sign of life. What is refused is written down; whoever called answers the client."""
         assert self._driver is not None
         self._driver.heartbeat(client)
         try:

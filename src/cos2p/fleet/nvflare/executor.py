@@ -47,7 +47,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         self._training: TrainingProcess | None = None
         self._spending: Spending
         self._facts: dict[str, Any] = {}
-        """As told when the device was ready."""
+        """As reported when the device was ready."""
         self._spent_up = ""
         """The day on which the owner's limits were reached."""
 
@@ -55,7 +55,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         if event_type == EventType.START_RUN:
             self._folder = Path(fl_ctx.get_workspace().get_root_dir())
             self._link = Link(fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id(), self._ended.is_set)
-            # Beside NVFlare's own start: loading the data may take minutes.
+            # Next to NVFlare's own start: loading the data may take minutes.
             threading.Thread(target=self._join, args=(fl_ctx.get_identity_name(),), daemon=True).start()
         elif event_type in (EventType.ABORT_TASK, EventType.END_RUN):
             self._ended.set()

@@ -24,7 +24,7 @@ CHANNEL = "cos2p"
 
 Answer = tuple[Mapping[str, Any], bytes]
 Handler = Callable[[str, Head, memoryview], Answer]
-"""(authenticated client, head, body) → head and body of the answer. A Cos2pError is told to the client."""
+"""(authenticated client, head, body) → head and body of the answer. The client gets a Cos2pError as its answer."""
 
 
 class LinkDown(Cos2pError):
@@ -43,8 +43,8 @@ def serve(
 ) -> None:
     """Answer frames on the job's cell.
 
-    `clients`: token → the client NVFlare registered under it. `count` is told of every exchange: client, bytes of the
-    frame received, bytes of the frame sent.
+    `clients`: token → the client NVFlare registered under it. `count` is called with every exchange: client, bytes of
+    the frame received, bytes of the frame sent.
     """
 
     def answer(message: Message) -> Message:

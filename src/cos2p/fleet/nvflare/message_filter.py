@@ -1,4 +1,4 @@
-"""The guard before NVFlare's cells: reads a message's envelope, asks `channels`, and names whom it refuses.
+"""The filter before NVFlare's cells: reads a message's envelope, asks `channels`, and names whom it refuses.
 
 NVFlare has no hook that sees every message together with its connection, so a method of its cells is replaced, before
 the first cell of a process is made. Three other functions are replaced with it, each for a harm that a message does

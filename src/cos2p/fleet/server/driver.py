@@ -60,7 +60,7 @@ ALLOWANCE = 2**20
 
 
 def refuse_attack(recipe: Recipe) -> None:
-    """Devices of a real fleet are not told to lie."""
+    """Devices of a real fleet do not lie on command."""
     if recipe.attack.kind != "none":
         raise RecipeError(
             f"attack.kind is {recipe.attack.kind!r}: only simulations let devices lie; take the [attack] table out"

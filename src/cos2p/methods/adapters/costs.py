@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cos2p.costs.flops import block_forward, exit_forward, prefix_forward, streamed_block
+from cos2p.costs.flops import block_forward, exit_forward, streamed_block
 from cos2p.costs.ledger import PAGE_BYTES, SLACK_BYTES, Ledger, last_holding, shape_ledger, with_slack
 from cos2p.costs.shape import Shape, block_scalars, table_scalars
 from cos2p.costs.tape import FLOAT, BlockTape, exit_ops, loss_op
@@ -17,6 +17,7 @@ from cos2p.models.layout import block_parameters, layout
 from cos2p.models.spec import BlockSize
 from cos2p.numerics.optimizers import state_bytes, state_tensors, step_temporary_bytes
 from cos2p.numerics.output_table import SMALL
+from cos2p.training.costs import prefix_pass
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class AdapterLoad:
     """Scalars of factors that are held and not trained."""
     rows: int | None = None
     """Rows of the token tables that the device has; None: all."""
+    known: int = 0
+    """Blocks through which the device has features of earlier tasks."""
 
     @property
     def tokens(self) -> int:
@@ -131,7 +134,7 @@ class AdapterLoad:
 
     def prefix_flops(self) -> float:
         """One sample through what is computed once."""
-        return prefix_forward(self.config, self.prefix_shape, self.tokens)
+        return prefix_pass(self.config, self.prefix_shape, self.tokens, self.known)
 
     def step_flops(self) -> float:
         """One sample, forward and backward."""

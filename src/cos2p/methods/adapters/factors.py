@@ -70,7 +70,7 @@ def take_rank(weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, int
 
 
 def merged(weights: Mapping[str, Tensor], scale: float) -> Weights:
-    """The model with its adapters in its matrices, and beside them the adapters themselves, `scale` folded into `up`.
+    """The model with its adapters in its matrices, and next to them the adapters themselves, `scale` folded into `up`.
 
     A matrix whose adapter is still zero is the base's, bit for bit.
     """

@@ -32,7 +32,7 @@ class Adapter(nn.Module):
 
 
 class _Adapted(nn.Module):
-    """A frozen linear layer with an adapter beside it."""
+    """A frozen linear layer with an adapter next to it."""
 
     def __init__(self, layer: Linear, down: Tensor, up: Tensor, scale: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class StreamedBlock(nn.Module):
         return passed
 
     def run(self, x_BTD: Tensor, context: Context, factors: Sequence[Tensor]) -> Tensor:
-        """Load the block, put these factors beside its matrices, run it."""
+        """Load the block, put these factors next to its matrices, run it."""
         block = loaded(Block(self.config, BlockKeep.full(self.config)), self.file.part(f"blocks.{self.index}."))
         for place, target in enumerate(self.targets):
             layer = getattr(block, target)

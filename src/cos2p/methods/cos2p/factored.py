@@ -1,14 +1,14 @@
 """Low-rank factors in place of a small window: how a device of few bytes moves every block of a pretrained model.
 
-A window of a sixteenth of the model moves few of its weights. In the bytes of such a window fit low-rank factors beside
-the matrices of *all* blocks, streamed one by one as in `methods.adapters`. They live for one task:
+A window of a sixteenth of the model moves few of its weights. In the bytes of such a window fit low-rank factors next
+to the matrices of *all* blocks, streamed one by one as in `methods.adapters`. They live for one task:
 
     directions   `down` spans the directions in which the loss falls most on the device's own data: the leading right
                  singular vectors of each matrix's gradient, found by two passes back that hold nothing larger than the
                  factors themselves. What masks are to the width of a window, these are to the rank.
     training     both factors and the exit; `up` begins at zero, so that the model begins as it came
     merging      the server multiplies them out, Δ = −s·upᵀ·down (start − end of W), and merges that as it merges any
-                 window: segment by segment, beside the windows of larger devices, late work too
+                 window: segment by segment, next to the windows of larger devices, late work too
 
 So no factors come down, nothing is cut back to a rank on the server, the sum of many devices has as many directions as
 they found, and the next task begins at whole weights. LoRA's random directions in the same place lose four points on

@@ -79,11 +79,11 @@ class Cos2p(Method):
         offsets = tier_offsets(context.config.depth, depths, window.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
-        """Each client's last mask of each block, as its updates told."""
+        """Each client's last mask of each block, as its updates say."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
         self.reported: set[str] = set()
-        """Clients that have told sums of their features."""
+        """Clients that have reported sums of their features."""
         self.sizes: dict[str, Size | None] = {}
         """Of clients with few bytes: which factors they train; None if none fit, and a window does."""
         self.round = 0
@@ -164,7 +164,6 @@ class Cos2p(Method):
             local,
             quotas=quotas if trains_masks else None,
             prefix_precision=settings.prefix.precision,
-            cached=settings.prefix.client_cache,
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
@@ -173,14 +172,7 @@ class Cos2p(Method):
         top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
         return statistics_assignment(
-            self.context,
-            member,
-            depths,
-            form,
-            prefix.precision,
-            prefix.client_cache,
-            final,
-            **shared(prefix, FeatureCache),
+            self.context, member, depths, form, prefix.precision, final, **shared(prefix, FeatureCache)
         )
 
     def _factored(self, call: Call) -> Assignment | None:

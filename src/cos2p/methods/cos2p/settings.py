@@ -106,11 +106,6 @@ class PrefixSettings(FeatureCache):
     """The frozen blocks below the window."""
 
     precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
-    client_cache: bool = Field(
-        default=False,
-        description="Devices keep frozen parts and the features behind them on disk between tasks: what has not "
-        "changed is neither sent nor computed again.",
-    )
 
 
 class Cos2pSettings(Settings):

@@ -4,7 +4,7 @@ HeteroFL and the official FedRolex cut like this: a device holds all blocks and 
 residual width, of each head's size, and of the MLP units. Parameters fall with r². What a device gets is itself an
 ordinary transformer of a smaller `ModelConfig`; only where its tensors lie in the full model is special: matrices are
 cut along both axes. `SubmodelSpec` cannot say that, and nothing else needs it, so it has a value of its own, which
-travels in a task's settings beside the spec of the full model.
+travels in a task's settings next to the spec of the full model.
 
     residual   embeddings, norms, columns of q, k, v and fc1, rows of o and fc2, columns of the exit: one window for all
     inner      rows of q, k, v and columns of o: all rows are rolled, then each head keeps its first ones

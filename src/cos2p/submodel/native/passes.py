@@ -105,11 +105,11 @@ class Passes:
         return way
 
     def norms(self, memory: Tensor, table: Table) -> Tensor | None:
-        """Of all tensors that the table tells of."""
+        """Over all tensors in the table."""
         return self._by_table(self.library.cos2p_norms, memory, table)
 
     def segment_squares(self, memory: Tensor, table: Table) -> Tensor | None:
-        """Σx² of all segments that the table tells of."""
+        """Σx² of all segments in the table."""
         return self._by_table(self.library.cos2p_segment_squares, memory, table)
 
     def _by_table(self, function: Callable[..., int], memory: Tensor, table: Table) -> Tensor | None:

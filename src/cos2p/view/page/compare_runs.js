@@ -1,4 +1,4 @@
-// Several runs beside each other: over rounds and over virtual time.
+// Several runs next to each other: over rounds and over virtual time.
 (() => {
   "use strict";
   const { h, replace } = cos2p.dom;
@@ -21,7 +21,7 @@
     const overRounds = cos2p.lineChart({ label: "Accuracy of all runs over rounds", height: 280 });
     const overTime = cos2p.lineChart({ label: "Accuracy of all runs over time", height: 280 });
     const frame = panel({
-      id: "runs", title: "Runs beside each other",
+      id: "runs", title: "Runs next to each other",
       why: "The same curves twice: over rounds, which counts aggregations, and over the fleet's time, which counts what a user waits for; a method may win one and lose the other.",
       figures,
     });

@@ -42,7 +42,7 @@
     }));
   }
 
-  /** Lines of a language model, which is judged by its perplexity; none of a classifier. */
+  /** Lines of a language model, which is evaluated by its perplexity; none of a classifier. */
   function perplexityLines(run, over) {
     const scores = run.evaluations;
     const at = over === "time" ? scores.t : scores.version;

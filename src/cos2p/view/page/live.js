@@ -6,7 +6,7 @@
   const PATIENCE = 10000; // ms for an answer
   const FORBIDDEN = "The server does not accept this page's token. Open the address that cos2p watch printed.";
 
-  /** Where the document is: beside the page, with the page's own token. */
+  /** Where the document is: next to the page, with the page's own token. */
   function address(since) {
     const place = new URL("view.json", location.href);
     place.search = location.search;

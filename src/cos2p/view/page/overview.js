@@ -19,7 +19,7 @@
     return [
       ...language,
       ["Server top-1", percent(server), [best, against("chance", header.chance)].filter(Boolean).join("; ")],
-      header.privacy ? ["Privacy", header.privacy, "what the run tells of any one device, at most"] : ["Clients top-1", percent(header.clients), ["own submodels, own data", against("most frequent class", header.client_majority)].filter(Boolean).join("; ")],
+      header.privacy ? ["Privacy", header.privacy, "what the run discloses of any one device, at most"] : ["Clients top-1", percent(header.clients), ["own submodels, own data", against("most frequent class", header.client_majority)].filter(Boolean).join("; ")],
       ["Round", number(header.round), header.rounds ? `of ${number(header.rounds)}` : ""],
       ["Updates merged", number(header.updates), header.updates_planned ? `of ${number(header.updates_planned)}` : ""],
       [simulated ? "Virtual time" : "Time of the run", duration(header.t), simulated ? "on the simulated fleet" : ""],

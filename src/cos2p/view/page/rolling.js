@@ -8,7 +8,7 @@
 
   const MOST = 160; // columns
   const NAMED = 32; // columns with names
-  const TOLD = "told sums of features"; // an update that trained nothing
+  const TOLD = "reported sums of features"; // an update that trained nothing
 
   cos2p.rolling = () => {
     let run = null;
@@ -98,7 +98,7 @@
       const sums = Array.from({ length: depth }, (_, block) => held.reduce((sum, column) => sum + column[block].count, 0));
       const t = run.rounds.t[round];
       const trains = here.some((one) => one.start < one.top);
-      const telling = here.length && !trains ? " · every device told sums of its features, nothing trained" : "";
+      const telling = here.length && !trains ? " · every device reported sums of its features, nothing trained" : "";
       const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}${telling}` : "no round yet";
       output.textContent = text;
       slider.setAttribute("aria-valuetext", text);
