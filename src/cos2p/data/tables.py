@@ -63,8 +63,8 @@ def read_tables(config: DataConfig) -> RawSplits:
 
 def raw_from_table(table: Table, config: DataConfig) -> Raw:
     """Labels and groups now; images or texts when they are asked for."""
-    content = config.text_column or config.image_column
-    field = "text_column" if config.text_column else "image_column"
+    field = next((its for its in ("messages_column", "text_column") if getattr(config, its)), "image_column")
+    content = getattr(config, field)
     light = {content: field} | ({config.label_column: "label_column"} if config.has_labels else {})
     light |= {name: its for its in ("answer_column", "group_column") if (name := getattr(config, its))}
     for name, its_field in light.items():
@@ -83,6 +83,10 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
 
         return texts
 
+    def chats(indices: IntArray) -> list[Any]:
+        rows: list[Any] = table.read([content]).column(content).take(pa.array(indices)).to_pylist()
+        return rows
+
     def encoded(indices: IntArray) -> Encoded:
         def cells(rows: IntArray) -> Iterator[Content]:
             return image_cells(table, content, rows)
@@ -96,7 +100,8 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
         groups=groups,
         texts=texts_of(content, "text_column") if config.text_column else None,
         answers=texts_of(config.answer_column, "answer_column") if config.answer_column else None,
-        encoded=None if config.text_column else encoded,
+        chats=chats if config.messages_column else None,
+        encoded=encoded if field == "image_column" else None,
         class_names=table.class_names,
     )
 

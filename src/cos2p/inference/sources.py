@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
 from cos2p.methods import Method, method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
+from cos2p.models.hub_adapter import load_adapter
 from cos2p.models.hub_config import class_names
 from cos2p.models.hub_export import stored_normalization
 from cos2p.models.hub_files import read_json
@@ -67,6 +68,11 @@ class Trained:
     def generates(self) -> bool:
         return self.config.task == "language-modeling"
 
+    @property
+    def answer_word(self) -> str:
+        """What an answer is: a class's name, or the token that comes next."""
+        return "next token" if self.generates else "label"
+
     @cached_property
     def model(self) -> ElasticTransformer:
         exits = sorted({self.exit, self.config.depth})  # a model's last exit is always its deepest
@@ -91,12 +97,18 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
         return _own(Personal.read(path), str(path))
     if not path.is_dir():
         raise RunError(f"there is nothing at {path}; name a run folder, a Hugging Face folder or a device's file")
-    for file in ("adapter_config.json", "model.onnx"):
-        if (path / file).is_file():
-            raise CheckpointError(
-                f"{path} holds {file}, which is not read here; its README.md has code that uses it, and cos2p export "
-                "--format hf writes what is read"
-            )
+    if (path / "model.onnx").is_file():
+        raise CheckpointError(
+            f"{path} holds model.onnx, which is not read here; its README.md has code that uses it, and cos2p export "
+            "--format hf writes what is read"
+        )
+    if (path / "adapter_config.json").is_file() and not (device or exit):
+        return _adapted(path)
+    if any(path.glob("*.gguf")) and not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path} holds a GGUF file, which is not read here; write it as a Hugging Face folder first: "
+            "python -m tools.gguf_folder, or transformers' from_pretrained(..., gguf_file=...)"
+        )
     if (path / "config.json").is_file():
         if device or exit is not None:
             raise ConfigError(f"{path} is an exported model with one exit; --device and --exit need its run folder")
@@ -181,7 +193,22 @@ def _hugging_face(folder: Path) -> Trained:
     kinds = values.get("architectures") or [""]
     if POOLING_FIELD not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
         raise CheckpointError(f"{folder} has no head that answers ({kinds[0] or 'config.json names no architecture'})")
-    config, weights = load_pretrained(folder)
+    return _plain(folder, values, *load_pretrained(folder))
+
+
+def _adapted(folder: Path) -> Trained:
+    """A `peft` folder: its base with the adapter in it."""
+    if read_json(folder / "adapter_config.json").get("task_type") != "CAUSAL_LM":
+        raise CheckpointError(
+            f"{folder} is an adapter of a classifier, which is not read here; its README.md has code that uses it, and "
+            "cos2p export --format hf writes what is read"
+        )
+    config, weights, base = load_adapter(folder)
+    own = folder if (folder / "tokenizer.json").is_file() else base
+    return replace(_plain(own, read_json(base / "config.json"), config, weights), where=str(folder))
+
+
+def _plain(folder: Path, values: dict[str, Any], config: ModelConfig, weights: Weights) -> Trained:
     data = DataConfig(channels=1 if config.channels == 1 else 3)
     tokenizer = ""
     if config.family == "vit":

@@ -36,6 +36,7 @@ from cos2p.tracking.event_kinds import (
 )
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import (
+    LIKELIHOOD,
     SCORES,
     DeviceFigures,
     RoundFigures,
@@ -71,6 +72,8 @@ class RunFigures:
         self.utilisation: list[float] = []
         """RU of each round in which somebody was busy."""
         self.evaluated: Evaluated | Finished | None = None
+        self.base: dict[str, float] = {}
+        """Scores of a pretrained language model on the test samples before anything trained."""
         self.part: Literal["validation", "test", ""] = ""
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
@@ -252,6 +255,9 @@ class RunFigures:
 
     def _on_evaluated(self, event: Evaluated | Finished) -> None:
         self.evaluated = event
+        if isinstance(event, Evaluated) and event.version == 0:
+            top = deepest(event.test)
+            self.base = {name: top[name] for name in (*LIKELIHOOD, "top1") if name in top}
         part: Literal["validation", "test"] = "validation" if event.validation else "test"
         scores = deepest(getattr(event, part))
         found = merit(scores)
@@ -316,6 +322,7 @@ class RunFigures:
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
             **likelihood_figures(test, top, chosen, self.client_mean),
+            **({"base": self.base} if self.base else {}),
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
             "best_exit": self.best_exit,
             "ru": self.ru,
