@@ -49,7 +49,7 @@ def predict(name: str, method: str, masks: bool) -> list[Row]:
     recipe = Recipe.parse(values, name)
     config = model_config(recipe.model.size)
     members = {
-        device.name: Member(device.name, device, group.rate or 1.0, group.batch, SAMPLES)
+        device.name: Member(device.name, device, 1.0 if group.rate == "auto" else group.rate, group.batch, SAMPLES)
         for device, group in fleet_devices(recipe)
     }
     context = RunContext(config, members, recipe.training, recipe.schedule, recipe.seed, enforce_memory=False)

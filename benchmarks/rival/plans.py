@@ -60,7 +60,7 @@ def context(recipe_name: str, changes: tuple[str, ...] = (), method: str = "cos2
         apply_change(values, change)
     recipe = Recipe.parse(values, recipe_name)
     members = {
-        device.name: Member(device.name, device, group.rate or 1.0, group.batch, SAMPLES)
+        device.name: Member(device.name, device, 1.0 if group.rate == "auto" else group.rate, group.batch, SAMPLES)
         for device, group in fleet_devices(recipe)
     }
     config = model_config(recipe.model.size)

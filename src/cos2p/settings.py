@@ -31,8 +31,12 @@ def problems(error: ValidationError, path: str = "", kind: type[BaseModel] | Non
     places = [entry["loc"] for entry in error.errors()]
     for entry in error.errors():
         loc = entry["loc"]
+        if loc[-1:] == ("literal['auto']",):
+            continue  # the other kind of value is what was meant
         if any(len(place) > len(loc) and place[: len(loc)] == loc for place in places):
             continue  # a list with a wrong entry also counts as too short; the entry is the cause
+        if (*loc[:-1], "literal['auto']") in places:
+            loc = loc[:-1]
         where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
         if now := RENAMED.get(where) or RENAMED.get(f'{where}="{entry["input"]}"'):
             lines.append(f"{where}: {'the field' if where in RENAMED else repr(entry['input'])} is called {now} now")

@@ -127,7 +127,7 @@ def test_validate_reads_the_data_and_cuts_the_first_tasks(tiny: Path) -> None:
     code, out, _ = cli("validate", tiny)
     assert code == 0
     assert "samples  108 train, 12 validation, 50 test; 10 classes (0, 1, 2, 3, 4, 5, 6, 7 ...); 8×8×1 pixels" in out
-    assert "task     pi-1: R 0.25, " in out
+    assert "plan     2 × pi-1: a window, R 0.25; " in out
     assert " of 8.00 GB, " in out
     assert "a round on this machine" in out
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 import cos2p
-from cos2p.costs.budget import largest_rate
-from cos2p.costs.workload import Workload
 from cos2p.errors import BudgetError, ConfigError, MissingExtra, RunError, UpdateRefused
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
@@ -27,14 +25,12 @@ from cos2p.fleet.kit import MARK, Kit, server_address
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import member_of
-from cos2p.memory.task_plan import largest_fitting, lowered
+from cos2p.memory.planning import choose
 from cos2p.methods import build_method
-from cos2p.methods.base import Member
 from cos2p.models.settings import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.run_setup import build_run_setup, fleet_devices, run_context
-from cos2p.submodel.rates import LADDER
+from cos2p.runtime.run_setup import build_run_setup, run_context
 from tests.fleet.lab import small_recipe
 from tests.runtime.texts import text_recipe
 
@@ -205,8 +201,12 @@ def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
     config, device = build_run_setup(recipe).config, "jetson-agx-orin-64gb-1"
     member = member_of(recipe, config, device, JoinRequest(50, 10, rows="0302"))
     assert from_bits(member.rows) == (0, 1, 9)
-    few, unknown = (member_of(recipe, config, device, JoinRequest(50, 10, 58 * 10**6, rows=r)) for r in ("0302", ""))
-    assert unknown.rate < few.rate == 1.0
+    few, unknown = (
+        [member_of(recipe, config, device, JoinRequest(50, 10, m * 10**6, rows=r)).rate for m in (20, 25, 30, 35)]
+        for r in ("0302", "")
+    )
+    assert all(less <= more for less, more in zip(unknown, few, strict=True))
+    assert unknown != few
     for wrong in ("00", "00" * 40 + "01"):
         with pytest.raises(UpdateRefused, match="the model knows 0 to 258"):
             member_of(recipe, config, device, JoinRequest(50, 10, rows=wrong))
@@ -217,7 +217,7 @@ def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:
     config = build_run_setup(recipe).config
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10)).rate == 1.0
     assert member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=12_000_000)).rate < 1.0
-    with pytest.raises(BudgetError, match=r"dev-1 has 10\.0 kB"):
+    with pytest.raises(BudgetError, match=r"dev-1: even a window.* 10\.0 kB"):
         member_of(recipe, config, "dev-1", JoinRequest(50, 10, memory=10_000))
 
 
@@ -234,34 +234,11 @@ def test_a_rate_is_chosen_by_the_tasks_of_the_method() -> None:
     around = Recipe.parse({**recipe.model_dump(mode="json", exclude_none=True), "method": kept})
     config, facts = build_run_setup(recipe).config, JoinRequest(50, 10, memory=5_000_000)
     plain, member = (member_of(given, config, "dev-1", facts) for given in (recipe, around))
-    assert member.rate < plain.rate
+    assert member.part != plain.part
     context = run_context(around, config, {member.name: member})
-    assert largest_fitting(build_method(around.method, context), member) == member.rate
-    with pytest.raises(BudgetError, match="not even"):
-        member_of(around, config, "dev-1", JoinRequest(50, 10, memory=2_000_000))
-
-
-def test_a_lowered_rate_is_always_lower() -> None:
-    recipe = small_recipe(1)
-    context, device = build_run_setup(recipe).context, fleet_devices(recipe)[0][0]
-    rate, steps = 1.0, 0
-    while rate > 0.015625:
-        lower = lowered(context, Member("dev-1", device, rate, 16, 40), 1000).rate
-        assert lower < rate
-        rate, steps = lower, steps + 1
-    assert steps == 10  # one rung of the ladder at a time, as the memory is ample
-
-
-def test_a_lowered_rate_is_what_the_ledger_says_fits() -> None:
-    recipe = small_recipe(1, model__dim=128, model__mlp=512)
-    context = build_run_setup(recipe).context
-    config = context.config
-    poor = fleet_devices(recipe)[0][0].model_copy(update={"memory": 10_000_000})
-    load = Workload(batch=16, samples=40, distill=True, rescale=True, keep_start=True)
-    limit = largest_rate(config, 10_000_000, load, tier_blocks=tuple(range(1, config.depth + 1)))
-    assert 0.0625 < limit < 0.5
-    lower = lowered(context, Member("dev-1", poor, 1.0, 16, 40), 1000).rate
-    assert lower == max(rate for rate in LADDER if rate <= limit)  # straight there, not rung by rung
+    assert choose(build_method(around.method, context), member) == member.part
+    with pytest.raises(BudgetError, match="even the head alone needs"):
+        member_of(around, config, "dev-1", JoinRequest(50, 10, memory=200_000))
 
 
 def test_device_files_survive(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cos2p.memory.task_plan import lowered
+from cos2p.memory.planning import lowered
 from cos2p.methods import build_method, make_contract, methods, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
@@ -53,7 +53,7 @@ def test_after_a_task_ran_out_of_memory_the_next_is_smaller(run_setup: RunSetup,
     made = server(run_setup, method, member)
     (task,) = sent(made.handle(ClientJoined(member.name)))
     before = size(made, task, run_setup, member)
-    made.welcome(lowered(run_setup.context, member, before))
+    made.welcome(lowered(made.method, member, before))
     (task,) = sent(made.handle(TaskFailed(member.name, task.order.task, "out of memory")))
     after = size(made, task, run_setup, member)
     if type(made.method).over_budget or method in ONE_SIZE:

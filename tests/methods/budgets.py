@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cos2p.memory.fit import needed_bytes
+from cos2p.memory.parts import Part
+from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
 from cos2p.methods.base import Assignment, Call, Method, RunContext
 
@@ -18,6 +19,12 @@ def with_memory(house: RunContext, *memories: int) -> RunContext:
         for (name, member), memory in zip(house.members.items(), memories, strict=True)
     }
     return replace(house, members=members)
+
+
+def training(house: RunContext, *parts: Part) -> RunContext:
+    """The members of a context with what each of them trains."""
+    members = zip(house.members.values(), parts, strict=True)
+    return replace(house, members={member.name: member.training(part) for member, part in members})
 
 
 def asked(method: Method, client: str, turn: int = 0, version: int | None = None) -> Assignment:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cos2p.errors import ConfigError
-from cos2p.memory.fit import needed_bytes
+from cos2p.memory.parts import Part
 from cos2p.methods import build_method
 from cos2p.methods.chain import Chain
-from tests.methods.budgets import asked, with_memory
+from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, context, same
 
@@ -19,13 +19,8 @@ DEEP = VIT.with_(depth=6)
 def chain(*counts: int, rounds: int = 6, **settings: object) -> Chain:
     """The method on devices that can train so many blocks each, wherever a stage begins."""
     house = context(DEEP, rounds=rounds)
-    free = build_method({"name": "chain", **settings}, house)
-    assert isinstance(free, Chain)
-    memories = []
-    for member, count in zip(house.members.values(), counts, strict=True):
-        tasks = free._tasks(member, count, "disk")
-        memories.append(max(needed_bytes(free, member, task) for task in tasks))
-    method = build_method({"name": "chain", **settings}, with_memory(house, *memories))
+    given = training(house, *(Part("blocks", count) for count in counts))
+    method = build_method({"name": "chain", **settings}, given)
     assert isinstance(method, Chain)
     return method
 
@@ -59,13 +54,8 @@ def test_a_first_block_and_updates_instead_of_rounds() -> None:
 
 
 def test_after_a_stage_what_is_below_stays_bitwise() -> None:
-    free = build_method({"name": "chain"}, digits_house(updates=12))
-    assert isinstance(free, Chain)
-    memories = [
-        max(needed_bytes(free, member, task) for task in free._tasks(member, 1, "disk"))
-        for member in free.context.members.values()
-    ]
-    fleet = Fleet(with_memory(free.context, *memories), {"name": "chain"}).run(answers=6)
+    house = training(digits_house(updates=12), *[Part("blocks", 1)] * 3)
+    fleet = Fleet(house, {"name": "chain"}).run(answers=6)
     middle = {name: tensor.clone() for name, tensor in fleet.server.weights.items()}
     assert not torch.equal(middle["blocks.0.q.weight"], fleet.start["blocks.0.q.weight"])
     assert torch.equal(middle["blocks.1.q.weight"], fleet.start["blocks.1.q.weight"])

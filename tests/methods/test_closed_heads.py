@@ -13,7 +13,8 @@ from torch import Tensor
 from cos2p import ElasticTransformer, SubmodelSpec
 from cos2p.aggregation.closed_form import closed_form
 from cos2p.errors import ConfigError
-from cos2p.methods import Method, Settings, methods
+from cos2p.memory.ways import fitted_order
+from cos2p.methods import Method, Settings, build_method, methods
 from cos2p.methods.base import RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
 from cos2p.methods.head_settings import HeadSettings
@@ -56,9 +57,10 @@ def test_one_pass_over_random_features_is_better_than_chance(start: str, least: 
 def small_memory(context: RunContext, memory: int) -> int:
     member = next(iter(context.members.values()))
     member = replace(member, batch=64, device=member.device.model_copy(update={"memory": memory}))
-    settings = statistics_assignment(context, member, (2,), "means").settings
-    assert isinstance(settings, StatisticsSettings)
-    return settings.batch
+    method = build_method({"name": "fedncm"}, replace(context, members={member.name: member}))
+    order = fitted_order(method, member, statistics_assignment(context, member, (2,), "means"))
+    settings = StatisticsSettings.model_validate(order.settings)
+    return settings.memory_optimizations.at_once(settings.batch)
 
 
 def test_a_small_device_passes_fewer_samples_at_a_time() -> None:

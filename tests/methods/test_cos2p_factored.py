@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.errors import RecipeError
-from cos2p.memory.fit import needed_bytes
+from cos2p.memory.parts import Part
 from cos2p.messages import Order, Task, tensor_bytes
 from cos2p.methods import build_method, make_contract, make_trainer, run_task
 from cos2p.methods.adapters.device import LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
-from cos2p.methods.cos2p import factored
 from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged
 from cos2p.training.submodel_trainer import SubmodelTrainer
-from tests.methods.budgets import asked, with_memory
+from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, assert_close, context, same
@@ -126,11 +125,11 @@ def test_decoded_factors_are_the_change_of_the_matrices(family: str, seed: int, 
     assert_close({name: merge.apply(weights)[name]}, {name: end[name]}, atol=1e-4)
 
 
-def test_directions_are_those_in_which_the_loss_falls_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directions_are_those_in_which_the_loss_falls_most() -> None:
     """Against the matrices' own gradients by plain backpropagation: nearly the best there are, unlike random ones."""
-    monkeypatch.setattr(factored, "RANKS", (2,))
     torch.manual_seed(0)
-    fleet = Fleet(with_rates(digits_house(rounds=1), 0.75), {**ALL, "name": "cos2p-sync"})
+    house = training(with_rates(digits_house(rounds=1), 0.75), Part("factors", 2))
+    fleet = Fleet(house, {**ALL, "name": "cos2p-sync"})
     order, task = first(fleet)
     config, shard = fleet.context.config, digits().shards[order.client]
     few = replace(shard, train=shard.train.subset(np.arange(order.settings["batch"])))  # both looks see the same ones
@@ -163,35 +162,6 @@ def test_windows_are_merged_as_without_factors() -> None:
     assert isinstance(factored.method.merge(), FactoredMerge)
     assert type(plain.method.merge()) is SegmentMerge
     assert same(plain.server.weights, factored.server.weights)
-
-
-def test_factors_take_no_more_bytes_than_the_window_they_stand_for() -> None:
-    """A rate is a budget; where not even rank 2 keeps it, the window trains."""
-    config = VIT.with_(dim=64, mlp=256, heads=4, depth=6)
-    kinds = set()
-    for rate in (0.02, 0.1, 0.2, 0.4, 0.8):
-        house = context(config, (rate,))
-        method, windows = (build_method({**KEPT, "factors": {"below": b}}, house) for b in (1.0, 0.0))
-        member = next(iter(house.members.values()))
-        task = asked(method, member.name)
-        places = [asked(windows, member.name, turn) for turn in range(config.depth)]
-        kinds.add(task.trainer)
-        assert needed_bytes(method, member, task) <= max(needed_bytes(windows, member, place) for place in places)
-    assert kinds == {FactoredTrainer, SubmodelTrainer}
-
-
-def test_a_device_s_memory_bounds_the_rank() -> None:
-    house = context(VIT.with_(dim=64, mlp=256, heads=4, depth=6), (0.9,))
-    name, member = next(iter(house.members.items()))
-    method = build_method({**KEPT, "factors": {"below": 1.0}}, house)
-    large = asked(method, name)
-    needed = needed_bytes(method, member, large)
-    tight = build_method({**KEPT, "factors": {"below": 1.0}}, with_memory(house, needed - 1))
-    small = asked(tight, name)
-    assert isinstance(large.settings, LoraSettings)
-    assert isinstance(small.settings, LoraSettings)
-    assert (small.settings.rank, small.settings.features) != (large.settings.rank, large.settings.features)
-    assert needed_bytes(tight, member, small) < needed
 
 
 def test_a_product_that_is_too_large_is_refused_though_its_factors_are_small() -> None:

@@ -7,15 +7,14 @@ from collections import Counter
 import pytest
 import torch
 
-from cos2p.memory.fit import needed_bytes
+from cos2p.memory.parts import Part
 from cos2p.methods import build_method, make_trainer
-from cos2p.methods.base import Assignment, Method
 from cos2p.methods.fedepth import FeDepth
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
 from cos2p.training.distillation import exits_loss
-from tests.methods.budgets import asked, fitted, with_memory
+from tests.methods.budgets import asked, fitted, training, with_memory
 from tests.methods.fleet import Fleet, digits, digits_house
 from tests.tiny import VIT, assert_close, context, same
 
@@ -26,13 +25,7 @@ def of_blocks(count: int, **settings: object) -> FeDepth:
     """The method on devices that can hold groups of so many blocks."""
     given = {"name": "fedepth", **settings}
 
-    def largest(method: Method, client: str) -> Assignment:
-        assert isinstance(method, FeDepth)
-        member = method.context.members[client]
-        tasks = method._tasks(member, count, "disk")
-        return max(tasks, key=lambda task: needed_bytes(method, member, task))
-
-    method = build_method(given, fitted(given, context(DEEP), largest))
+    method = build_method(given, training(context(DEEP), *[Part("blocks", count)] * 3))
     assert isinstance(method, FeDepth)
     return method
 

@@ -12,7 +12,8 @@ import torch
 
 from cos2p.errors import BudgetError, ConfigError, RecipeError
 from cos2p.fleet.device.payload import read_task
-from cos2p.memory.fit import needed_bytes
+from cos2p.memory.parts import HEAD, Part
+from cos2p.memory.planning import least_of
 from cos2p.messages import Task, Update, tensor_bytes
 from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
@@ -20,7 +21,7 @@ from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged, Refused
-from tests.methods.budgets import with_memory
+from tests.methods.budgets import training, with_memory
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.tiny import VIT, assert_close, context, same
 
@@ -104,15 +105,14 @@ def test_a_device_takes_the_largest_rank_that_fits_and_the_head_below_that() -> 
     house = context(VIT.with_(dim=64, mlp=128, heads=4))
     method = build_method({"name": "fedlora"}, house)
     member = next(iter(house.members.values()))
-    options = list(method.options(member))  # type: ignore[attr-defined]
-    needed = {o.settings.rank: needed_bytes(method, member, o) for o in options}  # type: ignore[attr-defined]
-    assert list(needed) == [32, 16, 8, 4, 2, 0]
-    assert list(needed.values()) == sorted(set(needed.values()), reverse=True)
-    for rank, memory in needed.items():
+    ranks = [part.size if part.kind == "factors" else 0 for part in method.parts(member)]
+    assert ranks == [*range(32, 0, -1), 0]
+    for part in method.parts(member)[::6]:
+        memory = least_of(method, member.training(part), exact=True)
         tight = with_memory(house, memory, memory, memory)
         call = Call(tight.members[member.name], 0, 0, 0, {})
         found = build_method({"name": "fedlora"}, tight).assign(call).settings
-        assert found.rank == rank  # type: ignore[attr-defined]
+        assert found.rank == part.size  # type: ignore[attr-defined]
     small = with_memory(house, 1000, 1000, 1000)
     with pytest.raises(BudgetError, match=r"even the head alone needs .* MB, the device has 1\.00 kB"):
         build_method({"name": "fedlora"}, small).assign(Call(small.members[member.name], 0, 0, 0, {}))
@@ -120,14 +120,8 @@ def test_a_device_takes_the_largest_rank_that_fits_and_the_head_below_that() -> 
 
 def test_devices_of_unequal_ranks_train_together() -> None:
     house = digits_house(rounds=2)
-    members = list(house.members.values())
-    method = build_method({"name": "fedlora"}, house)
-    tasks = [
-        {o.settings.rank: o for o in method.options(m)}  # type: ignore[attr-defined]
-        for m in members
-    ]
-    memories = [needed_bytes(method, m, t[r]) for m, t, r in zip(members, tasks, (32, 4, 0), strict=True)]
-    fleet = Fleet(with_memory(house, *memories), FORMS["hlora"]).run()
+    parts = Part("factors", 32), Part("factors", 4), HEAD
+    fleet = Fleet(training(house, *parts), FORMS["hlora"]).run()
     assert [order.settings["rank"] for order in fleet.orders[:3]] == [32, 4, 0]
     assert not [note for note in fleet.notes if isinstance(note, Refused)]
 

@@ -6,10 +6,11 @@ from collections import Counter
 
 import torch
 
+from cos2p.memory.parts import Part
 from cos2p.methods import build_method
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.fedra import FedRA
-from tests.methods.budgets import asked, fitted
+from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, context, same
 
@@ -19,13 +20,7 @@ DEEP = VIT.with_(depth=6)
 def of_blocks(count: int, **settings: object) -> FedRA:
     """The method on devices that can hold so many blocks."""
     given = {"name": "fedra", **settings}
-    house = fitted(
-        given,
-        context(DEEP),
-        lambda method, client: method.adapters(  # type: ignore[attr-defined]
-            method.context.members[client], tuple(range(count)), "disk"
-        ),
-    )
+    house = training(context(DEEP), *[Part("blocks", count)] * 3)
     method = build_method(given, house)
     assert isinstance(method, FedRA)
     return method
@@ -65,13 +60,7 @@ def test_with_all_blocks_it_is_fedit() -> None:
 
 
 def test_adapters_of_blocks_that_nobody_had_stay_bitwise() -> None:
-    house = fitted(
-        {"name": "fedra"},
-        digits_house(rounds=1),
-        lambda method, client: method.adapters(  # type: ignore[attr-defined]
-            method.context.members[client], (0,), "disk"
-        ),
-    )
+    house = training(digits_house(rounds=1), *[Part("blocks", 1)] * 3)
     fleet = Fleet(house, {"name": "fedra"})
     before = dict(fleet.server.weights)
     held = {block for order in fleet.orders for block in order.settings["blocks"]}

@@ -23,13 +23,13 @@ def rehearsed(start: str, memory: int | None = None) -> Rehearsal:
 
 def test_behind_a_first_task_that_only_tells_the_one_that_trains_is_looked_at() -> None:
     """Sums of features take little; what has to fit is the training after them."""
-    (reported,) = rehearsed("means").tasks
-    (plain,) = rehearsed("fresh").tasks
+    reported, plain = (rehearsed(start).plans[0].plan for start in ("means", "fresh"))
     assert reported.flops == pytest.approx(plain.flops, rel=0.5), "one pass alone would be a small part of it"
-    (fitting,) = rehearsed("means", memory=reported.needed).tasks
-    assert fitting.needed == reported.needed
+    fitting = rehearsed("means", memory=reported.peak).plans[0].plan
+    assert fitting.peak == reported.peak
+    assert rehearsed("means", memory=reported.peak - 1).plans[0].plan.peak < reported.peak, "it saves where it has to"
     with pytest.raises(BudgetError, match="jetson-agx-orin-64gb-1"):
-        rehearsed("means", memory=reported.needed - 1)
+        rehearsed("means", memory=200_000)
 
 
 def full(memory: int, **fleet: Any) -> Any:
@@ -39,21 +39,19 @@ def full(memory: int, **fleet: Any) -> Any:
 
 
 def test_a_method_that_cannot_keep_the_memory_is_refused_unless_it_is_a_bound(tmp_path: Path) -> None:
-    needed = rehearse(full(10**9)).tasks[0].needed
-    recipe = full(needed - 1)
+    needed = rehearse(full(10**9)).plans[0].plan.peak
+    recipe = full(200_000)
     for attempt in (rehearse, lambda recipe: run(recipe, tmp_path / "refused")):
         with pytest.raises(
             BudgetError, match=r"needs .* the device has .*fleet\.enforce_memory = false.*cos2p compare"
         ):
             attempt(recipe)
     found = run(recipe, tmp_path / "bound", as_bound=True)["over_budget"]
-    assert found == {"devices": 2, "needs": needed, "has": needed - 1}
+    assert found == {"devices": 2, "needs": needed, "has": 200_000}
 
 
 def test_a_task_over_the_memory_is_said_to_be_so() -> None:
-    needed = rehearse(full(10**9)).tasks[0].needed
+    needed = rehearse(full(10**9)).plans[0].plan.peak
     over = rehearsal_text(rehearse(full(needed // 2, enforce_memory=False)))
-    words = [line for line in over if line.startswith("task")]
-    assert len(words) == 2
-    assert all(f"over the budget: needs {format_bytes(needed)} of " in line for line in words)
+    assert [line for line in over if f"over the budget: needs {format_bytes(needed)} of " in line]
     assert not any("budget" in line for line in rehearsal_text(rehearse(full(needed))))

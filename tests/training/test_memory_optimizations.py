@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.errors import BudgetError
 from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.methods.base import Member, RunContext
 from cos2p.methods.registry import build_method
@@ -15,7 +16,7 @@ from cos2p.models.layout import init_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.training.micro_batches import MicroBatches, counted
-from cos2p.training.settings import LocalSettings, MemoryOptimizations, TrainingSettings
+from cos2p.training.settings import PLAIN, LocalSettings, MemoryOptimizations, TrainingSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 from tests.submodel.strategies import CONFIGS, random_weights
@@ -110,7 +111,6 @@ def test_the_ledger_counts_every_saving() -> None:
     assert bytes_of(config, eight_bit=True) < 0.7 * plain  # 12 of 28 bytes a scalar go
     assert bytes_of(config, recompute="yes") < 0.93 * plain  # all gradients are there when the first block runs again
     assert bytes_of(config, 64, micro_batch=4) < 0.4 * bytes_of(config, 64)
-    assert bytes_of(config, 64, micro_batch="needed") == bytes_of(config, 64, micro_batch=1)
     assert bytes_of(config, 64, bf16=True) < 0.8 * bytes_of(config, 64)
     assert bytes_of(config, step_in_backward=True, eight_bit=True, recompute="yes") < 0.5 * plain
 
@@ -140,7 +140,7 @@ class _SaysNothing(SubmodelTrainer):
 def test_a_trainer_makes_the_savings_that_it_declares(trainer: type[Trainer], left: MemoryOptimizations) -> None:
     everything = {"step_in_backward": True, "eight_bit": True, "recompute": "yes", "bf16": True}
     given = order(SubmodelSpec.full(VIT), memory_optimizations=everything)
-    assert trainer(VIT, given).local.memory_optimizations == left
+    assert trainer(VIT, given).local.memory_optimizations == left.settled
 
 
 @pytest.mark.parametrize(("trainer", "left"), [(_Looks, 2), (_SaysNothing, 0), (Trainer, 2)])
@@ -150,7 +150,13 @@ def test_a_trainer_takes_a_batch_in_parts_if_it_declares_that(trainer: type[Trai
 
 
 def test_settings_without_savings_travel_as_before() -> None:
-    assert "memory_optimizations" not in LocalSettings().model_dump(mode="json")
+    assert "memory_optimizations" not in LocalSettings(memory_optimizations=PLAIN).model_dump(mode="json")
+    assert (
+        LocalSettings().memory_optimizations
+        == PLAIN
+        != TrainingSettings().memory_optimizations
+        == MemoryOptimizations()
+    )
     written = LocalSettings(memory_optimizations=MemoryOptimizations(bf16=True)).model_dump(mode="json")
     assert LocalSettings.model_validate(written).memory_optimizations == MemoryOptimizations(bf16=True)
     assert (
@@ -163,28 +169,21 @@ def first_order_of(memory: int, **memory_optimizations: object) -> Send:
     member: Member = base.members["pi-0"]
     device = member.device.model_copy(update={"memory": memory})
     given = RunContext(VIT, {"pi-0": replace(member, device=device)}, base.training, base.schedule, seed=3)
-    server = Server(given, build_method({"name": "fedavg"}, replace(given, enforce_memory=False)), init_weights(VIT, 0))
+    server = Server(given, build_method({"name": "fedavg"}, given), init_weights(VIT, 0))
     (sent,) = (effect for effect in server.handle(ClientJoined("pi-0")) if isinstance(effect, Send))
     return sent
 
 
-def test_recomputation_where_it_is_needed_and_nowhere_else() -> None:
-    roomy = first_order_of(2**30).order
-    needed = make_contract(VIT, roomy).memory(10).total
-    tight = first_order_of(needed - 1).order
-    assert make_trainer(VIT, roomy).local.memory_optimizations.recompute == "no"
-    assert make_trainer(VIT, tight).local.memory_optimizations.recompute == "yes"
-
-
-def test_fewer_samples_at_a_time_before_blocks_run_again() -> None:
-    both = {"recompute": "needed", "micro_batch": "needed"}
-    chosen, memory, found = None, 2**30, []
-    while chosen is None or chosen.order.settings not in found:
-        if chosen is not None:
-            found.append(chosen.order.settings)
-        chosen = first_order_of(memory, **both)
-        memory = make_contract(VIT, chosen.order).memory(10).total - 1
-    ways = [MemoryOptimizations.model_validate(settings.get("memory_optimizations", {})) for settings in found]
-    assert [(way.recompute, way.micro_batch) for way in ways[:2]] == [("no", 0), ("no", 2)]
-    assert (ways[-1].recompute, ways[-1].micro_batch) == ("yes", 1)
-    assert "needed" not in {value for way in ways for value in (way.recompute, way.micro_batch)}
+def test_savings_where_they_are_needed_and_nowhere_else() -> None:
+    """`needed`, the word of earlier recipes, is `auto`. Every step down makes one that takes fewer bytes."""
+    both, found, memory = {"recompute": "needed", "micro_batch": "needed", "step_in_backward": False}, [], 2**30
+    while True:
+        try:
+            sent = first_order_of(memory, **both, eight_bit=False)
+        except BudgetError:
+            break
+        found.append(make_trainer(VIT, sent.order).local.memory_optimizations)
+        memory = make_contract(VIT, sent.order).memory(10).total - 1
+    assert found[0] == PLAIN
+    assert found[-1].micro_batch == 1
+    assert len(set(found)) == len(found) > 2

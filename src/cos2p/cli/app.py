@@ -18,6 +18,7 @@ from cos2p.cli import (
     frontier,
     generate,
     new,
+    plan,
     predict,
     profile,
     recipes,
@@ -96,6 +97,7 @@ app.command("frontier", epilog=EXIT_CODES)(frontier.frontier)
 app.command("watch", epilog=EXIT_CODES)(watch.watch)
 app.command("report", epilog=EXIT_CODES)(report.report)
 app.command("profile", epilog=EXIT_CODES)(profile.profile)
+app.command("plan", epilog=EXIT_CODES)(plan.plan)
 app.command("coverage", epilog=EXIT_CODES)(coverage.coverage)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(fleet.app, name="fleet")

@@ -28,14 +28,21 @@ def coverage(
         raise ConfigError(f"method {chosen.method['name']!r} has no rolling window; coverage is for Co-S²P")
     rates = []
     for number, group in enumerate(chosen.fleet.devices):
-        if group.rate is None:
+        if group.rate == "auto":
             raise ConfigError(
                 f"fleet.devices.{number} has no rate; set it, for instance fleet.devices.{number}.rate=0.25"
             )
         rates += [group.rate] * group.count
     # Depth alone matters here, so any image the patches fit will do.
     config = chosen.model.config(image=chosen.model.image or chosen.model.patch or chosen.model.config().image)
-    table = coverage_table(config, rates, window["ratio"], window["schedule"], rounds, first=window["first"])
+    table = coverage_table(
+        config,
+        rates,
+        window["ratio"],
+        window["schedule"],
+        rounds,
+        first=0 if window["first"] == "auto" else window["first"],
+    )
     typer.echo(
         f"{chosen.name}: {len(rates)} devices, {config.depth} blocks, schedule {window['schedule']}, "
         f"{rounds} rounds; devices per round\n{table.table()}\nN* = {table.minimum}"

@@ -34,8 +34,10 @@ class DeviceGroup(Settings):
     preset: str = Field(default="laptop", description="Named device; any of its figures can be changed below.")
     count: int = Field(default=1, ge=1, description="How many of them.")
     name: str = Field(default="", description="Name of the devices (numbered); empty: the preset's.")
-    rate: float | None = Field(
-        default=None, gt=0, le=1, description="R_n: share of the model a device trains. Empty: chosen by its memory."
+    rate: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
+        default="auto",
+        description="R_n: share of the model a device trains. `auto`: it trains what learns most in its memory "
+        "(`cos2p plan`).",
     )
     batch: int = Field(default=32, ge=1, description="Samples per step on this kind of device.")
     share: float | None = Field(default=None, gt=0, description="Share of the data, relative; empty: the batch.")

@@ -1,9 +1,11 @@
-"""Does it fit? Which task a device has the memory for, before anything is allocated.
+"""One dial: how much memory a device has. What it trains, and how, follows from that before anything is allocated.
 
-    tasks      what a method is built from and what it assigns; `make_order`: the one way from there to an order
-    fit        bytes of a task by its trainer's ledger, the first of several that fits, what to change if none does
-    task_plan  all that a device would be given in the course of a run, and the largest of it
-    rates      the share of the model that a device can train, from its memory and a wanted time per task
+    tasks     what a method is built from and what it assigns; `make_order`: the one way from there to an order
+    parts     what of a model a device may train, and why one is preferred to another
+    ways      how a task is made to fit, the quickest way first
+    planning  the part of every device: the first that fits of those that its method offers
+    plan      the result as a plain value, with what it takes and why
+    check     the refusal of what does not fit, with what to change
 
 The ledger itself, bytes and FLOPs from a model's shape alone, is in `costs`.
 """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cos2p.errors import BudgetError
-from cos2p.memory.fit import needed_bytes
-from cos2p.memory.task_plan import fitting_rate
+from cos2p.memory.planning import choose
 from cos2p.memory.tasks import Call, Member, Planned
+from cos2p.memory.ways import least_bytes
 from cos2p.messages import Order
 from cos2p.units import format_bytes
 
@@ -36,30 +36,30 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
     member = call.member
     if call.attempt > 0 or not method.statistics_last or method.over_budget or not keeps_memory(method):
         return
-    needed = needed_bytes(method, member, method.assign(replace(call, final=True)))
+    needed = least_bytes(method, member, method.assign(replace(call, final=True)))
     if needed > member.device.memory:
         raise BudgetError(
-            f"{member.name}: to report sums of its features at the end needs {format_bytes(needed)}, the device has "
+            f"{member.name}: statistics of its features at the end need {format_bytes(needed)}, the device has "
             f"{format_bytes(member.device.memory)}; {otherwise}"
         )
 
 
 def advice(method: Planned, member: Member) -> str:
-    """What to change so that a task fits."""
+    """The cheapest change with which a task fits."""
     memory_optimizations = method.context.training.memory_optimizations
-    less = "give it a smaller batch"
-    if not memory_optimizations.micro_batch:
-        less += ', or parts of one: training.memory_optimizations.micro_batch = "needed"'
-    if memory_optimizations.recompute == "no":
-        less += '; training.memory_optimizations.recompute = "needed" takes fewer bytes and more time'
+    shut = [name for name, value in memory_optimizations if value in (False, "no", 0) and name != "bf16"]
+    if shut:
+        opened = ", ".join(f"training.memory_optimizations.{name}" for name in shut)
+        less = f'leave {opened} "auto"'
+    else:
+        less = "give it more memory"
     if method.over_budget:
         return (
             f"{method.title} cannot train less of the model: {less}; or, as a bound to compare with, let it train over "
             "the memory (fleet.enforce_memory = false), or run it in a study (cos2p compare)"
         )
-    rate = fitting_rate(method, member)
-    if not rate:
-        return f"no submodel of this model fits it: {less}"
-    if rate >= member.rate:  # a plain submodel of its rate would fit; what the method adds to it does not
-        return f"give it a lower rate (now {member.rate:g}), or {less}"
-    return f"a rate of {rate:.4f} fits in any case (now {member.rate:g}), or {less}"
+    try:
+        part = choose(method, replace(member, auto=True, part=None))
+    except BudgetError as error:
+        return f"{error}: {less}, or a smaller model"
+    return f"{part.words()} fits: leave its rate out (now {member.rate:g})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.costs.ledger import peak
 from cos2p.devices.device import Device
+from cos2p.memory.parts import Part
 from cos2p.messages import Order, Precision, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -23,7 +24,7 @@ from cos2p.numerics.optimizers import learning_rate
 from cos2p.settings import Settings, shared
 from cos2p.training.costs import workload
 from cos2p.training.embeddings import Embeddings, cut_tables
-from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings
+from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings, settled
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
 
@@ -43,7 +44,16 @@ class Member:
     rows: str = ""
     """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
     largest: int = 0
-    """Bytes for its tasks where a method goes by memory: fewer than it has, since one ran out; 0: all of them."""
+    """Bytes for its tasks: fewer than it has, since one ran out; 0: all of them."""
+    auto: bool = False
+    """The recipe leaves its rate open: what it trains is planned by its memory."""
+    part: Part | None = None
+    """What it trains, once that is planned; None: as its rate says, or whatever its method finds that fits."""
+
+    def training(self, part: Part) -> Member:
+        """The same device when it trains this part."""
+        rate = part.size if part.kind == "window" else self.rate
+        return replace(self, part=part, rate=rate)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,8 @@ class RunContext:
     """Refuse tasks that do not fit a device's memory."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     robust: RobustSettings = field(default_factory=RobustSettings)
+    target_seconds: float = 0.0
+    """What a task of a device whose rate is left open may take; 0: any time."""
     as_bound: bool = False
     """A method that is `over_budget` may train over a device's memory: it is there to compare with."""
 
@@ -78,11 +90,12 @@ class RunContext:
         """Samples of one device that count."""
         return most_credited((member.samples for member in self.members.values()), self.robust.samples)
 
-    def full_memory(self) -> int | None:
+    def full_memory(self, members: Iterable[Member] | None = None) -> int | None:
         """Bytes that training the whole model takes on the member with the smallest batch; None without members."""
-        if not self.members:
+        among = list(self.members.values() if members is None else members)
+        if not among:
             return None
-        member = min(self.members.values(), key=lambda member: (member.batch, member.samples))
+        member = min(among, key=lambda member: (member.batch, member.samples))
         spec = self.tables(SubmodelSpec.full(self.config), member)
         return peak(self.config, spec, workload(self.local(member), member.samples)).total
 
@@ -105,7 +118,7 @@ class RunContext:
 
     def local(self, member: Member, **changes: Any) -> LocalSettings:
         """The recipe's local training for this member, one exit, no distillation; `changes` are the method's."""
-        plain = {**shared(self.training, LocalTraining), "batch": member.batch, "lambda2": 0.0}
+        plain = {**shared(self.training, LocalTraining), "batch": member.batch, "lambda2": 0.0, "features": "auto"}
         return LocalSettings.model_validate({**plain, **changes})
 
 
@@ -155,7 +168,10 @@ class Planned(Protocol):
     @property
     def sized_by_rate(self) -> bool: ...
     @property
+    def ratio(self) -> float: ...
+    @property
     def statistics_last(self) -> bool: ...
+    def parts(self, member: Member) -> Sequence[Part]: ...
     def assign(self, call: Call) -> Assignment: ...
     def accepted(self, order: Order, update: Update) -> None: ...
     def for_members(self, context: RunContext) -> Self: ...
@@ -174,7 +190,7 @@ def make_order(
     lr: float | None = None,
     rates: Sequence[float] = (),
 ) -> Order:
-    """A method's task as it is given out, or would be; `progress`, 0 to 1, lowers the learning rate.
+    """A method's task; nothing is saved where it leaves that open. `progress`, 0 to 1, lowers the learning rate.
 
     `lr`: the run's rate, if it is found already; `rates`: those that the device is to try.
     """
@@ -194,7 +210,7 @@ def make_order(
         attempt=attempt,
         seed=context.seed,
         trainer=assignment.trainer.name,
-        settings=assignment.settings.model_dump(mode="json"),
+        settings=settled(assignment.settings).model_dump(mode="json"),
         lr=now(lr or training.first_lr),
         spec=spec,
         quotas=assignment.quotas,

@@ -22,6 +22,8 @@ from typing_extensions import Self
 from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
+from cos2p.memory.parts import Part, windows
+from cos2p.memory.planning import choose
 from cos2p.memory.tasks import Assignment, Call, Member, RunContext
 from cos2p.messages import Order, Update
 from cos2p.methods.head_settings import HeadSettings, asks_statistics
@@ -70,13 +72,11 @@ class Method:
     begins when nobody is at work any more: so many of `schedule.updates` are left for it."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
+    ratio: float = 0.0
+    """R_width / R_depth of its submodels: 0 cuts the width alone, which is the most that a rate takes."""
     sized_by_rate: bool = True
     """A task takes no more than plain training of a submodel of the device's rate. Where that is not so, `assign` is
-    asked before a run, without weights, which rates fit."""
-    frugal: ClassVar[tuple[str, ...]] = ()
-    """Changes to a recipe with which tasks take fewer bytes and more time: a frontier makes them where they help."""
-    last_resort: ClassVar[tuple[str, ...]] = ()
-    """Changes with which tasks still fit where none did: a frontier makes them only there."""
+    asked before a run, without weights, which of its `parts` fit."""
     forms: ClassVar[Forms] = {}
     """Others in which the method is known; a tuned comparison tries them too."""
     own_config: ClassVar[OwnConfig | None] = None
@@ -119,6 +119,7 @@ class Method:
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         self.settings, self.context = settings, context
+        self._parts: dict[str, Part] = {}
 
     def for_members(self, context: RunContext) -> Self:
         """The same method for other members, as it begins."""
@@ -130,6 +131,21 @@ class Method:
         round."""
         devices, schedule = len(self.context.members), self.context.schedule
         return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
+
+    def parts(self, member: Member) -> Sequence[Part]:
+        """What the member may train, what learns most first; the first that fits its memory is taken.
+
+        By default a window of the rate that the recipe sets, or of the largest that fits.
+        """
+        return windows() if member.auto else [Part("window", member.rate)]
+
+    def part_of(self, member: Member) -> Part:
+        """What the member trains."""
+        if member.part is not None:
+            return member.part
+        if member.name not in self._parts:
+            self._parts[member.name] = choose(self, member)
+        return self._parts[member.name]
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"

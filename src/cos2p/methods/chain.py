@@ -17,13 +17,12 @@ terms in the loss (NeuLite). `first` leaves the blocks below it as they are (Cha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cos2p.errors import ConfigError
-from cos2p.memory.fit import Store, largest_group
+from cos2p.errors import BudgetError, ConfigError
+from cos2p.memory.parts import HEAD, Part, blocks
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
@@ -58,8 +57,8 @@ class Chain(FrozenBaseMethod):
         self.merged = self.version = 0
         """Updates that trained and were merged so far, and the version that the newest task was cut from."""
         self.sizes = {name: self._size(member) for name, member in context.members.items()}
-        """Most blocks that each member can train at any place, and where it keeps its features."""
-        smallest = min((blocks for blocks, _ in self.sizes.values() if blocks), default=context.config.depth)
+        """Most blocks that each member can train at any place; 0: the head alone."""
+        smallest = min(filter(None, self.sizes.values()), default=context.config.depth)
         self.starts = range(self.settings.first, context.config.depth, smallest)
         """Where the stages' groups begin."""
 
@@ -70,31 +69,29 @@ class Chain(FrozenBaseMethod):
 
     def assign(self, call: Call) -> Assignment:
         self.version = call.version
-        blocks, store = self.sizes[call.member.name]
-        if blocks == 0:
+        if self.sizes[call.member.name] == 0:
             return self.head_alone(call.member)
-        start = self.starts[self.stage(call.version)]
-        return self.group(call.member, range(start, min(start + blocks, self.context.config.depth)), store)
+        return self.group(call.member, self.next_blocks(call.member, call.cycle))
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         start = self.starts[self.stage(self.version)]
-        return range(start, min(start + max(1, self.sizes[member.name][0]), self.context.config.depth))
+        return range(start, min(start + max(1, self.sizes[member.name]), self.context.config.depth))
 
     def head_depths(self) -> Sequence[int]:
         depth = self.context.config.depth
         return range(1, depth + 1) if self.settings.form == "exit" else (depth,)
 
-    def _size(self, member: Member) -> tuple[int, Store]:
-        most = self.context.config.depth - self.settings.first
-        return largest_group(self, member, most, partial(self._tasks, member))
+    def parts(self, member: Member) -> Sequence[Part]:
+        return [*blocks(self.context.config.depth - self.settings.first), HEAD]
 
-    def _tasks(self, member: Member, blocks: int, store: Store) -> list[Assignment]:
-        """Wherever a stage may begin, which the smallest device decides."""
-        depth = self.context.config.depth
-        starts = range(self.settings.first, depth)
-        return [self.group(member, range(start, min(start + blocks, depth)), store) for start in starts]
+    def _size(self, member: Member) -> int:
+        try:
+            part = self.part_of(member)
+        except BudgetError:  # its task is refused, with what is missing
+            return 0
+        return 0 if part == HEAD else int(part.size)
 
-    def group(self, member: Member, blocks: range, store: Store) -> Assignment:
+    def group(self, member: Member, blocks: range) -> Assignment:
         config, settings = self.context.config, self.settings
         window = (BlockKeep.full(config),) * len(blocks)
         if settings.form == "thin":
@@ -104,8 +101,7 @@ class Chain(FrozenBaseMethod):
         spec = SubmodelSpec(
             blocks.start, window, (blocks.start + len(window),), fixed_embeddings=not settings.embeddings
         )
-        local = self.context.local(member, features=store)
-        return self.assignment(spec, local, SubmodelTrainer)
+        return self.assignment(spec, self.context.local(member), SubmodelTrainer)
 
     def accepted(self, order: Order, update: Update) -> None:
         self.merged += 1

@@ -11,16 +11,14 @@ from typing import Any
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge
-from cos2p.costs.ledger import last_holding
 from cos2p.errors import ConfigError
-from cos2p.memory.fit import STORES, first_that_fits
 from cos2p.messages import Order, Precision, Update
 from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
 from cos2p.methods.head_settings import HeadSettings, trained_instead
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
-from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_memory, statistics_spec
+from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, statistics_spec
 
 
 def check_has_classes(config: ModelConfig) -> None:
@@ -37,23 +35,15 @@ def statistics_assignment(
     final: bool = False,
     **cache: object,
 ) -> Assignment:
-    """Tell sums of your features behind so many blocks; as many samples at a time as the memory allows."""
+    """Report sums of your features behind so many blocks; as many samples at a time as the memory allows."""
     config = context.config
     check_has_classes(config)
     spec = context.tables(statistics_spec(config), member)
-
-    def settings(batch: int) -> StatisticsSettings:
-        local = context.local(member, batch=batch).model_dump() | cache
-        return StatisticsSettings.model_validate(
-            local | {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
-        )
-
-    def fits(batch: int) -> bool:
-        needed = statistics_memory(config, spec, settings(batch), member.samples).total
-        return needed <= member.device.memory or not context.enforce_memory
-
-    chosen = settings(last_holding(1, member.batch, fits))
-    return Assignment(spec, chosen, trainer=StatisticsTrainer, prefix_precision=precision)
+    parts = context.training.memory_optimizations.model_copy(update={"micro_batch": "auto"})
+    local = context.local(member, memory_optimizations=parts).model_dump() | cache
+    asked = {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
+    settings = StatisticsSettings.model_validate(local | asked)
+    return Assignment(spec, settings, trainer=StatisticsTrainer, prefix_precision=precision)
 
 
 def check_room_to_train(method: Method) -> None:
@@ -73,16 +63,11 @@ def check_room_to_train(method: Method) -> None:
 
 
 def statistics_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
-    """Sums of features where the method trains heads, at the end where it is evaluated, with as little memory as they
-    can be found in."""
+    """Sums of features where the method trains heads, at the end where it is evaluated."""
     precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
     depths = (method.context.config.depth,) if final else method.head_depths()
     adapters = method.evaluated_adapters() if final else {}
-    options = (
-        statistics_assignment(method.context, member, depths, form, precision, final, features=store, **adapters)
-        for store in STORES
-    )
-    return first_that_fits(method, member, options, "one pass over the data")
+    return statistics_assignment(method.context, member, depths, form, precision, final, **adapters)
 
 
 class ClosedHead(Method):

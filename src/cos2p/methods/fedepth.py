@@ -17,13 +17,13 @@ between two trained blocks everything would have to be held. Optimisers start af
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 
-from cos2p.memory.fit import Store, largest_group
+from cos2p.memory.parts import HEAD, Part, blocks
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.frozen_base import FrozenBaseMethod, LateWorkMethod, LateWorkSettings
 from cos2p.models.spec import BlockKeep, SubmodelSpec
@@ -57,6 +57,10 @@ class FeDepth(LateWorkMethod):
         super().__init__(settings, context)
         self._groups: dict[str, list[Assignment]] = {}
 
+    def parts(self, member: Member) -> Sequence[Part]:
+        depth = self.context.config.depth
+        return [*blocks(min(depth, self.settings.blocks or depth)), HEAD]
+
     def assign(self, call: Call) -> Assignment:
         groups = self.groups(call.member)
         if not groups:
@@ -83,19 +87,14 @@ class FeDepth(LateWorkMethod):
     def groups(self, member: Member) -> list[Assignment]:
         """A member's tasks from the lowest group to the top; none if it cannot hold one."""
         if member.name not in self._groups:
-            depth = self.context.config.depth
-            most = min(depth, self.settings.blocks or depth)
-            blocks, store = largest_group(self, member, most, partial(self._tasks, member))
-            self._groups[member.name] = self._tasks(member, blocks, store) if blocks else []
+            part, depth = self.part_of(member), self.context.config.depth
+            count = int(part.size)
+            # The last group ends at the top, and may overlap the one below it.
+            starts = [] if part == HEAD else [min(start, depth - count) for start in range(0, depth, count)]
+            self._groups[member.name] = [self.group(member, range(start, start + count)) for start in starts]
         return self._groups[member.name]
 
-    def _tasks(self, member: Member, blocks: int, store: Store) -> list[Assignment]:
-        """The last group ends at the top, and may overlap the one below it."""
-        depth = self.context.config.depth
-        starts = [min(start, depth - blocks) for start in range(0, depth, blocks)]
-        return [self.group(member, range(start, start + blocks), store) for start in starts]
-
-    def group(self, member: Member, blocks: range, store: Store) -> Assignment:
+    def group(self, member: Member, blocks: range) -> Assignment:
         config = self.context.config
         spec = SubmodelSpec(
             blocks.start,
@@ -104,5 +103,4 @@ class FeDepth(LateWorkMethod):
             suffix=blocks.stop < config.depth,
             fixed_embeddings=not self.settings.embeddings,
         )
-        local = self.context.local(member, features=store)
-        return self.assignment(spec, local, SubmodelTrainer)
+        return self.assignment(spec, self.context.local(member), SubmodelTrainer)

@@ -8,10 +8,9 @@ Three forms of the same devices:
             half the bytes travel
     fedit   both factors are averaged row by row (FedIT): the usual form, and a biased one
 
-A device takes the largest of the ranks 32, 16, 8, 4, 2 that fits its memory, up to `rank`; where none does, it trains
-the head alone. It is as small as it can be: base in 16 or 8 bits on the wire and on disk, one block in memory, what
-went into each block kept and the rest computed again (as MeBP does on phones), features of what is frozen below the
-adapters computed once, on disk if memory is short.
+A device takes the largest rank that fits its memory, up to `rank`; where none does, it trains the head alone. Where
+memory is short the base is streamed from disk in 16 or 8 bits, one block in memory, what went into each block kept and
+the rest computed again (as MeBP does on phones); features of what is frozen below the adapters are computed once.
 
 The scale s = α/r is one number for all ranks; `peft`'s usual α = 2r is s = 2. Dropout is left out, so runs repeat bit
 for bit. What is evaluated and saved is the base with the adapters merged into it; the adapters are saved next to it.
@@ -20,13 +19,13 @@ for bit. What is evaluated and saved is the base with the adapters merged into i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge
-from cos2p.memory.fit import STORES, first_that_fits
+from cos2p.memory.parts import HEAD, Part, factors
 from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
@@ -36,15 +35,12 @@ from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
 
-RANKS = (32, 16, 8, 4, 2)
-"""What a device chooses from; below the smallest it trains the head alone."""
-
 
 class FedLoraSettings(LateWorkSettings, AdapterSettings):
     form: Literal["hlora", "ffa", "fedit"] = Field(
         default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
     )
-    rank: int = Field(default=32, ge=2, description="Largest rank; a device takes what fits of 32, 16, 8, 4, 2.")
+    rank: int = Field(default=32, ge=1, description="Largest rank; a device takes as much of it as fits.")
     lr_factor: float = Field(
         default=10.0, gt=0, description="η is the recipe's times this: adapters want larger steps than weights."
     )
@@ -67,32 +63,24 @@ class FedLora(LateWorkMethod):
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
         check_targets(context.config, self.settings.targets)
-        self.ranks = tuple(rank for rank in RANKS if rank <= self.settings.rank)
         top = self.settings.top_blocks or context.config.depth
         self.first = max(0, context.config.depth - top)
-        self.chosen: dict[str, Assignment] = {}
-        """Each member's task: always the same one."""
+
+    def parts(self, member: Member) -> Sequence[Part]:
+        return [*factors(self.settings.rank), HEAD]
 
     def assign(self, call: Call) -> Assignment:
-        name = call.member.name
-        if name not in self.chosen:
-            self.chosen[name] = first_that_fits(self, call.member, self.options(call.member), "the head alone")
-        return self.chosen[name]
-
-    def options(self, member: Member) -> Iterator[Assignment]:
-        """Tasks of every rank, the largest first; then the head alone."""
-        blocks = tuple(range(self.first, self.context.config.depth))
-        factors: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
-        for rank in self.ranks:
-            for store in STORES:
-                task = adapter_task(self.context, member, rank, self.first, blocks, store, self.settings, factors)
-                yield self.assignment(*task, LoraTrainer)
-        yield self.head_alone(member)
+        part, blocks = self.part_of(call.member), tuple(range(self.first, self.context.config.depth))
+        if part == HEAD:
+            return self.head_alone(call.member)
+        trained: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
+        task = adapter_task(self.context, call.member, int(part.size), self.first, blocks, self.settings, trained)
+        return self.assignment(*task, LoraTrainer)
 
     def _adapters(self) -> dict[str, tuple[int, int]]:
         """Of the server's model: those of the largest rank."""
         blocks = range(self.first, self.context.config.depth)
-        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.ranks[0])
+        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.settings.rank)
 
     def initial_weights(self, weights: Weights) -> Weights:
         return {**weights, **first_adapters(self._adapters(), self.context.seed)}

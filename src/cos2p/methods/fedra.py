@@ -13,14 +13,14 @@ anything the pretrained blocks have seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge
-from cos2p.memory.fit import STORES, Store, first_that_fits
+from cos2p.memory.parts import HEAD, Part, blocks
 from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
 from cos2p.methods.adapters.factors import Target, adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge
@@ -54,29 +54,17 @@ class FedRA(LateWorkMethod):
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
         check_targets(context.config, self.settings.targets)
-        self.chosen: dict[str, Assignment] = {}
-        """Each member's task with the lowest blocks; as many are drawn every time."""
+
+    def parts(self, member: Member) -> Sequence[Part]:
+        return [*blocks(self.context.config.depth), HEAD]
 
     def assign(self, call: Call) -> Assignment:
-        member = call.member
-        if member.name not in self.chosen:
-            self.chosen[member.name] = first_that_fits(self, member, self.parts(member), "the head alone")
-        chosen = self.chosen[member.name].settings.model_dump()
-        if chosen["rank"] == 0:
-            return self.chosen[member.name]
-        blocks = self.drawn(member, call.attempt, len(chosen["blocks"]))
-        return self.adapters(member, blocks, chosen["features"])
-
-    def parts(self, member: Member) -> Iterator[Assignment]:
-        """Tasks of so many blocks, the most first; then the head alone."""
-        for count in range(self.context.config.depth, 0, -1):
-            for store in STORES:
-                yield self.adapters(member, tuple(range(count)), store)
-        yield self.head_alone(member)
-
-    def adapters(self, member: Member, blocks: tuple[int, ...], store: Store) -> Assignment:
-        """Adapters of the recipe's rank in these blocks, which alone are sent."""
-        task = adapter_task(self.context, member, self.settings.rank, 0, blocks, store, self.settings)
+        """Adapters of the recipe's rank in the blocks that are drawn, which alone are sent."""
+        member, part = call.member, self.part_of(call.member)
+        if part == HEAD:
+            return self.head_alone(member)
+        drawn = self.drawn(member, call.attempt, int(part.size))
+        task = adapter_task(self.context, member, self.settings.rank, 0, drawn, self.settings)
         return self.assignment(*task, LoraTrainer)
 
     def drawn(self, member: Member, attempt: int, count: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -9,10 +10,10 @@ from pydantic import Field
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.memory.fit import first_that_fits
+from cos2p.memory.parts import HEAD, Part
 from cos2p.messages import Precision
 from cos2p.methods.adapters.device import LoraTrainer
-from cos2p.methods.adapters.tasks import head_tasks
+from cos2p.methods.adapters.tasks import head_task
 from cos2p.methods.base import Assignment, Member, Method
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.spec import SubmodelSpec
@@ -46,10 +47,12 @@ class FrozenBaseMethod(Method):
     def merge(self) -> Merge:
         return SegmentMerge(self.context.config, rule=self.settings.weights)
 
+    def parts(self, member: Member) -> Sequence[Part]:
+        return [HEAD]
+
     def head_alone(self, member: Member) -> Assignment:
-        """What the smallest device can do; BudgetError if it cannot."""
-        options = (self.assignment(*task, LoraTrainer) for task in head_tasks(self.context, member))
-        return first_that_fits(self, member, options, "the head alone")
+        """What the smallest device can do."""
+        return self.assignment(*head_task(self.context, member), LoraTrainer)
 
     def assignment(self, spec: SubmodelSpec, settings: Settings, trainer: type[Trainer]) -> Assignment:
         own = self.settings

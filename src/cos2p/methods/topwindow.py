@@ -6,9 +6,11 @@ gives, and a yardstick for every window that moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from cos2p.methods.base import Assignment, Call, Member
+from cos2p.memory.parts import Part
+from cos2p.methods.base import Member, Method
 from cos2p.methods.cos2p import Cos2p
 
 
@@ -20,5 +22,5 @@ class TopWindow(Cos2p):
         depth = self.context.config.depth
         return range(depth - self.cuts[member.name].blocks, depth)
 
-    def _factored(self, call: Call) -> Assignment | None:
-        return None
+    def parts(self, member: Member) -> Sequence[Part]:
+        return Method.parts(self, member)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import torch
 from cos2p.data import Bundle
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import find
-from cos2p.devices.clock import task_phases
 from cos2p.errors import BudgetError, DataError
-from cos2p.messages import Order, Update, tensor_bytes
+from cos2p.memory.plan import Plan, plan_of
+from cos2p.memory.tasks import Member
+from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
@@ -23,22 +25,19 @@ from cos2p.server.protocol import ClientJoined, Dispatch, Send
 from cos2p.server.server import Server
 
 MOST = 64
-"""Devices whose first tasks are looked at."""
+"""Kinds of devices that are looked at."""
 _EFFICIENCY = 0.3
 """Of what a large matrix product reaches, so much remains in the training of small models; roughly."""
 
 
 @dataclass(frozen=True)
-class FirstTask:
-    device: str
-    rate: float
+class DevicePlan:
+    """Of devices that are equal."""
+
+    devices: tuple[str, ...]
     samples: int
-    needed: int
-    """Bytes, by the ledger."""
-    memory: int
-    seconds: float
-    """Virtual."""
-    flops: float
+    """The most that one of them has."""
+    plan: Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +46,8 @@ class Rehearsal:
     config: ModelConfig
     bundle: Bundle
     devices: int
-    tasks: tuple[FirstTask, ...]
-    """Of the first `MOST` devices that get one at once."""
+    plans: tuple[DevicePlan, ...]
+    """Of the first `MOST` kinds of devices."""
     splits: tuple[str, ...]
     """Which folder or file became which split."""
     notes: tuple[str, ...] = ()
@@ -57,10 +56,11 @@ class Rehearsal:
     @property
     def seconds_of_a_round(self) -> float:
         """On this machine, roughly: all tasks once, on the run's workers."""
-        if not self.tasks:
+        planned = sum(len(entry.devices) for entry in self.plans)
+        if not planned:
             return 0.0
         workers = min(self.recipe.run.workers or os.cpu_count() or 1, os.cpu_count() or 1)
-        work = sum(task.flops for task in self.tasks) * self.devices / len(self.tasks)
+        work = sum(entry.plan.flops * len(entry.devices) for entry in self.plans) * self.devices / planned
         return work / (_machine_flops() * _EFFICIENCY * workers)
 
     @property
@@ -75,43 +75,41 @@ def rehearse(recipe: Recipe) -> Rehearsal:
     run_setup = build_run_setup(recipe)
     recipe = run_setup.recipe
     server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
-    tasks = tuple(_first_tasks(run_setup, server))
+    plans = tuple(_plans(run_setup, server))
     splits = tuple(_splits(recipe.data))
     return Rehearsal(
-        recipe, run_setup.config, run_setup.bundle, len(run_setup.context.members), tasks, splits, run_setup.notes
+        recipe, run_setup.config, run_setup.bundle, len(run_setup.context.members), plans, splits, run_setup.notes
     )
 
 
-def _first_tasks(run_setup: RunSetup, server: Server) -> Iterator[FirstTask]:
+def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
     refused = []
-    for name, member in list(run_setup.context.members.items())[:MOST]:
+    for kind in list(_kinds(run_setup.context.members.values()))[:MOST]:
+        member = max(kind, key=lambda member: (member.samples, int(member.rows or "0", 16).bit_count()))
         try:
-            effects = server.handle(ClientJoined(name))
+            for first in (
+                effect.order for effect in server.handle(ClientJoined(member.name)) if isinstance(effect, Send)
+            ):
+                _that_trains(server, first)
         except BudgetError as error:
             refused.append(str(error))
             continue
-        for first in (effect.order for effect in effects if isinstance(effect, Send)):
-            try:
-                order = _that_trains(server, first)
-            except BudgetError as error:
-                refused.append(str(error))
-                continue
-            contract, task = server.orders.contract(order), server.orders.task(order)
-            size = tensor_bytes(task.weights, task.prefix)
-            phases = task_phases(contract, member.device, member.samples, member.test_samples, size)
-            work = contract.flops(member.samples, member.test_samples)
-            yield FirstTask(
-                order.client,
-                member.rate,
-                member.samples,
-                contract.memory(member.samples).total,
-                member.device.memory,
-                phases.total,
-                work.prefix + work.masks + work.training,
-            )
+        plan = plan_of(server.method, member, server.weights)
+        yield DevicePlan(tuple(other.name for other in kind), member.samples, plan)
     if refused:
         more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise BudgetError("; ".join(refused[:3]) + more)
+
+
+def _kinds(members: Iterable[Member]) -> Iterable[list[Member]]:
+    """Devices that have the same plan together."""
+    kinds = defaultdict[object, list[Member]](list)
+    for member in members:
+        device = member.device
+        kinds[device.memory, device.flops, device.down, device.up, member.rate, member.part, member.batch].append(
+            member
+        )
+    return kinds.values()
 
 
 def _that_trains(server: Server, order: Order) -> Order:

@@ -19,10 +19,9 @@ from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import ConfigError
-from cos2p.memory.rates import choose_rate
-from cos2p.memory.task_plan import with_fitting_rates
+from cos2p.memory.planning import with_parts
 from cos2p.memory.tasks import Member, RunContext
-from cos2p.methods import build_method
+from cos2p.methods import build_method, method_class
 from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig, TaskKind
 from cos2p.models.hub import pretrained_config, pretrained_weights
@@ -30,7 +29,7 @@ from cos2p.models.hub_fit import DataFacts
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.settled import settle
-from cos2p.training.embeddings import held_tables, token_rows
+from cos2p.training.embeddings import token_rows
 from cos2p.training.label_skew import check_adjustable
 from cos2p.training.shard import Shard
 
@@ -84,9 +83,8 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
             device = one.device.model_copy(update={"memory": claim * one.device.memory})
             members[name] = replace(one, samples=claim * one.samples, device=device)
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
-    chosen = [device.name for device, group in devices if group.rate is None]
-    if chosen and context.enforce_memory:
-        context = with_fitting_rates(build_method(recipe.method, context), chosen)
+    if method_class(recipe.method["name"]).by_memory or any(member.auto for member in members.values()):
+        context = with_parts(build_method(recipe.method, context))
     run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
     _ = run_setup.malicious  # names that the fleet does not have are refused before anything runs
     return run_setup
@@ -117,6 +115,7 @@ def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Membe
         recipe.fleet.enforce_memory,
         private_settings(recipe),
         recipe.robust,
+        recipe.fleet.target_seconds,
     )
 
 
@@ -126,12 +125,10 @@ def _with_room(device: Device, place: Place) -> Device:
 
 
 def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGroup, shard: Shard) -> Member:
-    training, samples, rate = recipe.training, len(shard.train), group.rate
+    samples, auto = len(shard.train), group.rate == "auto"
+    rate = 1.0 if group.rate == "auto" else group.rate
     rows = token_rows(shard, recipe.embeddings, config.pad_token)
-    if rate is None:
-        tables = held_tables(config, recipe.embeddings, rows)
-        rate = choose_rate(config, device, group.batch, training, recipe.fleet.target_seconds, samples, tables)
-    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows)
+    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows, auto=auto)
 
 
 def private_settings(recipe: Recipe) -> PrivacySettings:

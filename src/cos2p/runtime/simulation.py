@@ -17,6 +17,7 @@ from typing import Any
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
 from cos2p.errors import RunError
+from cos2p.memory.parts import Part
 from cos2p.messages import Order
 from cos2p.methods.base import Member
 from cos2p.runtime.classes import Classes
@@ -227,7 +228,11 @@ class Simulation(Session):
                 "evaluating": self.evaluations.at_work,
                 "training": sorted(task for task, _ in self._training.values() if task in self.server.orders),
                 "finished": self.finished,
-                "lowered": {member.name: [member.rate, member.largest] for member in self._lowered()},
+                "lowered": {
+                    member.name: [member.largest, member.part.kind, member.part.size]
+                    for member in self._lowered()
+                    if member.part
+                },
             },
             groups=groups,
             blobs={f"memory.{client}": pack_memory(memory) for client, memory in self.memories.items() if memory},
@@ -239,8 +244,9 @@ class Simulation(Session):
 
     def restore(self, values: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint: tasks that were being trained are trained again, with the same result."""
-        for client, (rate, largest) in values.get("lowered", {}).items():
-            self.server.welcome(replace(self.server.context.members[client], rate=rate, largest=largest))
+        for client, (largest, *part) in values.get("lowered", {}).items():
+            member = self.server.context.members[client].training(Part(*part))
+            self.server.welcome(replace(member, largest=largest))
         self.server.load_state(values["server"], checkpoint.groups)
         self._chains = self.server.orders.caches.chains()
         self._now, self._planned, self.finished = values["now"], values["planned"], values["finished"]

@@ -13,8 +13,8 @@ from typing import Any
 from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_fit, check_last_fit
-from cos2p.memory.fit import optimized_as_needed
-from cos2p.memory.tasks import Call, RunContext, make_order
+from cos2p.memory.tasks import Call, RunContext
+from cos2p.memory.ways import fitted_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
 from cos2p.methods import TaskContract, make_contract
 from cos2p.methods.base import Method
@@ -80,7 +80,7 @@ class Orders(Mapping[str, Order]):
             assignment = self.method.assign(call)
         except BudgetError as error:
             raise BudgetError(f"{member.name}: {error}; {advice(self.method, member)}") from None
-        order = make_order(
+        order = fitted_order(
             self.method,
             member,
             assignment,
@@ -92,7 +92,6 @@ class Orders(Mapping[str, Order]):
             lr=self.rates.rate(),
             rates=self.rates.to_try(member.name) if assignment.trainer.contract_type.trains else (),
         )
-        order = optimized_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
         cached = self.caches.plan(self.contract(order), self._asked_of(order))
         order = replace(order, cached=cached) if cached is not None else order
         if self.context.privacy.on:

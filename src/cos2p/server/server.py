@@ -12,7 +12,7 @@ from typing import Any
 
 from cos2p.aggregation.privacy.clipping import Draw
 from cos2p.errors import BudgetError, UpdateRefused
-from cos2p.memory.task_plan import lowered
+from cos2p.memory.planning import lowered
 from cos2p.memory.tasks import Member, RunContext
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import Buffer, Envelope
@@ -148,7 +148,7 @@ class Server:
         """A task ran out of memory: the client's next one is smaller, as the ledger says."""
         member, order = self.context.members[client], self.orders.get(task)
         needed = 0 if order is None else self.orders.needed_memory(order)  # it may have been given up meanwhile
-        smaller = lowered(self.context, member, needed)
+        smaller = lowered(self.method, member, needed)
         self.welcome(smaller)
         return Lowered(client=client, was=member.rate, rate=smaller.rate, memory=member.device.memory)
 

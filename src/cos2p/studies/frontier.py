@@ -8,7 +8,7 @@ absent there, with the reason; that is a result, not a failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cos2p.errors import ConfigError
@@ -79,22 +79,18 @@ def find_places(
     rows, absent = [], {}
     for number, name in enumerate(plan.methods):
         row = Row(name, method_class(name).title, method=name)
-        first, last = (
-            [(way, [plan.base.load(way, f"seed={seed}") for seed in plan.seeds]) for way in ways] for ways in _ways(row)
-        )
-        groups = len(first[0][1][0].fleet.devices)
+        recipes = [plan.base.load(row, f"seed={seed}") for seed in plan.seeds]
+        groups = len(recipes[0].fleet.devices)
         known: dict[Fit, int] = {}
         for place, memory in enumerate(plan.memories, number * len(plan.memories)):
             on_progress(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
-            way, found = _larger([(way, find(recipes, memory)) for way, recipes in first])
-            if isinstance(found, Absent) and last:
-                way, found = _larger([(way, find(recipes, memory)) for way, recipes in last])
+            found = find(recipes, memory)
             if isinstance(found, Absent):
                 absent[name, memory] = found.reason
             else:
                 # The same tasks as with fewer bytes: the same runs.
                 used = known.setdefault(found, memory)
-                rows.append(_row(way, groups, memory, used, found))
+                rows.append(_row(row, groups, memory, used, found))
     if not rows:
         (name, memory), reason = next(iter(absent.items()))
         raise ConfigError(
@@ -104,23 +100,9 @@ def find_places(
     return Places(tuple(rows), absent)
 
 
-def _ways(row: Row) -> tuple[list[Row], list[Row]]:
-    """The method as the recipe has it, and with fewer bytes at the price of time, if it can do that; and these ways
-    once more as a last resort."""
-    kind = method_class(row.key)
-    first = [row, replace(row, changes=kind.frugal)] if kind.frugal else [row]
-    last = [replace(way, changes=(*way.changes, *kind.last_resort)) for way in first] if kind.last_resort else []
-    return first, last
-
-
-def _larger(found: Sequence[tuple[Row, Fit | Absent]]) -> tuple[Row, Fit | Absent]:
-    """The way in which the method can do most; of equal ones the first, which takes less time."""
-    return max(found, key=lambda entry: entry[1].rate if isinstance(entry[1], Fit) else 0.0)
-
-
 def _row(row: Row, groups: int, memory: int, used: int, fit: Fit) -> Row:
     """`memory` is the budget, of which what fits within `used` bytes is all that the method can use."""
-    fields = (f"memory={used}", f"rate={fit.rate!r}")
+    fields = (f"memory={used}", "rate=auto")
     changes = [f"fleet.devices.{group}.{field}" for group in range(groups) for field in fields]
     return Row(
         key=f"{row.key}@{_megabytes(memory)}MB",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import find, find_all
 from cos2p.devices.device import PRESETS
@@ -11,12 +13,12 @@ from cos2p.methods import method_class
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
 from cos2p.recipe import Recipe
-from cos2p.runtime.rehearsal import Rehearsal
+from cos2p.runtime.rehearsal import DevicePlan, Rehearsal
 from cos2p.terminal.formatting import count, duration
 from cos2p.units import format_bytes
 
 _SHOWN = 20
-"""Devices whose first task is shown."""
+"""Kinds of devices that are shown."""
 
 
 def plan_text(recipe: Recipe) -> list[str]:
@@ -65,18 +67,29 @@ def rehearsal_text(found: Rehearsal) -> list[str]:
     lines = [f"samples  {', '.join(parts)}; {_classes(len(names))}{shown}; {size}"]
     lines += [f"from     {', '.join(found.splits)}"] if found.splits else []
     lines += [f"note     {note}" for note in found.notes]
-    for task in found.tasks[:_SHOWN]:
-        over = "over the budget: " if task.needed > task.memory else ""
-        lines.append(
-            f"task     {task.device}: R {task.rate:g}, {count(task.samples, 'sample')}, {over}needs "
-            f"{format_bytes(task.needed)} of {format_bytes(task.memory)}, {duration(task.seconds)} of virtual time"
-        )
-    if found.devices > _SHOWN:
-        lines.append(f"         and {count(found.devices - _SHOWN, 'more device')}")
+    lines += [f"plan     {line}" for line in device_plan_words(found.plans[:_SHOWN])]
+    if len(found.plans) > _SHOWN:
+        lines.append(f"         and {count(len(found.plans) - _SHOWN, 'more kind')} of devices")
     seconds = found.seconds_of_a_round
     lines.append(
         f"time     about {duration(seconds)} a round on this machine, {duration(seconds * found.rounds)} in all"
     )
+    return lines
+
+
+def device_plan_words(plans: Sequence[DevicePlan]) -> list[str]:
+    """What each kind of device would train, what that takes and why."""
+    lines = []
+    for entry in plans:
+        plan, over = entry.plan, "" if entry.plan.fits else "over the budget: "
+        names = entry.devices[0] if len(entry.devices) == 1 else f"{len(entry.devices)} × {entry.devices[0]}"
+        lines += [
+            f"{names}: {plan.trains}; {plan.held}",
+            f"  {over}needs {format_bytes(plan.peak)} of {format_bytes(plan.memory)}, {duration(plan.seconds)} of "
+            f"virtual time, {format_bytes(plan.down)} down, {format_bytes(plan.up)} up; to train everything: "
+            f"{format_bytes(plan.everything)}",
+            f"  why: {plan.why}",
+        ]
     return lines
 
 
@@ -85,7 +98,7 @@ def _classes(number: int) -> str:
 
 
 def _group(group: DeviceGroup) -> str:
-    rate = "R by memory" if group.rate is None else f"R {group.rate:g}"
+    rate = "planned by memory" if group.rate == "auto" else f"R {group.rate:g}"
     return f"{group.count} × {group.name or group.preset} ({rate}, batch {group.batch})"
 
 

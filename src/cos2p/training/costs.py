@@ -92,13 +92,13 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         samples=samples,
         epochs=settings.epochs,
         optimizer=settings.stepper,
-        features=settings.features,
+        features=settings.store,
         feature_bytes=2 if settings.feature_precision == "float16" else 4,
         distill=settings.lambda2 > 0,
         keep_start=True,  # the weights as received stay, to subtract the trained ones from
         rescale=settings.rescale,
-        step_in_backward=settings.memory_optimizations.step_in_backward,
-        recompute=settings.memory_optimizations.recompute != "no",
+        step_in_backward=settings.memory_optimizations.step_in_backward is True,
+        recompute=settings.memory_optimizations.recompute == "yes",
         micro_batch=settings.memory_optimizations.at_once(batch),
         activation_bytes=2 if settings.memory_optimizations.bf16 else 4,
     )

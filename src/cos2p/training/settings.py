@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
@@ -17,32 +17,47 @@ from cos2p.training.rate_trial import FALLBACK, LADDERS
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
 
+Auto = Literal["auto"]
+"""Left to the planner (`memory.ways`): the quickest way in which a task fits its device."""
+
+
+def _older(value: object) -> object:
+    """`needed` was the word for it."""
+    return "auto" if value == "needed" else value
+
+
 class MemoryOptimizations(Settings):
     """Training in fewer bytes, the same for every method; the ledger counts what each takes off."""
 
-    step_in_backward: bool = Field(
-        default=False,
+    stream: Auto | bool = Field(
+        default="auto",
+        description="Frozen blocks with adapters are read from disk whenever they run, one in memory at a time, "
+        "instead of held: the same bits in 1.5 to 2 times the time.",
+    )
+    step_in_backward: Auto | bool = Field(
+        default="auto",
         description="Step with each gradient as soon as it is there, and drop it: the same bits. Trainers that look at "
         "all gradients of a step (PLATON, PruneFL, FedAsync's own) keep them.",
     )
-    eight_bit: bool = Field(default=False, description="Optimiser states of adan and adamw in blocks of 8 bits.")
-    recompute: Literal["no", "yes", "needed"] = Field(
-        default="no",
-        description="Blocks keep their input alone and run again in the backward: the same bits, a third more FLOPs. "
-        "`needed`: where a task does not fit its device otherwise.",
+    eight_bit: Auto | bool = Field(
+        default="auto",
+        description="Optimiser states of adan and adamw in blocks of 8 bits. `auto`: where nothing else fits.",
     )
-    micro_batch: Literal["needed"] | Annotated[int, Field(ge=0)] = Field(
-        default=0,
+    recompute: Annotated[Literal["auto", "no", "yes"], BeforeValidator(_older)] = Field(
+        default="auto",
+        description="Blocks keep their input alone and run again in the backward: the same bits, a third more FLOPs.",
+    )
+    micro_batch: Annotated[Auto | Annotated[int, Field(ge=0)], BeforeValidator(_older)] = Field(
+        default="auto",
         description="So many samples of a batch pass the model at a time, and their gradients add up: the same step, "
-        "but for rounding, with fewer activations; 0: all of them. `needed`: as many as fit the device, before blocks "
-        "run again. Mixup mixes those that pass together. Trainers with an objective or a loop of their own (AdaViT, "
-        "Q-ViT, FedMeZO) take all.",
+        "but for rounding, with fewer activations; 0: all of them. Mixup mixes those that pass together. Trainers with "
+        "an objective or a loop of their own (AdaViT, Q-ViT, FedMeZO) take all.",
     )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
 
     @model_validator(mode="after")
     def _agree(self) -> MemoryOptimizations:
-        if self.micro_batch and self.step_in_backward:
+        if self.micro_batch not in (0, "auto") and self.step_in_backward is True:
             raise ValueError(
                 "the gradients of micro_batch add up before the step, and step_in_backward drops each at once; set one "
                 "of them"
@@ -50,33 +65,24 @@ class MemoryOptimizations(Settings):
         return self
 
     def at_once(self, batch: int) -> int:
-        """Samples of a batch that pass the model at a time; where that is yet to be found, the fewest."""
-        return 1 if self.micro_batch == "needed" else min(self.micro_batch or batch, batch)
+        """Samples of a batch that pass the model at a time."""
+        return batch if self.micro_batch == "auto" else min(self.micro_batch or batch, batch)
+
+    @property
+    def settled(self) -> MemoryOptimizations:
+        """With nothing saved where that is left open."""
+        return self.model_copy(update={name: value for name, value in _PLAIN.items() if getattr(self, name) == "auto"})
 
 
-def ways_to_save(memory_optimizations: MemoryOptimizations, batch: int) -> list[dict[str, object]]:
-    """What `needed` may become, the way that takes least time first; none if nothing is left open.
-
-    >>> [tuple(way.values()) for way in ways_to_save(MemoryOptimizations(recompute="needed", micro_batch="needed"), 4)]
-    [('no', 0), ('no', 2), ('no', 1), ('yes', 0), ('yes', 2), ('yes', 1)]
-    """
-    again = ("no", "yes") if memory_optimizations.recompute == "needed" else ()
-    sizes = (
-        [0, *(size for size in _halves(batch) if size < batch)] if memory_optimizations.micro_batch == "needed" else ()
-    )
-    if not sizes:
-        return [{"recompute": answer} for answer in again]
-    return [
-        {"recompute": answer, "micro_batch": size}
-        for answer in again or (memory_optimizations.recompute,)
-        for size in sizes
-    ]
-
-
-def _halves(batch: int) -> Iterator[int]:
-    while batch > 1:
-        batch = -(-batch // 2)
-        yield batch
+_PLAIN: dict[str, Any] = {
+    "stream": False,
+    "step_in_backward": False,
+    "eight_bit": False,
+    "recompute": "no",
+    "micro_batch": 0,
+}
+PLAIN = MemoryOptimizations(**_PLAIN)
+"""Nothing is saved."""
 
 
 class LocalTraining(Settings):
@@ -85,20 +91,20 @@ class LocalTraining(Settings):
     epochs: int = Field(default=5, ge=1, description="E: passes over the local data per task.")
     optimizer: OptimizerName = Field(default="adan", description="adan (the paper's), adamw or sgd; fresh every task.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay, 0 to 0.1.")
-    memory_optimizations: MemoryOptimizations = MemoryOptimizations()
+    memory_optimizations: MemoryOptimizations = PLAIN
 
     @model_serializer(mode="wrap")
     def _terse(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without memory optimisations that are off: every task carries these settings, and its bytes count."""
         written: dict[str, Any] = handler(self)
-        if self.memory_optimizations == MemoryOptimizations():
+        if self.memory_optimizations == type(self).model_fields["memory_optimizations"].default:
             written.pop("memory_optimizations", None)
         return written
 
     @property
     def stepper(self) -> str:
         """The optimiser by its full name, a key of `numerics.optimizers.STATE_BYTES`."""
-        return eight_bit(self.optimizer) if self.memory_optimizations.eight_bit else self.optimizer
+        return eight_bit(self.optimizer) if self.memory_optimizations.eight_bit is True else self.optimizer
 
 
 class Distillation(Settings):
@@ -111,8 +117,12 @@ class Distillation(Settings):
 class FeatureCache(Settings):
     """The features behind the frozen prefix."""
 
-    features: Store = Field(default="memory", description="Where a device keeps its features: memory or disk.")
+    features: Auto | Store = Field(default="memory", description="Where a device keeps its features: memory or disk.")
     feature_precision: FeaturePrecision = Field(default="float32", description="float16 halves the cache.")
+
+    @property
+    def store(self) -> Store:
+        return "memory" if self.features == "auto" else self.features
 
 
 class MaskTraining(Settings):
@@ -182,25 +192,35 @@ class ExtendedSettings(Settings):
     local: LocalSettings
 
 
-def with_optimizations(
-    settings: LocalSettings | ExtendedSettings, **changes: object
-) -> LocalSettings | ExtendedSettings:
-    """The same training with these fields of `memory_optimizations` set."""
-    local = settings if isinstance(settings, LocalSettings) else settings.local
-    memory_optimizations = local.memory_optimizations.model_copy(update=changes)
-    if memory_optimizations == local.memory_optimizations:
+def with_local(settings: Settings, memory_optimizations: Mapping[str, object], **changes: object) -> Any:
+    """The same training with these fields of its local settings and of their `memory_optimizations` changed."""
+    local = settings.local if isinstance(settings, ExtendedSettings) else settings
+    assert isinstance(local, LocalSettings)
+    changed = local.model_copy(
+        update={
+            "memory_optimizations": local.memory_optimizations.model_copy(update=dict(memory_optimizations)),
+            **changes,
+        }
+    )
+    if changed == local:
         return settings
-    changed = local.model_copy(update={"memory_optimizations": memory_optimizations})
-    return changed if isinstance(settings, LocalSettings) else settings.model_copy(update={"local": changed})
+    return settings.model_copy(update={"local": changed}) if isinstance(settings, ExtendedSettings) else changed
 
 
-def without_optimizations(settings: LocalSettings | ExtendedSettings, *names: str) -> LocalSettings | ExtendedSettings:
-    """The same training without the named memory optimisations."""
-    return with_optimizations(settings, **{name: getattr(MemoryOptimizations(), name) for name in names})
+def settled(settings: Settings, *without: str) -> Any:
+    """The same training with nothing saved where that is left open, and without the savings that are named."""
+    local = settings.local if isinstance(settings, ExtendedSettings) else settings
+    assert isinstance(local, LocalSettings)
+    memory_optimizations = local.memory_optimizations.settled.model_dump() | {
+        name: getattr(PLAIN, name) for name in without
+    }
+    return with_local(settings, memory_optimizations, features="memory" if local.features == "auto" else local.features)
 
 
 class TrainingSettings(LocalTraining):
     """Local training, the same for every method."""
+
+    memory_optimizations: MemoryOptimizations = MemoryOptimizations()
 
     lr: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
         default=2e-3,

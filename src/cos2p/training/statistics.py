@@ -209,7 +209,7 @@ class StatisticsTrainer(Trainer):
             lambda rows: self.shard.inputs(part, rows),
             len(part),
             self.local.memory_optimizations.at_once(min(self.settings.batch, len(part))),
-            self.settings.features,
+            self.settings.store,
             self.settings.feature_precision,
             part.widths,
             watch=watch,

@@ -64,15 +64,15 @@ from cos2p.training.prefix import (
     prefix_features,
 )
 from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
-from cos2p.training.settings import ExtendedSettings, LocalSettings, MemoryOptimizations, without_optimizations
+from cos2p.training.settings import PLAIN, ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.suffix import StreamedSuffix
 from cos2p.training.wire import unpacked
 
-Support = Literal["step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
+Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
 
 OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
-"""All memory optimizations of `training.memory_optimizations`."""
+"""All memory optimizations of `training.memory_optimizations` but `stream`, which is for adapters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Trainer:
     def contract_of(cls, config: ModelConfig, order: Order) -> TaskContract:
         """What an order to this trainer means, with the memory optimizations that it supports."""
         given = cls.settings_type.model_validate(order.settings)
-        return cls.contract_type(config, order, without_optimizations(given, *(OPTIMIZATIONS - cls.supports)))
+        return cls.contract_type(config, order, settled(given, *({"stream", *OPTIMIZATIONS} - cls.supports)))
 
     @property
     def local(self) -> LocalSettings:
@@ -255,7 +255,7 @@ class Trainer:
         if "reuse" not in self.supports:
             return False
         whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
-        return whole and not self.local.rescale and self.local.memory_optimizations == MemoryOptimizations()
+        return whole and not self.local.rescale and self.local.memory_optimizations == PLAIN
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
@@ -339,6 +339,7 @@ class Trainer:
         if len(test) == 0:
             return {"local_samples": 0}
         self.model.fold_rescale()
+        self.features = None  # those of the training samples make room for the test's
         at_once = self.local.memory_optimizations.at_once(self.local.batch)
         scores = evaluate(self.model, test, self.shard.normalize, self.shard_features(test), at_once)[-1]
         return {"local_samples": len(test)} | {f"local_{name}": value for name, value in scores.items()}
@@ -366,7 +367,7 @@ class Trainer:
             lambda rows: self.shard.inputs(passed, rows),
             len(part),
             batch := self.contract.prefix_batch(len(part)),
-            self.local.features,
+            self.local.store,
             self.local.feature_precision,
             passed.widths,
             self._kept_features(part, batch),
@@ -422,7 +423,7 @@ class Trainer:
         lighten(
             model.blocks.values(),
             model.exits.values(),
-            recompute=memory_optimizations.recompute != "no",
+            recompute=memory_optimizations.recompute == "yes",
             bf16=memory_optimizations.bf16,
         )
         return model

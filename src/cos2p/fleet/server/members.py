@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from cos2p.devices.settings import DeviceGroup
-from cos2p.errors import BudgetError, UpdateRefused
+from cos2p.errors import UpdateRefused
 from cos2p.fleet.join_request import JoinRequest
-from cos2p.memory.task_plan import largest_fitting, ledger_limit, sized_by_rate
+from cos2p.memory.planning import by_rate, least_of, rate_limit, with_parts
 from cos2p.memory.tasks import Member
 from cos2p.methods import build_method
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import from_bits, to_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import fleet_devices, run_context
-from cos2p.submodel.rates import LADDER
-from cos2p.units import format_bytes
 
 
 def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest) -> Member:
@@ -34,15 +32,14 @@ def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest
     member = Member(
         name,
         device,
-        group.rate or 1.0,
+        1.0 if group.rate == "auto" else group.rate,
         min(group.batch, facts.samples),
         facts.samples,
         facts.test_samples,
         known_rows(config, facts.rows),
+        auto=group.rate == "auto",
     )
-    if group.rate is not None and not recipe.fleet.enforce_memory:
-        return member
-    return replace(member, rate=fitting_rate(config, member, recipe))
+    return planned(config, member, recipe)
 
 
 def known_rows(config: ModelConfig, rows: str) -> str:
@@ -58,22 +55,23 @@ def known_rows(config: ModelConfig, rows: str) -> str:
 
 def _group(recipe: Recipe, name: str) -> DeviceGroup:
     own = next((group for device, group in fleet_devices(recipe) if device.name == name), None)
-    return own or recipe.fleet.devices[0].model_copy(update={"rate": None})
+    return own or recipe.fleet.devices[0].model_copy(update={"rate": "auto"})
 
 
-def fitting_rate(config: ModelConfig, member: Member, recipe: Recipe) -> float:
-    """The member's rate, or the largest of the ladder below it with which the ledger says that its tasks fit."""
+def planned(config: ModelConfig, member: Member, recipe: Recipe) -> Member:
+    """The member with what it trains; one whose rate does not fit its memory trains what does."""
     context = run_context(recipe, config, {member.name: member})
-    limit, method = ledger_limit(context, member), build_method(recipe.method, context)
-    rate = next((rate for rate in (member.rate, *LADDER) if rate <= min(member.rate, limit)), None)
-    if rate is not None and not sized_by_rate(method):
-        rate = largest_fitting(method, replace(member, rate=rate))
-    if rate is None:
-        raise BudgetError(
-            f"{member.name} has {format_bytes(member.device.memory)}, in which not even {LADDER[-1]:.4f} of the model "
-            f"trains with a batch of {member.batch}; give it more memory or a smaller batch"
-        )
-    return rate
+    method = build_method(recipe.method, context)
+    if not (member.auto or method.by_memory or method.over_budget) and context.enforce_memory:
+        limit = member.device.memory
+        if by_rate(method):
+            fits = member.rate <= rate_limit(method, member, limit, exact=False)
+        else:
+            fits = least_of(method, member) <= limit
+        if not fits:
+            member = replace(member, auto=True)
+            method = build_method(recipe.method, replace(context, members={member.name: member}))
+    return with_parts(method).members[member.name]
 
 
 # ---------------------------------------------------------------- presence

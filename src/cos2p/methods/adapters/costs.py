@@ -1,4 +1,4 @@
-"""What training adapters costs while every block is streamed: bytes of the worst moment, and FLOPs."""
+"""What training adapters costs, the blocks held or streamed: bytes of the worst moment, and FLOPs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class AdapterLoad:
 
     config: ModelConfig
     work: Workload
+    stream: bool
+    """Whether a block is in memory only when it runs."""
     frozen: int
     """Blocks whose features are computed once."""
     streamed: int
@@ -69,7 +71,8 @@ class AdapterLoad:
 
     def prefix(self, samples: int) -> Ledger:
         base = shape_ledger(self.config, self.prefix_shape, self.work.with_(prefix_batch=samples), "prefix")
-        return replace(base, weights=FLOAT * sum(self.trained))
+        held = 0 if self.stream else self.streamed * self._block  # its test finds the model in memory
+        return replace(base, weights=FLOAT * sum(self.trained), prefix=base.prefix + held)
 
     def training(self) -> Ledger:
         config, work, count = self.config, self.work, sum(self.trained)
@@ -82,6 +85,7 @@ class AdapterLoad:
             "weight",
             "pass",
             weights=FLOAT * (2 * count + self.held + table),  # as received and as trained
+            prefix=0 if self.stream else self.streamed * self._block,
             optimizer=state_bytes(work.optimizer, self.trained),
             features=cached,
             inputs=self.prefix(1).inputs,
@@ -105,19 +109,29 @@ class AdapterLoad:
             config, samples, self.tokens, train=True, table_trains=False, deepest=True, alone=True, student=False,
             rows=self.rows,
         )  # fmt: skip
-        return [*rotary, self._streamed_op(), *exits, loss_op(config, samples, self.tokens, 1, False, self.rows)]
+        return [*rotary, *self._blocks(), *exits, loss_op(config, samples, self.tokens, 1, False, self.rows)]
 
-    def _streamed_op(self) -> Op:
-        """All streamed blocks: what went into each is kept, and one of them is in memory, decoded from 16 bits."""
+    @property
+    def _block(self) -> int:
+        """Bytes of a block in 32 bits."""
+        return FLOAT * block_scalars(self.config, BlockSize.full(self.config))
+
+    def _blocks(self) -> list[Step]:
+        """All blocks that run at every step. One that runs again keeps what went into it; one that is streamed is
+        decoded from 16 bits when it runs."""
         config, full = self.config, BlockSize.full(self.config)
         block = BlockTape(config, full, self.work.micro * self.tokens, train=False)
-        weights = FLOAT * block_scalars(config, full)
-        inner = walk(block.through()).activations + self._adapter_bytes(block)
+        weights = self._block if self.stream else 0
         forward = block.D + max(block.inference() + weights, weights + weights // 2)
         if not self.rank:  # nothing below the head is trained, so nothing is kept
-            return Op(block.D, forward=forward)
+            return [Op(block.D, forward=forward)]
         grown = FLOAT * (sum(self.trained) - self.exit_scalars)
-        return Op(self.streamed * block.D, grown, forward, backward=2 * block.D + inner + weights)
+        if self.stream or self.work.recompute:
+            inner = walk(block.through()).activations + self._adapter_bytes(block)
+            return [Op(self.streamed * block.D, grown, forward, backward=2 * block.D + inner + weights)]
+        below, *above = block.through()
+        adapted = replace(below, kept=below.kept + self._adapter_bytes(block), grown=grown // self.streamed)
+        return [adapted, *above] * self.streamed
 
     def _adapter_bytes(self, block: BlockTape) -> int:
         """What one block's adapters keep for their gradients.
@@ -140,6 +154,8 @@ class AdapterLoad:
         """One sample, forward and backward."""
         if self.rank:
             block = streamed_block(self.config, self.tokens)
+            if not (self.stream or self.work.recompute):
+                block -= block_forward(self.config, BlockSize.full(self.config), self.tokens)
         else:  # nothing below the head is trained
             block = block_forward(self.config, BlockSize.full(self.config), self.tokens)
         return self.streamed * (block + 4 * self._adapters()) + 3 * exit_forward(self.config, self.tokens, self.rows)

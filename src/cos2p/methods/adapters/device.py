@@ -88,6 +88,7 @@ class LoraContract(TaskContract):
         return AdapterLoad(
             self.config,
             workload(settings, samples),
+            stream=settings.memory_optimizations.stream is True,
             frozen=self.order.spec.frozen,
             streamed=len(settings.blocks),
             rank=settings.rank,
@@ -118,7 +119,7 @@ class LoraTrainer(Trainer):
     name: ClassVar[str] = "lora"
     contract_type = LoraContract
     settings_type = LoraSettings
-    supports = frozenset({"step_in_backward", "eight_bit", "micro_batch"})
+    supports = frozenset({"stream", "step_in_backward", "eight_bit", "recompute", "micro_batch"})
     contract: LoraContract
     settings: LoraSettings
     model: AdaptedTransformer
@@ -130,7 +131,14 @@ class LoraTrainer(Trainer):
             if name not in held:
                 held[name] = place(first_factor(name, shape, self.order.seed), self.device)
         model = AdaptedTransformer(
-            self.config, spec, file, settings.blocks, settings.rank, settings.targets, settings.scale
+            self.config,
+            spec,
+            file,
+            settings.blocks,
+            settings.rank,
+            settings.targets,
+            settings.scale,
+            settings.memory_optimizations,
         )
         if self.config.task == "language-modeling":
             name = "embed.tokens" if self.config.tied else "lm_head.weight"

@@ -1,12 +1,15 @@
-"""The model with adapters while every block is streamed: one in memory at a time, forward and backward.
+"""The model with adapters, whose frozen blocks are held in memory or streamed from disk.
 
-A block keeps what went into it and nothing else. Backward loads it once more, runs it again, and gives the gradients
-of its adapters and of its input: those of ordinary backpropagation. Blocks below the lowest adapter only infer.
+A streamed block is loaded when it runs and keeps what went into it, nothing else. Backward loads it once more, runs it
+again, and gives the gradients of its adapters and of its input: those of ordinary backpropagation. One that is held can
+do the same without loading (`recompute`), or keep all that ordinary backpropagation keeps. Blocks below the lowest
+adapter only infer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, ElasticTransformer, Linear
 from cos2p.training.prefix import PrefixFile, loaded
+from cos2p.training.settings import PLAIN, MemoryOptimizations
 
 
 class Adapter(nn.Module):
@@ -44,11 +48,18 @@ class _Adapted(nn.Module):
         return torch.add(self.layer(x), F.linear(x, down) @ up, alpha=self.scale)
 
 
-class StreamedBlock(nn.Module):
-    """A block of which the adapters alone are held."""
+class AdaptedBlock(nn.Module):
+    """A block whose adapters alone are parameters; the rest is read from `file` now, or whenever it runs."""
 
     def __init__(
-        self, config: ModelConfig, index: int, file: PrefixFile, rank: int, targets: Sequence[Target], scale: float
+        self,
+        config: ModelConfig,
+        index: int,
+        file: PrefixFile,
+        rank: int,
+        targets: Sequence[Target],
+        scale: float,
+        memory_optimizations: MemoryOptimizations,
     ) -> None:
         super().__init__()
         self.config, self.index, self.file, self.scale = config, index, file, scale
@@ -56,25 +67,35 @@ class StreamedBlock(nn.Module):
         whole = Block(config, BlockKeep.full(config))
         shapes = {target: getattr(whole, target).weight.shape for target in self.targets}
         self.adapters = nn.ModuleDict({t: Adapter(rank, shape[1], shape[0]) for t, shape in shapes.items()})
+        self._recompute = memory_optimizations.stream is True or memory_optimizations.recompute == "yes"
+        self._held = (
+            () if memory_optimizations.stream is True else (self._load(),)
+        )  # in a tuple: its weights are no parameters
 
     def forward(self, x_BTD: Tensor, context: Context, *gates: Tensor | None) -> Tensor:
         factors = [factor for target in self.targets for factor in self.adapters[target].parameters()]
-        passed: Tensor = _Streamed.apply(self, context, x_BTD, *factors)  # type: ignore[no-untyped-call]
+        if not self._recompute:
+            return self.run(x_BTD, context, factors)
+        passed: Tensor = _Again.apply(self, context, x_BTD, *factors)  # type: ignore[no-untyped-call]
         return passed
 
+    def _load(self) -> Block:
+        return loaded(Block(self.config, BlockKeep.full(self.config)), self.file.part(f"blocks.{self.index}."))
+
     def run(self, x_BTD: Tensor, context: Context, factors: Sequence[Tensor]) -> Tensor:
-        """Load the block, put these factors next to its matrices, run it."""
-        block = loaded(Block(self.config, BlockKeep.full(self.config)), self.file.part(f"blocks.{self.index}."))
+        """Put these factors beside the block's matrices, and run it."""
+        block = self._held[0] if self._held else self._load()
         for place, target in enumerate(self.targets):
             layer = getattr(block, target)
+            layer = layer.layer if isinstance(layer, _Adapted) else layer
             setattr(block, target, _Adapted(layer, factors[2 * place], factors[2 * place + 1], self.scale))
         result: Tensor = block(x_BTD, context)
         return result
 
 
-class _Streamed(torch.autograd.Function):
+class _Again(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, block: StreamedBlock, context: Context, x_BTD: Tensor, *factors: Tensor) -> Tensor:
+    def forward(ctx: Any, block: AdaptedBlock, context: Context, x_BTD: Tensor, *factors: Tensor) -> Tensor:
         ctx.block, ctx.context = block, context
         ctx.save_for_backward(x_BTD, *factors)
         return block.run(x_BTD, context, factors)
@@ -90,7 +111,7 @@ class _Streamed(torch.autograd.Function):
 
 
 class AdaptedTransformer(ElasticTransformer):
-    """Blocks [spec.frozen, depth) streamed with adapters; those not among `blocks` are left out altogether."""
+    """Blocks [spec.frozen, depth) with adapters; those not among `blocks` are left out altogether."""
 
     def __init__(
         self,
@@ -101,11 +122,12 @@ class AdaptedTransformer(ElasticTransformer):
         rank: int,
         targets: Sequence[Target],
         scale: float,
+        memory_optimizations: MemoryOptimizations = PLAIN,
     ) -> None:
         super().__init__(config, spec)
         for index in range(spec.frozen, spec.top):
-            kept = index in blocks
-            self.blocks[str(index)] = StreamedBlock(config, index, file, rank, targets, scale) if kept else _LeftOut()
+            made = partial(AdaptedBlock, config, index, file, rank, targets, scale, memory_optimizations)
+            self.blocks[str(index)] = made() if index in blocks else _LeftOut()
 
     def load(self, weights: Weights, trained: Mapping[str, object] | None = None) -> AdaptedTransformer:
         """Take the tensors by reference; those not among `trained` (by default all) stay as they are."""

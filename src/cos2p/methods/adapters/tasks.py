@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
-from cos2p.memory.fit import STORES, Store
 from cos2p.methods.adapters.device import AdapterSettings, LoraSettings
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.spec import BlockKeep, SubmodelSpec
@@ -21,7 +19,6 @@ def adapter_task(
     rank: int,
     frozen: int,
     blocks: tuple[int, ...],
-    features: Store,
     adapters: AdapterSettings,
     factors: Literal["both", "up"] = "both",
 ) -> tuple[SubmodelSpec, LoraSettings]:
@@ -29,13 +26,12 @@ def adapter_task(
     config = context.config
     window = (BlockKeep.full(config),) * (config.depth - frozen)
     spec = SubmodelSpec(frozen, window, (config.depth,), fixed_embeddings=True)
-    local = context.local(member, features=features).model_dump()
+    local = context.local(member).model_dump()
     own = {**shared(adapters, AdapterSettings), "rank": rank, "blocks": blocks, "factors": factors}
     return spec, LoraSettings.model_validate({**local, **own})
 
 
-def head_tasks(context: RunContext, member: Member) -> Iterator[tuple[SubmodelSpec, LoraSettings]]:
-    """The head alone, with the features below it in memory and on disk."""
+def head_task(context: RunContext, member: Member) -> tuple[SubmodelSpec, LoraSettings]:
+    """The head alone."""
     top = context.config.depth - 1
-    for store in STORES:
-        yield adapter_task(context, member, 0, top, (top,), store, AdapterSettings())
+    return adapter_task(context, member, 0, top, (top,), AdapterSettings())

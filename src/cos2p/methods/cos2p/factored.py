@@ -17,16 +17,14 @@ Caltech-101 (docs/results/pretrained.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.memory.fit import STORES, Store
 from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.adapters.tasks import adapter_task
@@ -35,20 +33,16 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.training.costs import TaskFlops
-
-RANKS = (32, 16, 8, 4, 2)
-"""What a device chooses from; below the smallest it trains its window."""
+from cos2p.training.settings import Auto
 
 
 class FactorSettings(Settings):
     """Devices of few bytes: low-rank factors of all blocks instead of a window of weights."""
 
-    below: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Devices of a smaller rate than this train factors, if some fit into the bytes of their window; "
-        "0: nobody does.",
+    below: Auto | Annotated[float, Field(ge=0, le=1)] = Field(
+        default="auto",
+        description="Devices whose window would be smaller than this train factors, if some fit; 0: nobody does. "
+        "`auto`: where the recipe sets no rate, of a pretrained model 0.42, of a language model all.",
     )
     lr_factor: float = Field(
         default=1.0, gt=0, description="η of factors is the recipe's, which is for weights, times this; 0.5 to 4."
@@ -58,19 +52,10 @@ class FactorSettings(Settings):
 LOOKS = 2
 """Passes back, of a batch each, that find the directions."""
 
-Size = tuple[int, Store]
-"""Of a task: its rank, and where the features of what is frozen below are kept."""
 
-
-def factor_sizes() -> Iterator[Size]:
-    """The largest first, and of those with the same rank the quicker."""
-    return ((rank, store) for rank in RANKS for store in STORES)
-
-
-def factored_task(context: RunContext, member: Member, size: Size) -> tuple[SubmodelSpec, LoraSettings]:
+def factored_task(context: RunContext, member: Member, rank: int) -> tuple[SubmodelSpec, LoraSettings]:
     """Factors of all blocks."""
-    (rank, store), blocks = size, tuple(range(context.config.depth))
-    return adapter_task(context, member, rank, 0, blocks, store, AdapterSettings())
+    return adapter_task(context, member, rank, 0, tuple(range(context.config.depth)), AdapterSettings())
 
 
 class FactoredContract(LoraContract):
@@ -87,7 +72,7 @@ class FactoredContract(LoraContract):
 class FactoredTrainer(LoraTrainer):
     name: ClassVar[str] = "factored"
     contract_type = FactoredContract
-    supports = frozenset({"eight_bit", "micro_batch"})  # the passes that find the directions look at all gradients
+    supports = LoraTrainer.supports - {"step_in_backward"}  # the passes that find the directions look at all gradients
 
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """Both factors from zero, so that what comes back is what they have become."""

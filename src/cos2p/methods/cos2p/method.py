@@ -6,7 +6,7 @@ is done here and why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,12 +19,14 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.budget import Workload, mask_plan, peak
 from cos2p.errors import ConfigError
-from cos2p.memory.fit import needed_bytes, room
+from cos2p.memory.parts import HEAD, RANK, WIDE, Part, factors, windows
 from cos2p.messages import Order, Update
-from cos2p.methods.adapters.device import LoraTrainer
+from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
+from cos2p.methods.adapters.factors import adapter_shapes
+from cos2p.methods.adapters.tasks import HEAD_STEP, head_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
-from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, Size, factor_sizes, factored_task
+from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, factored_task
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_tensor
@@ -49,8 +51,6 @@ class Cos2p(Method):
     title: ClassVar[str] = "Co-S²P"
     settings_type: ClassVar[type[Settings]] = Cos2pSettings
     settings: Cos2pSettings
-    frugal: ClassVar[tuple[str, ...]] = ("method.prefix.features=disk",)
-    last_resort: ClassVar[tuple[str, ...]] = ("method.window.schedule=top",)  # nothing has to stand above it
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer, StatisticsTrainer, LoraTrainer, FactoredTrainer)
     forms: ClassVar[Forms] = {
         "scaler": ("method.rescale=true",),
@@ -72,12 +72,12 @@ class Cos2p(Method):
             for name, member in context.members.items()
         }
         depths = [shape.blocks for shape in self.cuts.values()]
-        window = self.settings.window
-        if window.first >= context.config.depth:
-            raise ConfigError(
-                f"method.window.first is {window.first}; the model has blocks 0 to {context.config.depth - 1}"
-            )
-        offsets = tier_offsets(context.config.depth, depths, window.first)
+        window, depth = self.settings.window, context.config.depth
+        self.first = window.first if window.first != "auto" else depth // 2 if window.rest == "kept" else 0
+        """The lowest block that trains."""
+        if self.first >= depth:
+            raise ConfigError(f"method.window.first is {self.first}; the model has blocks 0 to {depth - 1}")
+        offsets = tier_offsets(depth, depths, self.first)
         self.offsets = dict(zip(self.cuts, offsets, strict=True))
         self.masks: dict[str, dict[int, BlockKeep]] = {name: {} for name in context.members}
         """Each client's last mask of each block, as its updates say."""
@@ -85,8 +85,6 @@ class Cos2p(Method):
         """How many tasks had each block in their window."""
         self.reported: set[str] = set()
         """Clients that have reported sums of their features."""
-        self.sizes: dict[str, Size | None] = {}
-        """Of clients with few bytes: which factors they train; None if none fit, and a window does."""
         self.round = 0
         """The version that the newest task was cut from."""
         self.merged = 0
@@ -95,7 +93,7 @@ class Cos2p(Method):
         """Blocks of the largest window: where a `growing` model begins."""
         exits = self.settings.exits
         self.statistics_first, self.statistics_last = exits.start_form is not None, exits.finish_form is not None
-        self.sized_by_rate = window.rest == "removed"
+        self.sized_by_rate, self.ratio = window.rest == "removed", window.ratio
 
     @classmethod
     def model_defaults(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,7 +124,7 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        kind = FactoredMerge if self.settings.factors.below else SegmentMerge
+        kind = FactoredMerge if self.settings.factors.below != 0 else SegmentMerge
         own = kind(config, self.settings.weighting)
         if self.statistics_first or self.statistics_last:
             return HeadMerge(own, exits.start_form, exits.finish_form)
@@ -141,9 +139,9 @@ class Cos2p(Method):
             return self._statistics(member, settings.exits.finish_form, final=True)
         if settings.exits.start_form is not None and member.name not in self.reported:
             return self._statistics(member, settings.exits.start_form)
-        factored = self._factored(call)
-        if factored is not None:
-            return factored
+        part = member.part or self._part_of_rate(member)
+        if part.kind != "window":
+            return self._on_frozen_base(member, part)
         blocks = self.next_blocks(member, call.cycle)
         for block in blocks:
             self.dispatched[block] += 1
@@ -176,36 +174,47 @@ class Cos2p(Method):
             self.context, member, depths, form, prefix.precision, final, **shared(prefix, FeatureCache)
         )
 
-    def _factored(self, call: Call) -> Assignment | None:
-        """Factors of all blocks, in the bytes of the window that they stand for; None where a window trains."""
-        name = call.member.name
-        if call.member.rate >= self.settings.factors.below:
-            return None
-        if name not in self.sizes:
-            most = self._window_bytes(call)
-            tasks = ((size, self._of_size(call, size)) for size in factor_sizes())
-            fitting = (size for size, task in tasks if needed_bytes(self, call.member, task) <= most)
-            self.sizes[name] = next(fitting, None)
-        size = self.sizes[name]
-        return None if size is None else self._of_size(call, size)
+    def parts(self, member: Member) -> Sequence[Part]:
+        """Of a pretrained model factors of all blocks stand between wide windows and narrow ones."""
+        below, kept = self.settings.factors.below, self.settings.window.rest == "kept"
+        if below == "auto":
+            usable = kept and member.auto and not self.context.privacy.on
+            below = 0.0 if not usable else WIDE if self.context.config.task == "classification" else 2.0
+        own = windows() if member.auto else [Part("window", member.rate)]
+        wide, narrow = ([part for part in own if (part.size >= below) == yes] for yes in (True, False))
+        return [
+            *wide,
+            *(factors(self._most_rank) if below and narrow else []),
+            *narrow,
+            *([HEAD] if kept and member.auto else []),
+        ]
 
-    def _of_size(self, call: Call, size: Size) -> Assignment:
-        factors, precision = self.settings.factors, self.settings.prefix.precision
-        task = factored_task(self.context, call.member, size)
-        return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=factors.lr_factor)
+    @property
+    def _most_rank(self) -> int:
+        """No more than a matrix has directions."""
+        shapes = adapter_shapes(self.context.config, [0], AdapterSettings().targets, 1).values()
+        return min(RANK, *(width for _, width in shapes))
 
-    def _window_bytes(self, call: Call) -> float:
-        """What training a window takes of the member, wherever it is; no more than it has."""
-        config, blocks = self.context.config, self.cuts[call.member.name].blocks
-        places = range(min(self.settings.window.first, config.depth - blocks), config.depth - blocks + 1)
-        tasks = (self._window(call, range(start, start + blocks), trains_masks=False) for start in places)
-        return min(room(self, call.member), max(needed_bytes(self, call.member, task) for task in tasks))
+    def _part_of_rate(self, member: Member) -> Part:
+        """Of a member that was not planned: its window, unless its method may have another part for it."""
+        plain = Part("window", member.rate)
+        return plain if self.parts(member)[0] == plain else self.part_of(member)
+
+    def _on_frozen_base(self, member: Member, part: Part) -> Assignment:
+        precision = self.settings.prefix.precision
+        if part == HEAD:
+            task = head_task(self.context, member)
+            return Assignment(*task, LoraTrainer, prefix_precision=precision, lr_factor=HEAD_STEP)
+        task = factored_task(self.context, member, int(part.size))
+        lr_factor = self.settings.factors.lr_factor
+        return Assignment(*task, FactoredTrainer, prefix_precision=precision, lr_factor=lr_factor)
 
     def next_blocks(self, member: Member, cycle: int) -> range:
         blocks = self.cuts[member.name].blocks
         window, offset = self.settings.window, self.offsets[member.name]
-        turn = self.round if window.schedule == "together" else self.top() if window.schedule == "growing" else cycle
-        start = window_start(window.schedule, self.dispatched, blocks, turn, offset, window.first)
+        trained = max(0, self.round - self.statistics_first)  # rounds that trained
+        turn = trained if window.schedule == "together" else self.top() if window.schedule == "growing" else cycle
+        start = window_start(window.schedule, self.dispatched, blocks, turn, offset, self.first)
         return range(start, start + blocks)
 
     def top(self) -> int:
@@ -303,7 +312,7 @@ class Cos2p(Method):
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:
             self.reported.add(order.client)
-        if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name):
+        if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name, LoraTrainer.name):
             self.merged += 1
         if order.trainer == SubmodelTrainer.name:
             self.masks[update.client] |= dict(enumerate(update.spec.window, update.spec.frozen))

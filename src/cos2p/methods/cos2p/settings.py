@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,8 @@ from cos2p.methods.cos2p.factored import FactorSettings
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.settings import Settings, merged_tables
 from cos2p.submodel.window import Schedule
-from cos2p.training.settings import Distillation, FeatureCache, MaskTraining
+from cos2p.training.prefix import Store
+from cos2p.training.settings import Auto, Distillation, FeatureCache, MaskTraining
 
 Form = Literal["paper", "cheap", "growing", "pretrained"]
 MaskKind = Literal["trainable", "first-order", "fixed", "random"]
@@ -86,10 +87,10 @@ class WindowSettings(Settings):
         "the same height, which rises from the bottom, and blocks above it pass on what they get until they are "
         "reached.",
     )
-    first: int = Field(
-        default=0,
-        ge=0,
-        description="The first block that trains: windows stay above it where they fit, 0 to depth − 1.",
+    first: Auto | Annotated[int, Field(ge=0)] = Field(
+        default="auto",
+        description="The first block that trains: windows stay above it where they fit, 0 to depth − 1. `auto`: 0, or "
+        "of a model whose rest is kept the middle: the features below are computed once a task.",
     )
     ratio: float = Field(
         default=1.0, ge=0, description="R_width / R_depth: 1 balanced; 4 half as deep and twice as wide; 0 only width."
@@ -105,6 +106,7 @@ class WindowSettings(Settings):
 class PrefixSettings(FeatureCache):
     """The frozen blocks below the window."""
 
+    features: Auto | Store = Field(default="auto", description="Where a device keeps its features: memory or disk.")
     precision: Precision = Field(default="float16", description="On the wire: float32, float16 or int8.")
 
 
@@ -146,12 +148,14 @@ class Cos2pSettings(Settings):
                 "window.rest 'kept' leaves every head and unit in its place, so masks have nothing to remove; "
                 "set masks.heads and masks.units to 'fixed' or 'random': what they name is what trains"
             )
-        if self.window.schedule == "growing" and (self.window.rest != "removed" or self.window.first):
+        if self.window.schedule == "growing" and (
+            self.window.rest != "removed" or self.window.first not in (0, "auto")
+        ):
             raise ValueError(
                 "window.schedule 'growing' builds a fresh model from its lowest block on, with nothing above the "
                 "windows yet; set window.rest = 'removed' and window.first = 0, or another schedule"
             )
-        if self.window.schedule == "growing" and self.factors.below:
+        if self.window.schedule == "growing" and self.factors.below not in (0, "auto"):
             raise ValueError(
                 "factors move all blocks of a model that has learned, and window.schedule 'growing' begins with empty "
                 "ones; set factors.below = 0, or another schedule"
