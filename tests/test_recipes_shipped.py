@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cos2p.methods import methods
-from cos2p.models.sizes import SIZES, model_config
+from cos2p.models.sizes import SIZES
 from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, recipe_problems, recipe_values
 from cos2p.recipes import recipe_text, shipped_recipes
@@ -15,11 +15,11 @@ from tests.methods.played import first_orders
 
 SHIPPED = [
     "bert-small-agnews", "bert-small-agnews-mini", "bert-small-sst2", "bert-small-sst2-mini", "cifar10", "cifar10-mini",
-    "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", "llama-fpb-mini",
-    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-fpb-mini",
-    "trec-depth",
+    "demo", "dino-caltech101", "e1", "e2", "e3", "fashion-mini", "fashion-wide", "iot", "llama-fpb", 
+    "minilm-banking77", "minilm-trec", "omniglot-drawers", "quickstart", "shakespeare-roles", "smollm-finance",
+    "stories-shakespeare", "tinyllama-finance", "trec-depth",
 ]  # fmt: skip
-CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"], "llama-fpb-mini": model_config("llama-nano", depth=5, mlp=172)}
+CHECKPOINTS = {"llama-fpb": SIZES["llama-1.1b"]}
 """Shapes of the recipes' checkpoints, which come apart from the package."""
 NX8, NX16, AGX, ORIN = (
     "jetson-xavier-nx-8gb",
@@ -142,17 +142,14 @@ def test_the_changes_that_a_comment_names_make_the_papers_mix() -> None:
     assert [group.rate for group in groups for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
 
 
-@pytest.mark.parametrize("name", ["llama-fpb", "llama-fpb-mini", "smollm-fpb-mini"])
-def test_tweets_and_phrasebank_count_their_classes_differently(name: str) -> None:
+def test_tweets_and_phrasebank_count_their_classes_differently() -> None:
     """Bearish, bullish, neutral there; negative, neutral, positive here."""
-    names = Recipe.load(name).data.label_names
+    names = Recipe.load("llama-fpb").data.label_names
     assert names.train == ("negative", "positive", "neutral")
     assert names.test == ("negative", "neutral", "positive")
 
 
-@pytest.mark.parametrize(
-    "name", ["bert-small-agnews-mini", "bert-small-sst2-mini", "llama-fpb-mini", "smollm-fpb-mini"]
-)
+@pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini"])
 def test_the_minis_of_text_have_the_papers_mix_and_whole_rounds(name: str) -> None:
     recipe = Recipe.load(name)
     assert [group.rate for group in recipe.fleet.devices for _ in range(group.count)] == [1 / 16] + [9 / 16] * 7
@@ -172,7 +169,7 @@ def test_nobody_in_the_demo_could_train_the_whole_model_and_everybody_can_train_
 
 
 def test_the_pretrained_recipes_have_the_form_for_pretrained_models() -> None:
-    for name in ("minilm-banking77", "minilm-trec", "dino-caltech101", "smollm-fpb-mini"):
+    for name in ("minilm-banking77", "minilm-trec", "dino-caltech101"):
         method = Recipe.load(name).method
         assert method["form"] == "pretrained"
         assert method["exits"]["start"] == "discriminant"

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "cli"),
     ("drafting",),
     ("view",),
-    ("studies",),
+    ("studies", "testing"),
     ("fleet", "inference", "terminal"),
     ("runtime",),
     ("server",),
@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("submodel",),
     ("models",),
     ("data", "numerics", "processes"),
-    ("accelerator", "extras", "older_python", "seeding", "settings", "strict_json", "testing", "units"),
+    ("accelerator", "checksums", "extras", "older_python", "seeding", "settings", "strict_json", "units"),
     ("errors",),
 )
 """From the roof to the ground."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cos2p.errors import CheckpointError, ConfigError
 from cos2p.models.config import ModelConfig
-from cos2p.models.exit_bank import fill_exits
+from cos2p.models.hub import fill_exits
 from cos2p.models.layout import Weights, block_parameters, layout
 
 _HEADER = 7

@@ -10,7 +10,9 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -29,7 +31,8 @@ from cos2p.fleet.disclosure import disclosed
 from cos2p.methods import methods
 from cos2p.models.layout import parameter_count
 from cos2p.models.sizes import SIZES
-from cos2p.recipe import Recipe
+from cos2p.recipe import Recipe, tomllib_load
+from cos2p.recipes import recipe_text, shipped_recipes
 from cos2p.tracking.event_kinds import KINDS
 from cos2p.units import format_bytes
 
@@ -54,8 +57,10 @@ def cell(text: str) -> str:
 # ---------------------------------------------------------------- recipe fields
 
 
-def settings_tables(model: type[BaseModel], path: str, level: str = "##") -> Iterator[str]:
-    """A table of the model's own fields, then those of the models inside it."""
+def settings_tables(
+    model: type[BaseModel], path: str, level: str = "##", shown: Callable[[str], bool] = lambda path: True
+) -> Iterator[str]:
+    """A table of the model's own fields, then those of the models inside it: of those that are `shown`, by path."""
     plain: list[tuple[str, ...]] = []
     inner: list[tuple[str, type[BaseModel], bool]] = []
     for name, field in model.model_fields.items():
@@ -63,16 +68,18 @@ def settings_tables(model: type[BaseModel], path: str, level: str = "##") -> Ite
         if nested is not None:
             inner.append((f"{path}.{name}" if path else name, nested, many))
             continue
+        if not shown(f"{path}.{name}" if path else name):
+            continue
         plain.append((f"`{name}`", type_text(field), default_text(field), range_text(field), field.description or ""))
-    if path:
+    if path and plain:
         head = f"[[{path}]]" if model is DeviceGroup else f"[{path}]"
         yield f"{level} `{head}`\n"
-    if model.__doc__ and path and not is_inherited_doc(model):
+    if model.__doc__ and path and plain and not is_inherited_doc(model):
         yield first_paragraph(model.__doc__) + "\n"
     if plain:
         yield table("field", "type", "default", "range", "what it means", rows=plain)
     for inside, nested, _ in inner:
-        yield from settings_tables(nested, inside, level)
+        yield from settings_tables(nested, inside, level, shown)
 
 
 def is_inherited_doc(model: type[BaseModel]) -> bool:
@@ -141,6 +148,26 @@ def first_paragraph(text: str) -> str:
     return " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
 
 
+@cache
+def often_set() -> frozenset[str]:
+    """Paths of fields that at least four shipped recipes set."""
+    recipes = [tomllib_load(recipe_text(name), name) for name in shipped_recipes()]
+    counted = Counter(path for values in recipes for path in set(paths(values)))
+    return frozenset(path for path, count in counted.items() if count >= 4 and not path.startswith("method"))
+
+
+def paths(values: Any, path: str = "") -> Iterator[str]:
+    """Of all values in nested tables."""
+    if isinstance(values, list) and values and isinstance(values[0], dict):
+        for entry in values:
+            yield from paths(entry, path)
+    elif isinstance(values, dict):
+        for name, inside in values.items():
+            yield from paths(inside, f"{path}.{name}" if path else name)
+    else:
+        yield path
+
+
 def recipe_page() -> str:
     sizes = [
         (f"`{name}`", c.family, str(c.depth), str(c.dim), str(c.heads), str(c.mlp), f"{parameter_count(c) / 1e6:.1f} M")
@@ -163,9 +190,13 @@ def recipe_page() -> str:
             "validate mine.toml` names every wrong field. Any field can be set from the command line by its path: "
             "`--set training.lr=1e-3`, `--set fleet.devices.0.rate=0.25`. A value is TOML, a bare word is a string, "
             "and nothing after the `=` takes the field out.\n",
-            *settings_tables(Recipe, ""),
+            "These are the fields that the shipped recipes set; the others have defaults that few need to change: "
+            "[advanced](#advanced).\n",
+            *settings_tables(Recipe, "", shown=often_set().__contains__),
             "## `[method]`\n",
             "`name` and the method's own settings: see [methods](methods.md).\n",
+            "## Advanced\n",
+            *settings_tables(Recipe, "", "###", shown=lambda path: path not in often_set() and path != "method"),
             "## Named model sizes\n",
             "For `model.size`. Classes, channels, image size and vocabulary follow the data.\n",
             table("size", "family", "blocks", "width", "heads", "MLP units", "parameters", rows=sizes),
@@ -199,10 +230,12 @@ def methods_page() -> str:
         said = method.__doc__ if method.__doc__ and not is_inherited_method_doc(method) else None
         parts.append(f"## {name}\n")
         parts.append(first_paragraph(said or (module and module.__doc__) or "") + "\n")
-        if method.settings_type.model_fields:
-            parts += [
-                part.replace("## `[method", "### `[method") for part in settings_tables(method.settings_type, "method")
-            ]
+        settings = method.settings_type
+        first = next(other for other, kind in shipped() if kind.settings_type is settings)
+        if settings.model_fields and first != name:
+            parts.append(f"The settings of [`{first}`](#{first}).\n")
+        elif settings.model_fields:
+            parts += [part.replace("## `[method", "### `[method") for part in settings_tables(settings, "method")]
         else:
             parts.append("No settings of its own.\n")
     # Headings of settings repeat from method to method: their anchors are numbered by MkDocs, nobody links to them.

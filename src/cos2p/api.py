@@ -27,8 +27,10 @@ from cos2p.drafting import draft_recipe
 from cos2p.errors import ConfigError, MissingExtra, RunError
 from cos2p.inference.evaluating import Evaluation, Split, evaluate, labelled
 from cos2p.inference.exporting import export
+from cos2p.inference.generating import Prompt, generate
 from cos2p.inference.predicting import Item, Prediction, predict
 from cos2p.inference.sources import Exit, Trained, open_trained
+from cos2p.models.decoding import Sampling
 from cos2p.recipe import Recipe, apply_change, recipe_values
 from cos2p.runtime.results import check_same_recipe
 from cos2p.runtime.run import log_notes
@@ -127,6 +129,13 @@ class Run:
         """Labels with probabilities for texts, or for image files."""
         trained = self.model()
         return list(predict(trained, list(_items(trained, inputs)), top))
+
+    def generate(
+        self, prompts: Sequence[Prompt], tokens: int = 128, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
+    ) -> list[str]:
+        """What a language model writes behind each text or chat (a list of messages): greedily, or drawn."""
+        *_, found = generate(self.model(), prompts, tokens, Sampling(temperature, top_p, seed))
+        return [own.text for own in found]
 
     def evaluate(self, split: Split = "test", path: str = "") -> Evaluation:
         """The model on a part of its own data, or on the labelled data at `path`."""

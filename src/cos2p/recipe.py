@@ -3,7 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ from cos2p.data.partition import PartitionSettings
 from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.methods import method_class, method_settings, methods
+from cos2p.methods import import_method, method_class, method_settings, methods
 from cos2p.models.settings import ModelSettings
 from cos2p.models.sizes import SIZES
 from cos2p.older_python import tomllib
@@ -83,8 +83,14 @@ class Recipe(Settings):
     run: RunSettings = RunSettings()
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], origin: str = "recipe") -> Recipe:
-        """The recipe, or a `RecipeError` that names every wrong field at once."""
+    def parse(cls, values: Mapping[str, Any], origin: str = "recipe", own: bool = False) -> Recipe:
+        """The recipe, or a `RecipeError` that names every wrong field at once.
+
+        `own`: it is one that this machine's user runs, handed on by another process: a method that it names
+        `module:Class` is imported.
+        """
+        for name in filter(lambda name: own and ":" in name, _method_names(values)):
+            import_method(name)
         values = with_form(values)
         if wrong := recipe_problems(values):
             raise RecipeError(f"{origin}: " + "; ".join(wrong))
@@ -99,15 +105,35 @@ class Recipe(Settings):
         return chosen if chosen in method_class(self.method["name"]).embeddings else "whole"
 
     @classmethod
-    def load(cls, name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> Recipe:
-        """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes."""
-        values = recipe_values(name_or_path, changes, method)
+    def load(
+        cls,
+        name_or_path: str | Path,
+        changes: Iterable[str] = (),
+        method: str | None = None,
+        modules: Iterable[Path] | None = None,
+    ) -> Recipe:
+        """A shipped recipe by name or a TOML file, perhaps with another method, with `path.to.field=value` changes.
+
+        A method that is named `module:Class` is imported, from `modules` too: by default from the recipe's folder and
+        the current one.
+        """
+        values = recipe_values(name_or_path, changes, method, modules)
         return cls.parse(values, str(name_or_path))
 
 
-def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method: str | None = None) -> dict[str, Any]:
+def recipe_values(
+    name_or_path: str | Path,
+    changes: Iterable[str] = (),
+    method: str | None = None,
+    modules: Iterable[Path] | None = None,
+) -> dict[str, Any]:
     """The recipe's tables, changed, before anything is checked."""
-    values = tomllib_load(recipe_text(name_or_path), str(name_or_path))
+    values, changes = tomllib_load(recipe_text(name_or_path), str(name_or_path)), tuple(changes)
+    modules = (Path(name_or_path).parent, Path.cwd()) if modules is None else modules
+    named = [change.partition("=")[2].strip(" \"'") for change in changes if change.startswith("method.name=")]
+    for name in (method, *named, *_method_names(values)):
+        if name is not None and ":" in name:
+            import_method(name, modules)
     if method is not None:
         switch_method(values, method)
     before = dict(values["method"]) if isinstance(values.get("method"), dict) else None
@@ -116,6 +142,11 @@ def recipe_values(name_or_path: str | Path, changes: Iterable[str] = (), method:
         if change.partition("=")[0].strip() == "method.name":
             _refuse_foreign_settings(before, values["method"])
     return values
+
+
+def _method_names(values: Mapping[str, Any]) -> list[str]:
+    method = values.get("method")
+    return [str(method.get("name"))] if isinstance(method, Mapping) else []
 
 
 def _refuse_foreign_settings(before: Any, after: Mapping[str, Any]) -> None:
@@ -156,7 +187,9 @@ def with_form(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     """One line for each wrong field, from the whole recipe and from its method; empty if it can run."""
-    wrong: list[str] = []
+    wrong = [f"{path}: has a NUL character, which no name or path can have" for path in _with_nul(values)]
+    if wrong:
+        return wrong
     try:
         Recipe.model_validate(dict(values))
     except ValidationError as error:
@@ -169,7 +202,16 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
             wrong += problems(error, "method", method_class(str(method.get("name"))).settings_type)
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
-    return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)
+    wrong += _model_problems(values) + _device_problems(values) + _embedding_problems(values)
+    return wrong + _privacy_problems(values)
+
+
+def _with_nul(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _with_nul(item, f"{path}.{key}" if path else str(key))
 
 
 def _model_problems(values: Mapping[str, Any]) -> list[str]:
@@ -214,6 +256,18 @@ def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
     if known is None or "frozen" in known.embeddings:
         return []
     return [f"training.embeddings: 'frozen' is not for the method {known.name!r}; it has {_listed(known.embeddings)}"]
+
+
+def _privacy_problems(values: Mapping[str, Any]) -> list[str]:
+    """Losses that devices report would tell of their data, and no noise covers them."""
+    training, privacy = values.get("training", {}), values.get("privacy", {})
+    try:
+        private = PrivacySettings.model_validate(privacy).on
+    except ValidationError:
+        return []  # reported already
+    if not private or not isinstance(training, Mapping) or training.get("lr") != "auto":
+        return []
+    return ["training.lr: 'auto' is not for private runs, because devices would report losses; set a number"]
 
 
 def _listed(values: Iterable[str]) -> str:

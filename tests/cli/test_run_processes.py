@@ -76,8 +76,10 @@ def events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path) -> None:
-    """Ctrl-C reaches every process of the terminal, so the signal goes to the whole group."""
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C reaches every process of the terminal, and a service manager's SIGTERM every process of the service: the
+    signal goes to the whole group."""
     out = tmp_path / "run"
     running = subprocess.Popen(
         [*PROGRAM, "run", str(tiny), "--out", str(out), "--set", "schedule.rounds=30"],
@@ -91,7 +93,7 @@ def test_ctrl_c_leaves_a_run_that_can_go_on(tiny: Path, tmp_path: Path) -> None:
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number)
     _, said = running.communicate(timeout=300)
     assert running.returncode == 130
     assert said.splitlines()[-1].endswith(f"; go on with:  cos2p run --resume --out {out}")

@@ -18,10 +18,10 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes
+from cos2p.testing.allocated import peak_allocated
 from cos2p.training.distillation import exits_loss
 from cos2p.training.prefix import PrefixFile, encode
 from cos2p.training.suffix import StreamedSuffix
-from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import specs
 
 PLAIN = {

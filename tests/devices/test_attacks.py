@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cos2p.devices.attacks import AttackSettings, corrupt
+from cos2p.devices.attacks import TARGET, AttackSettings, corrupt, poisoned
 from cos2p.errors import ConfigError
 from cos2p.messages import Update
 from cos2p.models.spec import SubmodelSpec
@@ -28,7 +28,24 @@ def test_lies_by_hand() -> None:
     assert lied("scale", strength=2.0).delta["b"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert lied("constant").delta["a"].tolist() == pytest.approx([9.9] * 3)
     assert lied("zero").delta["a"].tolist() == [0.0] * 3
+    assert lied("flip", strength=15.0).delta["b"].tolist() == [[-15.0, -15.0], [-15.0, -15.0]]
+    assert lied("drift").delta["a"].tolist() == pytest.approx([2 * (14 / 3) ** 0.5] * 3)
     assert lied("little", strength=1.0).delta["b"].tolist() == [[1.0, 1.0], [1.0, 1.0]]  # all alike: no deviation
+
+
+def test_false_statistics_are_more_samples_under_the_next_class() -> None:
+    sums = {"counts": torch.tensor([1.0, 2.0]), "4.sums": torch.tensor([[1.0], [2.0]]), "4.length": torch.tensor(3.0)}
+    found = lied("statistics", sums)
+    assert (found.samples, found.extras["counts"].tolist(), found.extras["4.sums"].tolist()) == (
+        100, [20.0, 10.0], [[20.0], [10.0]],
+    )  # fmt: skip
+    assert lied("statistics").samples == 10  # its updates are honest
+
+
+def test_a_backdoor_marks_every_second_image() -> None:
+    images, labels = poisoned(torch.zeros(3, 1, 8, 8), torch.tensor([5, 6, 7]))
+    assert labels.tolist() == [TARGET, 6, TARGET]
+    assert images.sum((1, 2, 3)).tolist() == [4.0, 0.0, 4.0]
 
 
 def test_noise_is_as_large_as_said_and_the_same_every_time() -> None:

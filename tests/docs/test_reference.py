@@ -12,7 +12,7 @@ import cos2p
 import cos2p.methods as for_methods
 from cos2p.methods import methods
 from cos2p.recipe import Recipe
-from tools.reference import FOLDER, nested_model, stale
+from tools.reference import FOLDER, nested_model, recipe_page, stale
 
 
 def test_generated_pages_are_up_to_date() -> None:
@@ -35,7 +35,7 @@ def test_every_field_is_explained(top: type[BaseModel]) -> None:
 
 def test_every_recipe_table_and_command_has_its_heading() -> None:
     recipe = (FOLDER / "recipe.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^## `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
+    assert set(re.findall(r"^##+ `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
         "model",
         "data",
         "data.augment",
@@ -63,3 +63,10 @@ def test_every_public_name_has_its_line(module: ModuleType) -> None:
     part, _, _ = rest.partition("\n## ")
     listed = re.findall(r"^\| `(\w+)` \| \S", part, re.MULTILINE)
     assert sorted(listed) == sorted(module.__all__)
+
+
+def test_the_first_page_of_the_recipe_is_short_and_nothing_is_left_out() -> None:
+    first, _, rest = recipe_page().partition("## Advanced")
+    rows = re.compile(r"^\| `\w+` \|", re.MULTILINE)
+    assert 30 < len(rows.findall(first)) <= 50
+    assert "`eight_bit`" in rest

@@ -16,8 +16,7 @@ from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.machines import Machine
-from cos2p.fleet.certificates import check_clock, kit_validity
-from cos2p.fleet.kit import Kit
+from cos2p.fleet.kit import Kit, check_clock, kit_validity
 from cos2p.fleet.notices import NoticeReader, Notices
 from cos2p.fleet.nvflare.provisioning import settle
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.server.transfers import Transfers
-from cos2p.fleet.spool import Incoming, Notice, Outgoing, clean, digest_of, digest_of_file
-from cos2p.fleet.traffic import LinkCounts
+from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, digest_of, digest_of_file
 from cos2p.fleet.wire import CHUNK_BYTES, HEAD_BYTES, MESSAGE_BYTES, BadFrame, pack, unpack
 
 

@@ -56,7 +56,6 @@ class Kind:
 
 OTHERS: dict[str, Kind] = {
     "seeds": Kind("fedmezo", {"wire": "seeds"}),
-    "seeds of a full model": Kind("fedmezo-full", {"wire": "seeds"}),
     "codes": Kind("fedavg-qvit", {"wire": "codes"}),
     "codes as numbers": Kind("fedavg-qvit", {"wire": "float32"}),
     "masks of segments": Kind("fedpm", {"variant": "segments"}),

@@ -140,6 +140,40 @@ def values_changed(data: bytes, rng: random.Random) -> bytes:
     return joined(header, meta, bytes(corrupted))
 
 
+def enlarged(data: bytes, rng: random.Random) -> bytes:
+    """Several tensors at once, each just within what is let in: all of one number, or as they are but longer."""
+    header, meta, body = split(data)
+    names = [name for name, entry in header.items() if name != "__metadata__" and entry["dtype"] == "F32"]
+    if not names:
+        return noise_in_tensors(data, rng)
+    chosen = names if rng.random() < 0.5 else rng.sample(names, rng.randint(1, len(names)))
+    size, ones, corrupted = rng.choice((9.9, -9.9, 3.0, 1.0, 0.3)), rng.random() < 0.5, bytearray(body)
+    for name in chosen:
+        first, last = header[name]["data_offsets"]
+        values = struct.unpack(f"<{(last - first) // 4}f", body[first:last])
+        largest = max(map(abs, values), default=0.0) or 1.0
+        new = [size if ones else value / largest * size for value in values]
+        corrupted[first:last] = struct.pack(f"<{len(new)}f", *new)
+    return joined(header, meta, bytes(corrupted))
+
+
+def statistics_moved(data: bytes, rng: random.Random) -> bytes:
+    """More samples than there are, with the sums of every class under another's name: what unit vectors could be."""
+    header, meta, body = split(data)
+    if "x/counts" not in header:
+        return enlarged(data, rng)
+    factor, by, corrupted = rng.choice((1, 2, 10)), rng.randrange(3), bytearray(body)
+    for name, entry in header.items():
+        if name.startswith("x/"):
+            first, last = entry["data_offsets"]
+            values = [factor * value for value in struct.unpack(f"<{(last - first) // 4}f", body[first:last])]
+            if name == "x/counts" or name.endswith(".sums"):
+                row = by * len(values) // entry["shape"][0]
+                values = values[row:] + values[:row]
+            corrupted[first:last] = struct.pack(f"<{len(values)}f", *values)
+    return joined(header, {**meta, "samples": factor * meta["samples"]}, bytes(corrupted))
+
+
 def noise_in_tensors(data: bytes, rng: random.Random) -> bytes:
     """Any bits at all in place of some tensors: codes, masks, seeds and floats alike."""
     header, meta, body = split(data)
@@ -171,9 +205,9 @@ def bombs(data: bytes, rng: random.Random) -> bytes:
 
 MUTATIONS: tuple[Mutation, ...] = (
     bytes_changed, cut_or_grown, length_changed, meta_changed, header_changed, tensor_retyped, values_changed,
-    noise_in_tensors, bombs,
+    noise_in_tensors, enlarged, statistics_moved, bombs,
 )  # fmt: skip
-WEIGHTS = (20, 5, 3, 25, 15, 10, 15, 10, 2)
+WEIGHTS = (20, 5, 3, 25, 15, 10, 15, 10, 15, 5, 2)
 
 
 def mutate(data: bytes, rng: random.Random) -> tuple[str, bytes]:

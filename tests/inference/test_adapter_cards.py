@@ -143,5 +143,5 @@ def test_names_of_classes_and_the_tokenizer_are_there(tmp_path: Path) -> None:
         assert {"tokenizer.json", "tokenizer_config.json", "README.md"} <= {file.name for file in folder.iterdir()}
         assert {file.stat().st_mode & 0o777 for file in folder.rglob("*") if file.is_file()} == {0o644}
         assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
-        with pytest.raises(CheckpointError, match=r"holds adapter_config\.json, which is not read here; its README"):
+        with pytest.raises(CheckpointError, match=r"is an adapter of a classifier, which is not read here; its README"):
             open_trained(folder)

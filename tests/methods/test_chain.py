@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from cos2p.memory.parts import Part
 from cos2p.methods import build_method
 from cos2p.methods.chain import Chain
 from tests.methods.budgets import asked, training
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, context, same
 
 DEEP = VIT.with_(depth=6)
@@ -70,7 +68,3 @@ def test_after_a_stage_what_is_below_stays_bitwise() -> None:
 def test_with_one_stage_it_is_fedavg() -> None:
     whole = Fleet(digits_house(rounds=2), {"name": "chain", "embeddings": True}).run()
     assert same(whole.server.weights, Fleet(digits_house(rounds=2), {"name": "fedavg"}).run().server.weights)
-
-
-def test_a_restart_changes_nothing(tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": "chain", "start": "means"}, tmp_path)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods.base import RunContext
-from cos2p.methods.cos2p.growth import passing_on
+from cos2p.methods.cos2p.method import passing_on
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer

@@ -17,9 +17,7 @@ POLICIES = {**PLAIN, **first_policies(VIT, 0, 0.9, 5.0)}
 STEPS = {**PLAIN, **first_tensors(VIT, (4,))}
 OWN = {
     "fedavg-adavit": (AdaptiveTransformer, POLICIES),
-    "fedavg-adavit-full": (AdaptiveTransformer, POLICIES),
     "fedavg-qvit": (QuantTransformer, STEPS),
-    "fedavg-qvit-hard": (QuantTransformer, STEPS),
 }
 
 

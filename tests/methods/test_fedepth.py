@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
 from cos2p.training.distillation import exits_loss
 from tests.methods.budgets import asked, fitted, training, with_memory
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house
+from tests.methods.fleet import Fleet, digits, digits_house
 from tests.tiny import VIT, assert_close, context, same
 
 DEEP = VIT.with_(depth=6)
@@ -103,10 +102,6 @@ def test_with_one_group_and_embeddings_it_is_fedavg() -> None:
     whole = Fleet(digits_house(rounds=2), {"name": "fedepth", "embeddings": True}).run()
     fedavg = Fleet(digits_house(rounds=2), {"name": "fedavg"}).run()
     assert same(whole.server.weights, fedavg.server.weights)
-
-
-def test_a_restart_changes_nothing(tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": "fedepth", "blocks": 1, "start": "means"}, tmp_path)
 
 
 def test_bytes_decide_the_group() -> None:

@@ -22,7 +22,7 @@ from cos2p.models.layout import init_weights
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged, Refused
 from tests.methods.budgets import training, with_memory
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
+from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.tiny import VIT, assert_close, context, same
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -48,11 +48,6 @@ def test_a_whole_run_leaves_the_base_as_it_was(form: str) -> None:
     assert not torch.equal(fleet.server.weights[f"{top}linear.weight"], fleet.start[f"{top}linear.weight"])
     moved = [name for name, t in fleet.server.weights.items() if is_adapter(name) and name.endswith(".up") and t.any()]
     assert bool(moved) == (form != "probe")
-
-
-@pytest.mark.parametrize("form", ["ffa", "semi-asynchronous"])
-def test_a_restart_changes_nothing(form: str, tmp_path: Path) -> None:
-    check_a_restart_changes_nothing(FORMS[form], tmp_path)
 
 
 @pytest.mark.parametrize("form", ["hlora", "ffa", "in 8 bits, top block", "probe"])

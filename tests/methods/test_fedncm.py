@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, make_context
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house
+from tests.methods.fleet import Fleet, digits, digits_house
 from tests.tiny import same
 
 
@@ -51,7 +49,3 @@ def test_other_methods_start_from_it(name: str) -> None:
         for f in (fleet, plain)
     ]
     assert losses[0] < losses[1]
-
-
-def test_a_restart_changes_nothing(tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": "fedncm", "start": "discriminant"}, tmp_path)

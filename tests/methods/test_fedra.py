@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import torch
 
@@ -12,7 +11,7 @@ from cos2p.methods import build_method
 from cos2p.methods.adapters.factors import is_adapter
 from cos2p.methods.fedra import FedRA
 from tests.methods.budgets import asked, training
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, context, same
 
 DEEP = VIT.with_(depth=6)
@@ -71,7 +70,3 @@ def test_adapters_of_blocks_that_nobody_had_stay_bitwise() -> None:
             moved = not torch.equal(tensor, before[name])
             assert moved <= (int(name.split(".")[1]) in held)
     assert all(len(order.settings["blocks"]) == 1 for order in fleet.orders)
-
-
-def test_a_restart_changes_nothing(tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": "fedra", "start": "means"}, tmp_path)

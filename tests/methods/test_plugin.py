@@ -17,7 +17,7 @@ from tests.docs.blocks import REPOSITORY, blocks
 
 def install(folder: Path) -> None:
     """`fedprox.py` of the page, and what `pip install` would leave of its entry point."""
-    (code,) = (b.code for b in blocks(REPOSITORY / "docs/howto/add-a-method.md") if "class FedProx" in b.code)
+    (code,) = (b.code for b in blocks(REPOSITORY / "docs/howto/add-a-method.md") if "class FedProx(" in b.code)
     (folder / "fedprox.py").write_text(code.split("'''")[1], encoding="utf-8")
     info = folder / "fedprox-0.1.dist-info"
     info.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.devices.device import device
-from cos2p.messages import tensor_bytes
-from cos2p.methods import build_method, make_contract, run_task
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Assignment, Call, Member
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
@@ -22,7 +20,7 @@ from cos2p.submodel.rates import prunable, segment_costs
 from cos2p.submodel.slicing import extract, scatter
 from cos2p.tracking.event_kinds import Merged
 from cos2p.training.evaluation import evaluate_exits
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
+from tests.methods.fleet import Fleet, digits, digits_house, with_rates
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, context, copy, same
 
@@ -138,35 +136,6 @@ def test_a_whole_run_on_digits(name: str) -> None:
     model = fleet.method.evaluation_model(run_setup.config, evaluated, [1, 2])
     scores = evaluate_exits(model, run_setup.bundle.test, run_setup.recipe.data.normalize)
     assert all(math.isfinite(scores[depth]["top1"]) for depth in (1, 2))
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": name, **RIVALS[name]}, tmp_path, updates=8)
-
-
-@pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])
-def test_a_device_trains_its_task_again_with_the_same_result(name: str) -> None:
-    fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    order = fleet.orders[0]
-    shard = digits().shards[order.client]
-    first, second = (
-        run_task(fleet.context.config, fleet.server.orders.task(order), shard, {})[0].to_bytes() for _ in range(2)
-    )
-    assert first == second
-
-
-@pytest.mark.parametrize("name", RIVALS)
-def test_what_is_promised_is_what_travels(name: str) -> None:
-    fleet = Fleet(digits_house(rounds=1), {"name": name, **RIVALS[name]})
-    config = fleet.context.config
-    for order in fleet.orders:
-        known = make_contract(config, order)
-        task = fleet.server.orders.task(order)
-        update, _ = run_task(config, task, digits().shards[order.client], {})
-        assert {n: tuple(t.shape) for n, t in update.delta.items()} == known.answer(update.spec)
-        assert tensor_bytes(update.delta, update.extras) == known.upload()
-        assert tensor_bytes(task.weights) == tensor_bytes(update.delta)
 
 
 @pytest.mark.parametrize("name", [*WIDTH_ONLY, *THIN])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from cos2p.models.exit_bank import fill_exits
+from cos2p.models.hub import fill_exits
 from cos2p.models.layout import init_tensor, layout
 from tests.submodel.strategies import CONFIGS
 

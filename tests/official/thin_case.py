@@ -14,7 +14,7 @@ import torch
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
 from cos2p.methods.heterofl.cut import ScaledCut, scaled_slices, take_scaled
-from cos2p.methods.heterofl.merge import ScaledMerge
+from cos2p.methods.heterofl.method import ScaledMerge
 from cos2p.models.layout import Weights, init_weights
 from tests.official.case import agree, wave
 

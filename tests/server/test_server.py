@@ -214,15 +214,15 @@ def test_progress_is_that_of_rounds_or_updates_whichever_is_further(schedule: di
     assert played.progress == pytest.approx(expected)
 
 
-def test_the_learning_rate_falls_with_progress_to_a_share_of_itself() -> None:
-    training = {"lr": 0.2, "lr_schedule": "cosine", "lr_floor": 0.1}
+def test_the_learning_rate_falls_with_progress() -> None:
+    training = {"lr": 0.2, "lr_schedule": "cosine"}
     played = server(context(training=training, mu=1.0, t_clk=0.0, rounds=2, redispatch="at-aggregation"))
     assert {order.lr for order in sent(join_all(played))} == {0.2}
     receive(played, "pi-0")
     receive(played, "pi-1")
     orders = sent(receive(played, "pi-2"))
     assert played.progress == 0.5
-    assert [order.lr for order in orders] == pytest.approx([(0.2 + 0.02) / 2] * 3)
+    assert [order.lr for order in orders] == pytest.approx([0.1] * 3)
 
 
 def test_a_run_ends_with_its_rounds_and_its_updates() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import time
@@ -61,6 +62,19 @@ def wait_until(happened: Callable[[], bool], seconds: float = 600.0) -> None:
         time.sleep(0.01)
 
 
+WAITS = """
+import os, time
+class Waiting:
+    '''The second cell waits before it finishes, until it is killed.'''
+    replace = staticmethod(os.replace)
+    def __call__(self, source, target, **options):
+        if "cos2p-s1" in str(target) and str(target).endswith("weights.safetensors"):
+            time.sleep(3600)
+        return self.replace(source, target, **options)
+os.replace = Waiting()
+"""
+
+
 @pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_to_the_same_table(tmp_path: Path) -> None:
     recipe = tiny_recipe(tmp_path)
@@ -70,7 +84,9 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_table(tmp_path: Path) -> No
 
     first, second = broken / "cells" / "cos2p-s0", broken / "cells" / "cos2p-s1"
     start = [sys.executable, "-c", "from cos2p.cli import main; main()", *arguments(recipe, broken, jobs=1)]
-    with subprocess.Popen(start) as process:
+    (tmp_path / "sitecustomize.py").write_text(WAITS, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(start, env={**os.environ, "PYTHONPATH": path}) as process:
         try:
             wait_until(lambda: (second / "checkpoint.safetensors").exists() or process.poll() is not None)
             family = psutil.Process(process.pid).children(recursive=True)

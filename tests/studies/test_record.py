@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import RunError
-from cos2p.runtime.recipe_text import recipe_toml
+from cos2p.runtime.card import recipe_toml
 from cos2p.studies.compare import Comparison, compare
 from cos2p.studies.folder import write_report
 from cos2p.studies.grid import Cell

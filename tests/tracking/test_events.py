@@ -51,8 +51,9 @@ class TestWrite:
             log.write(Traffic(client="pi-1", tensors_down=1, tensors_up=2, wire_down=3, wire_up=4))
             log.write(Evaluated(t=1.5, version=1, test={"2": {"top1": 0.5}, "10": {"top1": 1.0}}))
         assert path.read_text() == (
-            '{"client":"pi-1","kind":"traffic","t":0.0,"tensors_down":1,"tensors_up":2,"wire_down":3,"wire_up":4}\n'
-            '{"kind":"evaluated","t":1.5,"test":{"2":{"top1":0.5},"10":{"top1":1.0}},"version":1}\n'
+            '{"client":"pi-1","kind":"traffic","t":0.0,"tensors_down":1,"tensors_up":2,"wire_down":3,"wire_up":4,'
+            '"crc":"68197cc6"}\n'
+            '{"kind":"evaluated","t":1.5,"test":{"2":{"top1":0.5},"10":{"top1":1.0}},"version":1,"crc":"4db20189"}\n'
         )
 
     @settings(max_examples=60)
@@ -150,9 +151,8 @@ class TestWrite:
             monkeypatch.undo()
             log.write(reported("third"))
             assert log.offset() == path.stat().st_size
-        assert (
-            path.read_text() == '{"client":"first","kind":"died","t":0.0}\n{"client":"third","kind":"died","t":0.0}\n'
-        )
+        assert len(path.read_bytes().splitlines()) == 2
+        assert clients(path) == ["first", "third"]
 
 
 class TestResume:
@@ -225,7 +225,7 @@ class TestRead:
         with closing(EventLog(path)) as log:
             log.write(reported("x", 0.1))
         assert [json.loads(line) for line in path.read_text().splitlines()] == [
-            {"kind": "died", "client": "x", "t": 0.1}
+            {"kind": "died", "client": "x", "t": 0.1, "crc": "2e1d493f"}
         ]
 
     def test_kinds_of_other_versions_are_left_out(self, path: Path) -> None:

@@ -9,7 +9,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.data.examples import Normalize
 from cos2p.methods import Method
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.metrics import LikelihoodCounter, right_answers
+from cos2p.numerics.metrics import LikelihoodCounter
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.evaluation import evaluate, evaluate_exits
 from cos2p.training.prefix import PrefixFile, prefix_features
@@ -82,10 +82,6 @@ def test_a_language_model_has_a_loss_and_a_perplexity_instead_of_f1() -> None:
 
 
 def test_an_answer_is_right_if_each_of_its_tokens_is_the_likeliest() -> None:
-    """Two texts of three tokens and their answers, of two and of one token; the second token of the first is wrong."""
-    labels = torch.tensor([[-100, 1, 0], [-100, -100, 1]])
-    scores = torch.tensor([[[9.0, 0], [0, 1], [0, 1]], [[9.0, 0], [9, 0], [0, 1]]])
-    assert right_answers(scores, labels, -100).tolist() == [False, True]
     counter = LikelihoodCounter()
     counter.add(torch.zeros(3, 8), torch.tensor([0, 1, 2]))
     assert counter.result() == {"loss": pytest.approx(math.log(8)), "perplexity": pytest.approx(8.0)}

@@ -47,6 +47,9 @@ class HeadMerge(Merge):
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         return item if "counts" in item.extras else self.own.decode(item, current)
 
+    def products(self, item: Contribution) -> Weights:
+        return self.own.products(item)
+
     def put_away(self, version: Weights, where: Weights) -> None:
         self.own.put_away(version, where)
 

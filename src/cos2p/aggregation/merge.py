@@ -96,6 +96,13 @@ class Merge:
         """
         return item
 
+    def products(self, item: Contribution) -> Weights:
+        """What a decoded update moves besides the tensors of its delta: where factors are multiplied, what they make.
+
+        Checked like a delta before the update is added.
+        """
+        return {}
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         """Add one update, decoded. Returns what it counted, for the log."""
         raise NotImplementedError

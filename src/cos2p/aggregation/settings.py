@@ -65,7 +65,12 @@ class ScheduleSettings(Settings):
         ge=1,
         description="Tasks in a row that may fail or be refused before their device gets no more until it joins anew.",
     )
-    max_update_rms: float = Field(default=10.0, gt=0, description="Refuse updates with a larger root mean square.")
+    max_update_rms: float | None = Field(
+        default=None,
+        gt=0,
+        description="Refuse updates with a larger root mean square, or with a larger change of any one weight. Empty: "
+        "25 times the root mean square of the model's weights, or of a task's learning rate × steps if that is more.",
+    )
     evaluate_every: int = Field(default=1, ge=1, description="Rounds between evaluations of the server's model.")
     evaluate_samples: int = Field(
         default=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 
@@ -11,6 +12,7 @@ EXIT_DEFECT = 70
 
 def main() -> None:
     """The entry point `cos2p`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: it says that it stops
     try:
         from cos2p.cli.app import app
 

@@ -16,6 +16,7 @@ from cos2p.cli import (
     export,
     fleet,
     frontier,
+    generate,
     new,
     plan,
     predict,
@@ -88,6 +89,7 @@ app.command("compare", epilog=EXIT_CODES)(compare.compare)
 app.command("ablate", epilog=EXIT_CODES)(ablate.ablate)
 app.command("sweep", epilog=EXIT_CODES)(sweep.sweep)
 app.command("predict", epilog=EXIT_CODES)(predict.predict)
+app.command("generate", epilog=EXIT_CODES)(generate.generate)
 app.command("evaluate", epilog=EXIT_CODES)(evaluate.evaluate)
 app.command("export", epilog=EXIT_CODES)(export.export)
 app.command("attack", epilog=EXIT_CODES)(attack.attack)

@@ -14,11 +14,14 @@ def attack(
     study: Study,
     attacks: Annotated[
         str,
-        typer.Option(help="all, or some of: flip, scale, noise, constant, little, zero; honest runs come along."),
-    ] = "flip,scale,noise,constant",
+        typer.Option(
+            help="all, or some of: flip, scale, noise, constant, little, drift, backdoor, statistics, zero; flip:15 "
+            "has a strength of 15. Honest runs come along."
+        ),
+    ] = "flip,flip:15,noise,drift",
     defences: Annotated[
         str, typer.Option(help="all, or some of: none, default, bound, standing, median, trimmed, geometric.")
-    ] = "none,default,standing",
+    ] = "none,default",
     malicious: Annotated[
         int, typer.Option(min=1, help="How many devices lie: the last ones of the recipe's fleet.")
     ] = 1,

@@ -43,6 +43,13 @@ def evaluate(
     text_column: TextColumn = "",
     image_column: ImageColumn = "",
     label_column: Annotated[str, typer.Option(help="Column of the labels.", show_default="the run's, or label")] = "",
+    prompt: Annotated[
+        str, typer.Option(help="Language models: what stands before an answer, {text} in it.", show_default="the run's")
+    ] = "",
+    answer_column: Annotated[str, typer.Option(help="Language models: column of free answers.")] = "",
+    max_tokens: Annotated[
+        int, typer.Option(min=0, help="Texts: tokens of a sequence.", show_default="the run's, or all positions")
+    ] = 0,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Samples at a time.")] = 128,
     quiet: Quiet = False,
@@ -59,7 +66,10 @@ def evaluate(
 
     mode = OutputMode.of(ctx, quiet=quiet, json=json)
     trained = open_trained(model, exit_option(exit), device)
-    columns = {"text_column": text_column, "image_column": image_column, "label_column": label_column}
+    columns: dict[str, str | int] = {
+        "text_column": text_column, "image_column": image_column, "label_column": label_column,
+        "prompt": prompt.replace("\\n", "\n"), "answer_column": answer_column, "max_tokens": max_tokens,
+    }  # fmt: skip
     examples = labelled(trained, data, split.value, columns, skip_bad)
     with counting(mode, "evaluating", len(examples)) as done:
         found = score(trained, examples, lambda so_far, _: done(so_far), batch)
@@ -82,6 +92,8 @@ def _headline(found: Evaluation) -> str:
         return (
             f"{count(found.samples, 'text')}: perplexity {found.perplexity:.4g}, loss {found.loss:.4f} nats a token, "
             f"{percent(found.accuracy)} of next tokens right"
+            + (f"; generated answers right {percent(found.generated)}" if found.generated is not None else "")
+            + (f", likeliest choice right {percent(found.likeliest)}" if found.likeliest is not None else "")
         )
     top5 = f", top-5 {percent(found.top5)}" if found.top5 is not None else ""
     return (

@@ -59,32 +59,32 @@ def predict(
         for number, found in enumerate(answers(trained, items, top, batch), 1):
             bad += bool(found.error)
             if mode.json:
-                print_json(_as_json(found))
+                print_json(_as_json(found, trained.answer_word.replace(" ", "_")))
             else:
                 rows.append(found)
             done(number)
     if not mode.json:
-        _print_table(rows)
+        _print_table(rows, trained.answer_word)
     if bad:
         complain(f"{bad} of {len(items)} inputs could not be read")
         raise typer.Exit(DataError.exit_code)
 
 
-def _as_json(found: Prediction) -> dict[str, object]:
+def _as_json(found: Prediction, word: str) -> dict[str, object]:
     if found.error:
         return {"input": found.name, "error": found.error}
     label, probability = found.answers[0]
-    top = [{"label": name, "probability": share} for name, share in found.answers]
-    return {"input": found.name, "label": label, "probability": probability, "top": top}
+    top = [{word: name, "probability": share} for name, share in found.answers]
+    return {"input": found.name, word: label, "probability": probability, "top": top}
 
 
-def _print_table(rows: list[Prediction]) -> None:
+def _print_table(rows: list[Prediction], word: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from cos2p.terminal.formatting import percent, printable
 
-    table = Table("input", "label", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table("input", word, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.columns[0].overflow = table.columns[1].overflow = "fold"
     for found in rows:
         words = [f"{printable(label)} {percent(share)}" for label, share in found.answers]

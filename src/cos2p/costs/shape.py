@@ -17,6 +17,7 @@ from cos2p.models.layout import (
     segment_width,
 )
 from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.numerics.output_table import SMALL
 from cos2p.submodel.rates import cut, segment_costs, spread
 from cos2p.submodel.window import exit_depths
 
@@ -183,8 +184,9 @@ def trainable_tensors(config: ModelConfig, shape: Shape) -> int:
 
 
 def frozen_table_scalars(config: ModelConfig, shape: Shape) -> int:
-    """The tied output table next to a window that does not train it."""
-    return table_scalars(config, shape.rows) if config.tied and shape.has_prefix else 0
+    """The tied output table next to a window that does not train it, in memory; a large one is read in parts."""
+    held = config.tied and shape.has_prefix and (config.vocab if shape.rows is None else shape.rows) <= SMALL
+    return table_scalars(config, shape.rows) if held else 0
 
 
 def segment_scalars(config: ModelConfig, size: BlockSize) -> int:

@@ -20,6 +20,7 @@ from cos2p.costs.workload import Workload
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize
+from cos2p.numerics.output_table import PART, SMALL
 
 FLOAT = 4
 
@@ -262,6 +263,7 @@ def exit_ops(
     student: bool,
     rows: int | None = None,
     each: int = FLOAT,
+    exits: int = 1,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
 
@@ -284,6 +286,11 @@ def exit_ops(
         if alone and config.family != "llama":
             kept += D  # one token is picked by a view, which keeps them all
         return [Op(backward=D if deepest else 2 * D), Op(kept, grown, forward=D + token, backward=2 * token)]
+    if deepest and in_parts(config, exits, train, rows):
+        chunk = 4 * FLOAT * PART  # of the table, as it is stored and as numbers, and of its logits
+        grown = FLOAT * table_scalars(config, rows) if table_trains else 0
+        labels = 10 * FLOAT * samples * tokens
+        return [shared, Op(2 * D + labels, grown, forward=D + chunk, backward=3 * D + chunk)]
     logits = samples * tokens * (config.vocab if rows is None else rows) * FLOAT
     # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
     table = FLOAT * table_scalars(config, rows) if table_trains else 0
@@ -298,6 +305,12 @@ def exit_ops(
     ]
 
 
+def in_parts(config: ModelConfig, exits: int, train: bool, rows: int | None) -> bool:
+    """Whether the loss of a language model is computed without whole logits (`training.language`)."""
+    wide = (config.vocab if rows is None else rows) > SMALL
+    return config.task == "language-modeling" and train and exits == 1 and wide
+
+
 def suffix_op(config: ModelConfig, shape: Shape, samples: int, tokens: int) -> Op:
     """The blocks above the window: what went into each is kept, and one of them is in memory, decoded from 16 bits."""
     full = BlockSize.full(config)
@@ -308,11 +321,21 @@ def suffix_op(config: ModelConfig, shape: Shape, samples: int, tokens: int) -> O
     return Op(shape.above * block.D, forward=block.D + passing, backward=2 * block.D + inner + weights)
 
 
-def loss_op(config: ModelConfig, samples: int, tokens: int, exits: int, distill: bool, rows: int | None = None) -> Op:
+def loss_op(
+    config: ModelConfig,
+    samples: int,
+    tokens: int,
+    exits: int,
+    distill: bool,
+    rows: int | None = None,
+    train: bool = True,
+) -> Op:
     """Temporaries of the loss over all exits, next to the tensor of each that `exit_ops` count.
 
     The outputs live until their log-probabilities are there, and language modelling copies the real tokens out of them.
     """
+    if in_parts(config, exits, train, rows):
+        return Op()
     counted = samples if config.task == "classification" else samples * tokens
     outputs = rows if config.task == "language-modeling" and rows is not None else config.outputs
     logits = counted * outputs * FLOAT
@@ -340,8 +363,9 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     elif each < FLOAT and not recompute:
         tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, next to their bf16
     exits = partial(
-        exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows, each=each
-    )
+        exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows, each=each,
+        exits=len(shape.exits),
+    )  # fmt: skip
     for i, (size, other) in enumerate(zip(shape.window, shape.others(config), strict=True)):
         block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale, each=each)
         first, depth = i == 0, shape.frozen + i + 1
@@ -358,4 +382,5 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
             tape += exits(deepest=deepest, alone=alone, student=distill and not deepest)
     if shape.above:
         tape += [suffix_op(config, shape, samples, tokens), *exits(deepest=True, alone=True, student=False)]
-    return [*tape, loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill, shape.rows)]
+    last = loss_op(config, samples, tokens, len(shape.exits) if train else 1, distill, shape.rows, train)
+    return [*tape, last]

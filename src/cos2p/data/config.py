@@ -113,6 +113,16 @@ class DataConfig(BaseModel):
         "Too long ones lose their beginning.",
     )
     answer_column: str = Field(default="", description="instruction: the answers. Empty: the names of the labels.")
+    messages_column: str = Field(
+        default="",
+        description="instruction, jsonl, parquet, hub: chats, in place of `text_column`: lists of messages with `role` "
+        "(system, user, assistant) and `content`. What the assistant says is learned, every turn of it.",
+    )
+    chat_template: str = Field(
+        default="",
+        description="File with a chat template in Jinja, as Hugging Face has them. Empty: the one beside the "
+        "tokenizer; else a line for each message, with its role in front.",
+    )
     image_column: str = Field(
         default="image",
         description="parquet, csv, jsonl, hub, npz: the images. Encoded bytes (PNG, JPEG ...), in csv and "
@@ -220,13 +230,20 @@ class DataConfig(BaseModel):
             raise ValueError(f"`text_column` is for {', '.join(TABLES)}; source {self.source!r} has no such columns")
         if self.source == "text" and self.task != "language-modeling":
             raise ValueError("source 'text' has no labels; set task = 'language-modeling'")
-        if self.task != "classification" and not self.text_column and self.source != "text":
+        if self.messages_column and (self.task != "instruction" or self.text_column or self.answer_column):
+            raise ValueError(
+                "`messages_column` is for task 'instruction', and stands in the place of `text_column` and "
+                "`answer_column`"
+            )
+        if self.messages_column and self.source not in ("jsonl", "parquet", "hub"):
+            raise ValueError(f"`messages_column` is for jsonl, parquet and hub; {self.source!r} has no lists")
+        if self.task != "classification" and not self.is_text:
             raise ValueError(f"task {self.task!r} needs the column of the texts in `text_column`")
         if self.task == "instruction" and "{text}" not in self.prompt:
             raise ValueError(f"`prompt` is {self.prompt!r}; it needs {{text}} where the text goes")
         if self.answer_column and self.task != "instruction":
             raise ValueError(f"`answer_column` is for task 'instruction', not {self.task!r}")
-        if self.augment.active and (self.text_column or self.source == "text"):
+        if self.augment.active and self.is_text:
             raise ValueError("`augment` is for images; take it out for texts")
         if self.label_names.train and self.classes:
             raise ValueError("`label_names` and a class file in `classes` both name the classes; give one of them")
@@ -251,7 +268,13 @@ class DataConfig(BaseModel):
     @property
     def has_labels(self) -> bool:
         """Whether samples have classes."""
-        return self.task == "classification" or (self.task == "instruction" and not self.answer_column)
+        named = not (self.answer_column or self.messages_column)
+        return self.task == "classification" or (self.task == "instruction" and named)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are texts."""
+        return bool(self.text_column or self.messages_column) or self.source == "text"
 
     @property
     def normalize(self) -> Normalize:

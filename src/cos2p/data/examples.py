@@ -70,6 +70,8 @@ class Examples:
     """Text: the id that fills up short sequences."""
     vocabulary: int = 0
     """Text: number of token ids there are."""
+    choices: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Texts that end in the name of a class: the names, label i's at place i, with their tokens behind a prompt."""
     augmenter: Augmenter | None = None
     """Changes the images of every batch, and counts the batches; for the training part of one task."""
 

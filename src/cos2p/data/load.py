@@ -16,7 +16,7 @@ from cos2p.data.lazy import LazyImages, left_out, open_images, unreadable
 from cos2p.data.ragged import Tokens
 from cos2p.data.raw import Raw, RawSplits, encode_labels
 from cos2p.data.select import IntArray, split_off, stratified
-from cos2p.data.text import read_text, tokenize, tokenize_answers
+from cos2p.data.text import choices, read_text, tokenize, tokenize_answers, tokenize_chats
 from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
 from cos2p.errors import DataError
 from cos2p.extras import extra
@@ -37,7 +37,7 @@ def load(config: DataConfig, seed: int, pretrained: str = "") -> Bundle:
         from cos2p.data.own import load_registered, read_bundle
 
         return read_bundle(config) if config.source == "bundle" else load_registered(config, seed)
-    is_text = bool(config.text_column) or config.source == "text"
+    is_text = config.is_text
     config = resolved(config, pretrained) if is_text else config
     if is_text and pretrained:
         check_fits(config, pretrained)
@@ -168,7 +168,11 @@ def examples_at(
     }
     classes = None if labels is None else torch.from_numpy(labels[indices].copy())
     tokens = raw.tokens.subset(indices) if raw.tokens is not None else None
-    if raw.texts is not None and config.task == "instruction":
+    if config.task == "instruction" and config.has_labels:
+        common["choices"] = choices(names, config)
+    if raw.chats is not None:
+        tokens = tokenize_chats(raw.chats(indices), config, raw.where, indices)
+    elif raw.texts is not None and config.task == "instruction":
         answers = raw.answers(indices) if raw.answers else [names[i] for i in (classes if classes is not None else ())]
         tokens = tokenize_answers(raw.texts(indices), answers, config)
     elif raw.texts is not None:
@@ -239,7 +243,9 @@ def load_whole(config: DataConfig, names: Sequence[str], split: str = "") -> Exa
     raw = splits.get(split, splits["train"])
     if raw.count == 0:
         raise DataError(f"{raw.where} holds no samples")
-    labels = None if config.task == "language-modeling" else known_labels(raw, names)
+    if not names and config.task == "instruction" and raw.labels is not None:
+        names = sorted({str(label) for label in raw.labels})
+    labels = known_labels(raw, names) if config.has_labels else None
     bad: list[tuple[str, str]] = []
     everything = np.arange(raw.count, dtype=np.int64)
     examples = examples_at(raw, everything, labels, tuple(names), config, config.cache, bad, None)

@@ -35,7 +35,9 @@ class Ragged:
     longest: int
     """No text is longer, and no batch wider."""
     answers: Tensor | None = None
-    """(N,): where in each text its answer begins, if only that is to be predicted; None: all of it."""
+    """(N,): where in each text its (last) answer begins, if only answers are to be predicted; None: all of it."""
+    learned: Tensor | None = None
+    """Of texts with several answers, beside `values`: which ids are to be predicted."""
 
     dtype = torch.int64
     ndim = 2
@@ -67,9 +69,22 @@ class Ragged:
     def next_tokens(self, rows: Tensor | slice) -> Tensor:
         """(n, T) for `ids[rows]`: at t the id at t + 1; ignored from the last real token on, and before answers."""
         next_nT = self._padded(rows, shift=1, fill=IGNORE)
-        if self.answers is not None:
+        if self.learned is not None:
+            marks = replace(self, values=self.learned.int(), answers=None, learned=None)
+            next_nT[marks._padded(rows, shift=1, fill=0) == 0] = IGNORE
+        elif self.answers is not None:
             next_nT[torch.arange(next_nT.shape[1]) + 1 < self.answers[rows][:, None]] = IGNORE
         return next_nT
+
+    def prompts(self, rows: Tensor) -> tuple[list[list[int]], list[list[int]]]:
+        """Of these texts what stands before their answers, and the answers."""
+        assert self.answers is not None
+        found = []
+        for row in rows.tolist():
+            start, length, answer = int(self.starts[row]), int(self.lengths[row]), int(self.answers[row])
+            own = self.values[start : start + length].tolist()
+            found.append((own[:answer], own[answer:]))
+        return [before for before, _ in found], [after for _, after in found]
 
     def different(self) -> Tensor:
         """The ids that occur, ascending."""

@@ -23,7 +23,7 @@ from cos2p.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """One split as a source offers it. Exactly one of `images`, `encoded`, `texts` and `tokens` is set."""
+    """One split as a source offers it. Exactly one of `images`, `encoded`, `texts`, `chats` and `tokens` is set."""
 
     where: str
     """File or folder, for messages."""
@@ -37,6 +37,8 @@ class Raw:
     texts: Callable[[IntArray], list[str]] | None = None
     answers: Callable[[IntArray], list[str]] | None = None
     """What each text is to be answered, if the source says so in words."""
+    chats: Callable[[IntArray], list[Any]] | None = None
+    """Lists of messages, as they are stored."""
     tokens: Tokens | None = None
     """All texts, where they had to be tokenised to know how many there are."""
     groups: Groups | None = None

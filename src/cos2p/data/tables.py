@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -26,6 +29,7 @@ from cos2p.data.paths import key_of
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import Groups, IntArray
 from cos2p.errors import DataError, MissingExtra, OwnerRefused
+from cos2p.units import format_bytes
 
 _CSV_BLOCK = 1 << 24
 """A CSV row must fit into one block: images in base64 are long."""
@@ -59,8 +63,8 @@ def read_tables(config: DataConfig) -> RawSplits:
 
 def raw_from_table(table: Table, config: DataConfig) -> Raw:
     """Labels and groups now; images or texts when they are asked for."""
-    content = config.text_column or config.image_column
-    field = "text_column" if config.text_column else "image_column"
+    field = next((its for its in ("messages_column", "text_column") if getattr(config, its)), "image_column")
+    content = getattr(config, field)
     light = {content: field} | ({config.label_column: "label_column"} if config.has_labels else {})
     light |= {name: its for its in ("answer_column", "group_column") if (name := getattr(config, its))}
     for name, its_field in light.items():
@@ -79,6 +83,10 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
 
         return texts
 
+    def chats(indices: IntArray) -> list[Any]:
+        rows: list[Any] = table.read([content]).column(content).take(pa.array(indices)).to_pylist()
+        return rows
+
     def encoded(indices: IntArray) -> Encoded:
         def cells(rows: IntArray) -> Iterator[Content]:
             return image_cells(table, content, rows)
@@ -92,7 +100,8 @@ def raw_from_table(table: Table, config: DataConfig) -> Raw:
         groups=groups,
         texts=texts_of(content, "text_column") if config.text_column else None,
         answers=texts_of(config.answer_column, "answer_column") if config.answer_column else None,
-        encoded=None if config.text_column else encoded,
+        chats=chats if config.messages_column else None,
+        encoded=encoded if field == "image_column" else None,
         class_names=table.class_names,
     )
 
@@ -125,6 +134,24 @@ def _read_as(what: str) -> Iterator[None]:
         raise DataError(f"{what} ({error})") from error
 
 
+def _refuse_larger_than_memory(file: Path, columns: list[str]) -> None:
+    """A column of texts may say one long text a million times in a few bytes: its size is counted before it is made."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with pa.parquet.ParquetFile(file, read_dictionary=columns) as opened:
+        kinds = {name: opened.schema_arrow.field(name).type for name in columns if name in opened.schema_arrow.names}
+        for name in (name for name, kind in kinds.items() if pa.types.is_dictionary(kind)):
+            size = 0
+            for batch in opened.iter_batches(65_536, columns=[name]):
+                coded = batch.column(0)
+                lengths = pa.compute.binary_length(coded.dictionary)
+                size += pa.compute.sum(lengths.take(coded.indices).cast("int64")).as_py() or 0
+                if size > memory:
+                    raise DataError(
+                        f"{file}: column {name!r} is larger than this machine's {format_bytes(memory)}, though the "
+                        f"file has {format_bytes(file.stat().st_size)}; it is not read"
+                    )
+
+
 def _parquet_table(files: list[Path], config: DataConfig) -> Table:
     where = paths.listed(files)
     with _read_as(f"{files[0]} cannot be read as Parquet"):
@@ -132,6 +159,8 @@ def _parquet_table(files: list[Path], config: DataConfig) -> Table:
 
     def read(columns: list[str]) -> pa.Table:
         with _read_as(f"{where}: columns {', '.join(columns)} cannot be read"):
+            for file in files:
+                _refuse_larger_than_memory(file, columns)
             return pa.concat_tables([pa.parquet.read_table(file, columns=columns) for file in files])
 
     def stream(column: str) -> Iterator[pa.Array]:
@@ -145,10 +174,38 @@ def _parquet_table(files: list[Path], config: DataConfig) -> Table:
     return Table(where, tuple(schema.names), read, files[0].parent, names, stream=stream, identity=_identity(files))
 
 
+_DEEPEST = 64
+"""Of JSON: arrow's reader overflows the stack, and ends the process, at some thousands."""
+_NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]')
+
+
+def _refuse_deep(file: Path) -> None:
+    with pa.input_stream(file, compression="detect") as stream:
+        rest, number = b"", 0
+        while block := stream.read(_CSV_BLOCK):
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                number += 1
+                if line.count(b"[") + line.count(b"{") > _DEEPEST and _depth(line) > _DEEPEST:
+                    raise DataError(f"{file}, line {number}: JSON that is nested deeper than {_DEEPEST} is not read")
+        if _depth(rest) > _DEEPEST:
+            raise DataError(f"{file}, line {number + 1}: JSON that is nested deeper than {_DEEPEST} is not read")
+
+
+def _depth(line: bytes) -> int:
+    deepest = depth = 0
+    for token in _NESTING.finditer(line):
+        first = line[token.start()]
+        depth += (first in b"[{") - (first in b"]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
     options = pa.json.ReadOptions(block_size=_CSV_BLOCK)
 
     def read_file(file: Path) -> pa.Table:
+        _refuse_deep(file)
         with pa.input_stream(file, compression="detect") as stream:
             return pa.json.read_json(stream, read_options=options)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cos2p.data import paths
+from cos2p.data.chat import PLAIN, ChatTemplate, chat_template
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import key_of, recall, remember
 from cos2p.data.ragged import Ragged, Tokens, from_flat
@@ -135,6 +137,72 @@ def tokenize_answers(texts: list[str], answers: list[str], config: DataConfig) -
     return Tokens(replace(ids, answers=torch.tensor([at for _, at in found])), encoder.vocabulary)
 
 
+def tokenize_chats(chats: list[Any], config: DataConfig, where: str, rows: IntArray) -> Tokens:
+    """Token ids of each chat as its template writes it, at most `config.max_tokens`: what is too long loses its
+    beginning, never the last answer. All that the assistant says is to be predicted."""
+    encoder, template = make_encoder(config), template_for(config)
+    found = []
+    for row, messages in zip(rows.tolist(), chats, strict=True):
+        try:
+            found.append(_chat(template.turns(messages), encoder, config.max_tokens))
+        except DataError as error:
+            raise DataError(f"{where} row {row}: {error}") from None
+    values, lengths = flat([ids for ids, _, _ in found])
+    marks = torch.tensor(list(chain.from_iterable(own for _, own, _ in found)), dtype=torch.bool)
+    ids = from_flat(values, lengths, encoder.pad_id, config.max_tokens)
+    last = torch.tensor([at for _, _, at in found])
+    return Tokens(replace(ids, answers=last, learned=marks), encoder.vocabulary)
+
+
+def _chat(pieces: list[tuple[str, bool]], encoder: Encoder, longest: int) -> tuple[list[int], list[bool], int]:
+    """Ids, which of them are an answer's, and where the last answer begins.
+
+    Piece by piece, as a model will meet them: it writes behind a prompt that was tokenised by itself.
+    """
+    ids, marks, last = [*encoder.around[0]], [False] * len(encoder.around[0]), 0
+    for text, said in pieces:
+        own = encoder.encode_piece(text)
+        if said:
+            _check_writable(text, own, encoder)
+            last = len(ids)
+        ids += own
+        marks += [said] * len(own)
+    if encoder.end is not None and ids[-1] != encoder.end and pieces[-1][0].strip() == pieces[-1][0]:
+        ids.append(encoder.end)  # a template that ends no turn with a mark of its own
+        marks.append(True)
+    cut = max(0, len(ids) - longest)
+    if cut >= last:
+        raise DataError(f"the last answer leaves nothing of the chat before it; raise data.max_tokens, now {longest}")
+    return ids[cut:], marks[cut:], last - cut
+
+
+def template_for(config: DataConfig) -> ChatTemplate:
+    """The chat template that the config names, the one beside its tokenizer, or a plain one."""
+    if config.chat_template:
+        return ChatTemplate(paths.find(config.chat_template).read_text(encoding="utf-8"))
+    named = config.tokenizer not in ("", "auto", "bytes")
+    file = paths.find(config.tokenizer) if named else None
+    own = chat_template(file if file.is_dir() else file.parent) if file is not None else None
+    return own or ChatTemplate(PLAIN)
+
+
+def _check_writable(answer: str, ids: list[int], encoder: Encoder) -> None:
+    if not ids or encoder.unknown in ids:
+        what = "has a sign that it does not know" if ids else "has no token there"
+        raise DataError(f"the tokenizer cannot write the answer {answer.strip()[:40]!r}: it {what}")
+
+
+def choices(names: tuple[str, ...], config: DataConfig) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The names of classes with the tokens that they have behind a prompt."""
+    encoder, prompt = make_encoder(config), config.prompt.replace("{text}", "")
+    ends = len(encoder.around[1]) or int(encoder.end is not None)
+    found = []
+    for name in names:
+        ids, at = _answered(prompt, name, encoder, config.max_tokens)
+        found.append((name, tuple(ids[at : len(ids) - ends])))
+    return tuple(found)
+
+
 def _answered(prompt: str, answer: str, encoder: Encoder, longest: int) -> tuple[list[int], int]:
     """The ids, and the place of the answer's first one.
 
@@ -142,7 +210,9 @@ def _answered(prompt: str, answer: str, encoder: Encoder, longest: int) -> tuple
     the prompt alone.
     """
     before, after = encoder.around
+    after = after or (() if encoder.end is None else (encoder.end,))  # so that a model learns to stop
     whole, alone = encoder.encode_piece(f"{prompt} {answer}"), encoder.encode_piece(prompt)
+    _check_writable(answer, encoder.encode_piece(answer), encoder)
     begins = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(whole, alone, strict=False))))
     room = longest - len(before) - len(after)
     cut = max(0, len(whole) - room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ _PAD_TOKENS = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>", "</s>", "<unk>"
 """Models without a padding token are commonly padded with the end of text: it is hidden by its position."""
 
 
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "</s>", "<|endoftext|>", "<|end_of_text|>")
+
+
 @dataclass(frozen=True, eq=False)
 class Encoder:
     encode: Callable[[list[str]], list[list[int]]]
@@ -39,6 +43,10 @@ class Encoder:
     """Another tokenizer has another one."""
     decode: Callable[[list[int]], str]
     """Ids as text, as far as they are one."""
+    end: int | None
+    """What ends an answer: the mark behind a text, or the model's own end of text."""
+    unknown: int | None = None
+    """What stands for a sign that the tokenizer does not know; None: it knows all."""
 
 
 def find_tokenizer(pretrained: str) -> str:
@@ -106,7 +114,12 @@ def _byte_encoder(config: DataConfig) -> Encoder:
 
     around = ((BYTE_START,), (BYTE_END,))
     identity = "bytes, ends kept" if ends else "bytes"
-    return Encoder(encode, piece, around, BYTE_PAD, BYTE_VOCABULARY, identity, _from_bytes)
+    return Encoder(encode, piece, around, BYTE_PAD, BYTE_VOCABULARY, identity, _from_bytes, BYTE_END)
+
+
+_PLAIN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]")
+_NESTED = re.compile(r"\([^()]*[+*][^()]*\)[+*{]")
+"""A group that repeats and has a repetition in it, in a pattern whose classes and escapes are out of the way."""
 
 
 def _file_encoder(config: DataConfig) -> Encoder:
@@ -118,6 +131,9 @@ def _file_encoder(config: DataConfig) -> Encoder:
         raise _sentencepiece(file)
     try:
         content = file.read_text(encoding="utf-8")
+        for pattern in re.findall(r'"Regex"\s*:\s*("(?:[^"\\]|\\.)*")', content):
+            if _NESTED.search(_PLAIN.sub("x", json.loads(pattern))):
+                raise DataError(f"the pattern {pattern} repeats a repetition, which can take for ever")
         tokenizer = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise DataError(f"{file} is not a tokenizer.json ({error}); name one in data.tokenizer") from error
@@ -132,7 +148,12 @@ def _file_encoder(config: DataConfig) -> Encoder:
 
     def encode(texts: list[str]) -> list[list[int]]:
         tokenizer.enable_truncation(max_length=config.max_tokens)
-        return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        try:
+            return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # what Rust calls a defect of its own is no Exception
+                raise
+            raise DataError(f"{file} cannot read the texts ({error}); name another in data.tokenizer") from None
 
     def piece(text: str) -> list[int]:
         tokenizer.no_truncation()
@@ -140,7 +161,26 @@ def _file_encoder(config: DataConfig) -> Encoder:
 
     identity = f"{tokenizers.__version__} {key_of(content)}"
     size = tokenizer.get_vocab_size()
-    return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode)
+    end = end_of_text(tokenizer, file)
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    unknown = tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
+    return Encoder(encode, piece, (before, after), pad_id, size, identity, tokenizer.decode, end, unknown)
+
+
+def end_of_text(tokenizer: Any, file: Path) -> int | None:
+    """The mark behind a text; where a tokenizer puts none there, the one that its model ends with."""
+    after = around(tokenizer)[1]
+    known = [tokenizer.token_to_id(token) for token in (_stated_end(file), *_END_TOKENS)]
+    return after[-1] if after else next((number for number in known if number is not None), None)
+
+
+def _stated_end(file: Path) -> str:
+    """The end of text that `tokenizer_config.json` names; empty if it names none."""
+    try:
+        stated = json.loads((file.parent / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(stated.get("content", "") if isinstance(stated, dict) else stated or "")
 
 
 def around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

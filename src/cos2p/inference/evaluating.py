@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cos2p.data import Bundle, load
-from cos2p.data.examples import IGNORE, Examples
+from cos2p.data.examples import Examples
 from cos2p.data.load import load_whole, source_of
 from cos2p.errors import DataError
 from cos2p.inference.sources import Trained
+from cos2p.training.answers import answer_scores
+from cos2p.training.evaluation import evaluate as token_scores
 
 Split = Literal["train", "validation", "test"]
 OnProgress = Callable[[int, int], None]
@@ -43,6 +45,10 @@ class Evaluation:
     """Mean cross entropy in nats, of a language model for each token."""
     f1: float | None = None
     """Plain mean over the classes that occur among labels or predictions; None for a language model."""
+    generated: float | None = None
+    """Of texts with answers: the share that was written right, greedily."""
+    likeliest: float | None = None
+    """Of texts whose answers are names of classes: the share whose right name is the likeliest."""
     top5: float | None = None
     """None below six classes, where it says nothing."""
     chance: float | None = None
@@ -58,7 +64,8 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in ("samples", "accuracy", "loss", "perplexity")}
         if self.f1 is None:
-            return plain
+            more = {"generated": self.generated, "likeliest": self.likeliest}
+            return plain | {name: value for name, value in more.items() if value is not None}
         return plain | {
             **{name: getattr(self, name) for name in ("f1", "top5", "chance", "majority")},
             "classes": [vars(score) for score in self.classes],
@@ -73,22 +80,21 @@ def evaluate(
     if len(examples) == 0:
         raise DataError("there are no samples to evaluate on")
     outputs = trained.config.outputs
-    confusion = torch.zeros(outputs if not trained.generates else 0, outputs, dtype=torch.int64)
+    confusion = torch.zeros(0 if trained.generates else outputs, outputs, dtype=torch.int64)
     loss, right, right5, count, done = 0.0, 0, 0, 0, 0
+    if trained.generates:
+        return _language(trained, examples, on_progress, batch)
     for rows in examples.batches(batch):
-        inputs, labels = examples.batch(rows, trained.data.normalize)
-        scores_NC, labels_N = _flat(trained.outputs(inputs), labels)
+        inputs, labels_N = examples.batch(rows, trained.data.normalize)
+        scores_NC = trained.outputs(inputs)
         loss += float(F.cross_entropy(scores_NC, labels_N, reduction="sum"))
         predicted_N = scores_NC.argmax(1)
         right += int((predicted_N == labels_N).sum())
         count += len(labels_N)
-        if not trained.generates:
-            right5 += int((scores_NC.topk(min(5, outputs), 1).indices == labels_N[:, None]).any(1).sum())
-            confusion += torch.bincount(labels_N * outputs + predicted_N, minlength=outputs**2).view(outputs, outputs)
+        right5 += int((scores_NC.topk(min(5, outputs), 1).indices == labels_N[:, None]).any(1).sum())
+        confusion += torch.bincount(labels_N * outputs + predicted_N, minlength=outputs**2).view(outputs, outputs)
         done += len(rows)
         on_progress(done, len(examples))
-    if trained.generates:
-        return Evaluation(len(examples), right / count, loss / count)
     return Evaluation(
         samples=count,
         accuracy=right / count,
@@ -100,12 +106,22 @@ def evaluate(
     )
 
 
-def _flat(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a language model every token with a successor is a sample."""
-    if outputs.ndim == 2:
-        return outputs, labels
-    counted = labels.flatten() != IGNORE
-    return outputs.flatten(0, 1)[counted], labels.flatten()[counted]
+def _language(trained: Trained, examples: Examples, on_progress: OnProgress, batch: int) -> Evaluation:
+    """As a run scores its model: perplexity of the tokens that count, and, where texts have answers, these."""
+    answers, done = len(examples) if examples.answers else 0, len(examples)
+    place = trained.model.spec.exits.index(trained.exit)
+    found = token_scores(trained.model, examples, trained.data.normalize, None, batch)[place]
+    on_progress(done, done + answers)
+    scores = answer_scores(
+        trained.model,
+        examples,
+        trained.encoder.decode,
+        trained.encoder.end,
+        trained.exit,
+        lambda so_far, _: on_progress(done + so_far, done + answers),
+    )
+    generated, likeliest = scores.get("generated"), scores.get("likeliest")
+    return Evaluation(len(examples), found["top1"], found["loss"], generated=generated, likeliest=likeliest)
 
 
 def _by_class(confusion: Tensor, names: tuple[str, ...]) -> dict[str, Any]:
@@ -129,7 +145,7 @@ def _by_class(confusion: Tensor, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def labelled(
-    trained: Trained, place: str, split: Split, columns: Mapping[str, str], skip_bad: bool = False
+    trained: Trained, place: str, split: Split, columns: Mapping[str, str | int], skip_bad: bool = False
 ) -> Examples:
     """The samples at `place`, prepared for the model; no place means the data of its own run."""
     if not place:
@@ -143,7 +159,8 @@ def labelled(
     changes: dict[str, Any] = {"source": source, "path": str(path.parent), "train": path.name}
     if source == "folder":
         changes |= {"path": str(path), "train": ""}
-    task = "language-modeling" if trained.generates else "classification"
+    instructs = trained.data.task == "instruction" or "prompt" in {name for name, own in columns.items() if own}
+    task = ("instruction" if instructs else "language-modeling") if trained.generates else "classification"
     if trained.is_text and source != "text":
         changes["text_column"] = trained.data.text_column or "text"
     else:
@@ -153,7 +170,7 @@ def labelled(
     empty = dict.fromkeys(("validation", "test", "classes", "group_column", "train_labels"), "")
     chosen = {name: value for name, value in columns.items() if value}
     data = trained.data.model_copy(update={**empty, **changes, "task": task, "skip_bad": skip_bad, **chosen})
-    return load_whole(data, trained.classes, split)
+    return load_whole(data, trained.classes or trained.data.label_names.train, split)
 
 
 def _own_samples(trained: Trained, split: Split) -> Examples:

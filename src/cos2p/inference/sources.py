@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from cos2p.checksums import check, check_folder
 from cos2p.data.config import DataConfig
 from cos2p.data.tokenizers import Encoder, make_encoder, resolved
 from cos2p.errors import CheckpointError, ConfigError, DataError, RunError
 from cos2p.methods import Method, method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
+from cos2p.models.hub_adapter import load_adapter
 from cos2p.models.hub_config import class_names
 from cos2p.models.hub_export import stored_normalization
 from cos2p.models.hub_files import read_json
@@ -26,6 +28,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, own_model_file
+from cos2p.runtime.results import stored_recipe
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.events import read_events
 from cos2p.training.personal import Personal
@@ -65,6 +68,11 @@ class Trained:
     def generates(self) -> bool:
         return self.config.task == "language-modeling"
 
+    @property
+    def answer_word(self) -> str:
+        """What an answer is: a class's name, or the token that comes next."""
+        return "next token" if self.generates else "label"
+
     @cached_property
     def model(self) -> ElasticTransformer:
         exits = sorted({self.exit, self.config.depth})  # a model's last exit is always its deepest
@@ -89,12 +97,18 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
         return _own(Personal.read(path), str(path))
     if not path.is_dir():
         raise RunError(f"there is nothing at {path}; name a run folder, a Hugging Face folder or a device's file")
-    for file in ("adapter_config.json", "model.onnx"):
-        if (path / file).is_file():
-            raise CheckpointError(
-                f"{path} holds {file}, which is not read here; its README.md has code that uses it, and cos2p export "
-                "--format hf writes what is read"
-            )
+    if (path / "model.onnx").is_file():
+        raise CheckpointError(
+            f"{path} holds model.onnx, which is not read here; its README.md has code that uses it, and cos2p export "
+            "--format hf writes what is read"
+        )
+    if (path / "adapter_config.json").is_file() and not (device or exit):
+        return _adapted(path)
+    if any(path.glob("*.gguf")) and not (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path} holds a GGUF file, which is not read here; write it as a Hugging Face folder first: "
+            "python -m tools.gguf_folder, or transformers' from_pretrained(..., gguf_file=...)"
+        )
     if (path / "config.json").is_file():
         if device or exit is not None:
             raise ConfigError(f"{path} is an exported model with one exit; --device and --exit need its run folder")
@@ -107,11 +121,11 @@ def open_trained(place: str | Path, exit: Exit = None, device: str = "") -> Trai
 def _server(run: Path, exit: Exit) -> Trained:
     if not (run / "result.json").is_file() or not (run / "weights.safetensors").is_file():
         raise RunError(f"{run}: this run has not finished; go on with:  cos2p run --resume --out {run}")
-    recipe, result = Recipe.load(run / "recipe.toml"), read_json(run / "result.json")
+    recipe, result = stored_recipe(run), read_json(check(run / "result.json"))
     started = next((e for e in read_events(run / "events.jsonl") if isinstance(e, Started)), None)
     if started is None:
         raise RunError(f"{run / 'events.jsonl'} does not say how the run began; it is damaged")
-    weights = safetensors.torch.load_file(run / "weights.safetensors")
+    weights = safetensors.torch.load_file(check(run / "weights.safetensors"))
     method = method_class(recipe.method["name"])
     config = ModelConfig.from_dict(started.model)
     return Trained(
@@ -141,8 +155,8 @@ def _device_of(run: Path, device: str, exit: Exit) -> Trained:
     file = own_model_file(run, device)
     if not file.is_file():
         raise RunError(f"{run} holds no submodel of {device!r}; {_others(run)}")
-    result = read_json(run / "result.json") if (run / "result.json").is_file() else {}
-    return _own(Personal.read(file), str(file), result, _tokenizer(Recipe.load(run / "recipe.toml"), run))
+    result = read_json(check(run / "result.json")) if (run / "result.json").is_file() else {}
+    return _own(Personal.read(file), str(file), result, _tokenizer(stored_recipe(run), run))
 
 
 def _others(run: Path) -> str:
@@ -174,11 +188,27 @@ def _own(own: Personal, where: str, result: Mapping[str, Any] | None = None, tok
 
 
 def _hugging_face(folder: Path) -> Trained:
+    check_folder(folder)
     values = read_json(folder / "config.json")
     kinds = values.get("architectures") or [""]
     if POOLING_FIELD not in values and not str(kinds[0]).endswith(("Classification", "ForCausalLM")):
         raise CheckpointError(f"{folder} has no head that answers ({kinds[0] or 'config.json names no architecture'})")
-    config, weights = load_pretrained(folder)
+    return _plain(folder, values, *load_pretrained(folder))
+
+
+def _adapted(folder: Path) -> Trained:
+    """A `peft` folder: its base with the adapter in it."""
+    if read_json(folder / "adapter_config.json").get("task_type") != "CAUSAL_LM":
+        raise CheckpointError(
+            f"{folder} is an adapter of a classifier, which is not read here; its README.md has code that uses it, and "
+            "cos2p export --format hf writes what is read"
+        )
+    config, weights, base = load_adapter(folder)
+    own = folder if (folder / "tokenizer.json").is_file() else base
+    return replace(_plain(own, read_json(base / "config.json"), config, weights), where=str(folder))
+
+
+def _plain(folder: Path, values: dict[str, Any], config: ModelConfig, weights: Weights) -> Trained:
     data = DataConfig(channels=1 if config.channels == 1 else 3)
     tokenizer = ""
     if config.family == "vit":
@@ -212,6 +242,8 @@ def _tokenizer(recipe: Recipe, run: Path | None) -> str:
     """The run's own copy, or where the recipe has it from. A language model's copy puts no mark behind a text, as its
     training did: there the recipe's comes first."""
     copy = [] if run is None else [str(file) for file in [run / "model" / "tokenizer.json"] if file.is_file()]
+    if copy and run is not None:
+        check(run / "model" / "tokenizer.json")
     if copy and recipe.data.task == "classification":
         return copy[0]
     try:

@@ -20,10 +20,12 @@ from cos2p.errors import ConfigError, TrainingError, UpdateRefused
 from cos2p.messages import Order, Update
 from cos2p.messages.forms import TensorForm
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
+from cos2p.methods.device_method import DeviceMethod
 from cos2p.methods.fedasync import MixingMerge, MixingSettings
 from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
 from cos2p.methods.registry import (
     build_method,
+    import_method,
     make_contract,
     make_trainer,
     method_class,
@@ -69,6 +71,7 @@ __all__ = [
     "ConfigError",
     "Context",
     "Contribution",
+    "DeviceMethod",
     "ExtendedSettings",
     "FedRolex",
     "FedRolexSettings",
@@ -109,6 +112,7 @@ __all__ = [
     "exit_key",
     "forward_flops",
     "forward_memory",
+    "import_method",
     "layout",
     "make_contract",
     "make_spec",

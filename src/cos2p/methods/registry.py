@@ -6,11 +6,13 @@ in the same way. A package is imported when one of its methods or trainers is as
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.methods.closed_heads import check_room_to_train, with_closed_head
+from cos2p.methods.device_method import DeviceMethod, method_of
 from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
@@ -59,13 +62,15 @@ class _Methods(Mapping[str, type[Method]]):
         self._names = sorted(self._found.keys() | self._entries.keys())
 
     def __getitem__(self, name: str) -> type[Method]:
+        if name in _of_modules:
+            return _of_modules[name]
         if name not in self._found:
             self._found[name] = _loaded(self._entries[name])
         return self._found[name]
 
     def loaded(self) -> tuple[type[Method], ...]:
-        """Built-in ones, and those of installed packages that were taken out already."""
-        return tuple(self._found.values())
+        """Built-in ones, those of installed packages that were taken out already, and those of `import_method`."""
+        return (*self._found.values(), *_of_modules.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -98,15 +103,67 @@ def _loaded(entry: EntryPoint) -> type[Method]:
             f"the entry point {entry.name!r} of {_GROUP} ({entry.value}) cannot be loaded: {error}; "
             "install its package again, or remove it"
         ) from None
+    return _checked(value, f"the entry point {entry.name!r} of {_GROUP}")
+
+
+def _checked(value: Any, where: str) -> type[Method]:
+    if isinstance(value, type) and issubclass(value, DeviceMethod):
+        value = method_of(value)
     if not (isinstance(value, type) and issubclass(value, Method)):
-        raise ConfigError(f"the entry point {entry.name!r} of {_GROUP} is not a Method class")
+        raise ConfigError(f"{where} is not a Method class, and not a DeviceMethod class")
     _trainers_of((*_built_in().values(), value))  # refuses a trainer that has the name of a built-in one
     return value
+
+
+_of_modules: dict[str, type[Method]] = {}
+"""Methods that `import_method` has imported, by `module:Class`."""
+
+
+def import_method(name: str, folders: Iterable[Path] = ()) -> None:
+    """Import the class that `module:Class` names, from these folders too, so that recipes may name it.
+
+    Only for what a user of this machine runs: a name that came over a network is never imported.
+    """
+    if name in _of_modules:
+        return
+    module, _, kind = name.partition(":")
+    for folder in map(str, (folder.resolve() for folder in folders)):
+        if folder not in sys.path:
+            sys.path.append(folder)  # behind all others; worker processes inherit it
+    invalidate_caches()
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise RecipeError(f"{name!r} cannot be imported: {error}") from None
+        raise RecipeError(
+            f"there is no module {module!r} for {name!r}, next to the recipe, in the current folder or installed; "
+            "PYTHONPATH may name its folder"
+        ) from None
+    except Exception as error:
+        raise RecipeError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from None
+    if not hasattr(found, kind):
+        raise RecipeError(f"{found.__file__} has no class {kind!r}")
+    _of_modules[name] = _checked(getattr(found, kind), f"{name!r}")
+
+
+def require_installed(name: str) -> None:
+    """RecipeError for a method that is imported by its module: a real fleet runs installed methods alone."""
+    if ":" in name:
+        raise RecipeError(
+            f"method.name = {name!r} names a file of your own; a real fleet runs only methods that are installed on "
+            "the server and on every device: package it (docs/howto/add-a-method.md)"
+        )
 
 
 def method_class(name: str) -> type[Method]:
     known = methods()
     if name not in known:
+        if ":" in name:
+            raise RecipeError(
+                f"{name!r} names a class of a module, which is imported for a simulation of your own alone; "
+                "here only installed methods run (docs/howto/add-a-method.md)"
+            )
         close = get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise RecipeError(f"unknown method {name!r}; {hint}known: {', '.join(sorted(known))}")

@@ -22,6 +22,8 @@ RopeScaling = Literal["none", "linear", "llama3"]
 _LEAST = dict.fromkeys(
     ("dim", "depth", "heads", "mlp", "classes", "image", "patch", "channels", "max_tokens", "rope_original"), 1
 ) | {"token_types": 0, "kv_heads": 0, "head_dim": 0, "vocab": 0}
+MOST_BLOCKS = 1000
+"""A checkpoint's own word is not believed beyond this: every block is a dozen tensors to list."""
 POOLINGS: dict[str, tuple[Pooling, ...]] = {"vit": ("cls", "mean"), "bert": ("cls", "mean"), "llama": ("last", "mean")}
 """What a classification exit of each family may read; the family's habit first."""
 _EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
@@ -113,6 +115,8 @@ class ModelConfig:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"model {name} is {value!r}; it must be a whole number, at least {least}")
+        if self.depth > MOST_BLOCKS:
+            raise ConfigError(f"model depth is {self.depth}; at most {MOST_BLOCKS} blocks are read")
         for name, value in self._derived().items():
             object.__setattr__(self, name, value)
         if self.heads % self.kv_heads:

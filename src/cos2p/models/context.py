@@ -14,13 +14,35 @@ from torch import Tensor
 from cos2p.models.config import ModelConfig
 
 
+class KeyValues:
+    """What each block has computed of the tokens so far: (B, N, S, H), keys rotated."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, block: object, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        known = self._of.get(id(block))
+        if known is not None:
+            keys, values = torch.cat((known[0], keys), 2), torch.cat((known[1], values), 2)
+        self._of[id(block)] = keys, values
+        return keys, values
+
+    def copies(self, rows: Tensor) -> KeyValues:
+        """Of these texts of the batch, to go on from the same point in another way."""
+        other = KeyValues()
+        other._of = {block: (keys[rows], values[rows]) for block, (keys, values) in self._of.items()}
+        return other
+
+
 @dataclass(frozen=True)
 class Context:
     """What attention and exits need to know of the input next to the features."""
 
     mask: Tensor | None = None
-    """(B, 1, 1, T) true where a key may be seen; None for all."""
+    """(B, 1, 1, T) true where a key may be seen; None for all. With `past` (B, 1, T, S)."""
     rotary: tuple[Tensor, Tensor] | None = None
+    past: KeyValues | None = None
+    """Keys and values of the tokens before these, while a language model generates."""
     last: Tensor | None = None
     """(B,) index of the last real token, for an exit that reads it."""
     shares: Tensor | None = None
@@ -46,10 +68,16 @@ def make_context(config: ModelConfig, inputs: Tensor) -> Context:
 
 
 def rotary_table(config: ModelConfig, tokens: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (T, H)."""
+    """Cosines and sines (T, H) of the first positions."""
+    return rotary_at(config, torch.arange(tokens, dtype=torch.float32, device=device))
+
+
+def rotary_at(config: ModelConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of these positions, (..., T) to (..., T, H)."""
+    device = positions.device
     half = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     frequency_H = _scaled(config, 1.0 / config.rope_theta**half)
-    angle_TH = torch.outer(torch.arange(tokens, dtype=torch.float32, device=device), frequency_H)
+    angle_TH = positions.float()[..., None] * frequency_H
     angle_TH = torch.cat((angle_TH, angle_TH), -1)
     return angle_TH.cos(), angle_TH.sin()
 

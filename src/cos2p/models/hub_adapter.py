@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub import exit_depth, head_tensors, model_content, pretrained_weights, write_model
+from cos2p.models.hub import exit_depth, head_tensors, load_pretrained, model_content, pretrained_weights, write_model
 from cos2p.models.hub_config import is_native
 from cos2p.models.hub_config_written import named_classes
 from cos2p.models.hub_export import Crop, Normalization, readable_by_all, write_inputs
-from cos2p.models.hub_files import is_hub_name
+from cos2p.models.hub_files import is_hub_name, read_json, resolve
 from cos2p.models.hub_kinds import written_kind
 from cos2p.models.hub_match import Checkpoint
 from cos2p.models.hub_pooling import write_head
@@ -101,6 +101,41 @@ def save_adapter(
     readable_by_all(path)
     readable_by_all(path / BASE)
     return path
+
+
+def load_adapter(folder: Path) -> tuple[ModelConfig, Weights, Path]:
+    """The base of a `peft` folder with its LoRA merged into it, and the folder of the base; CheckpointError if they do
+    not belong together."""
+    values = read_json(folder / "adapter_config.json")
+    base = _base_of(folder, values)
+    config, weights = load_pretrained(base)
+    scale = float(values.get("lora_alpha") or 1) / int(values.get("r") or 1)
+    names = {theirs: ours for ours, theirs in _in_memory(config, config.depth).items()}
+    stored = load_file(folder / "adapter_model.safetensors")
+    for key, tensor in stored.items():
+        name = key.removeprefix("base_model.model.").replace(".modules_to_save.default", "")
+        factor = name.endswith(".lora_A.weight")
+        if name.endswith(".lora_B.weight"):
+            continue
+        ours = names.get(name.replace(".lora_A", "") if factor else name, "")
+        ours = re.sub(r"^exit\b", exit_key(config, config.depth), ours)
+        change = stored[key.replace(".lora_A", ".lora_B")] @ tensor * scale if factor else tensor
+        if ours not in weights or weights[ours].shape != change.shape:
+            module = name.removesuffix(".weight").removesuffix(".lora_A")
+            has = f"there it is {tuple(weights[ours].shape)}" if ours in weights else "which is not there"
+            raise CheckpointError(
+                f"{folder} is an adapter for another base than {base}: it has {module} of shape {tuple(change.shape)}, "
+                f"{has}; name its own in adapter_config.json (base_model_name_or_path)"
+            )
+        weights[ours] = weights[ours] + change if factor else change.float()
+    return config, weights, base
+
+
+def _base_of(folder: Path, values: Mapping[str, Any]) -> Path:
+    named = str(values.get("base_model_name_or_path") or "")
+    if values.get("peft_type") != "LORA" or not named:
+        raise CheckpointError(f"{folder}: adapter_config.json names no base, or no LoRA; others are not read here")
+    return folder / named if (folder / named).is_dir() else resolve(named)
 
 
 def fits_base(base: str, config: ModelConfig, weights: Mapping[str, Tensor], exit: int | None = None) -> bool:

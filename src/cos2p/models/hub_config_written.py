@@ -7,10 +7,9 @@ from typing import Any
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub_config import is_native
+from cos2p.models.hub_config import is_native, rope_values
 from cos2p.models.hub_kinds import KINDS, Kind, written_kind
 from cos2p.models.hub_pooling import CLASSES_FIELD, POOLING_FIELD
-from cos2p.models.hub_rope import rope_values
 
 
 def architecture(config: ModelConfig) -> str:

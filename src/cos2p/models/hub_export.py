@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from cos2p.data.tokenizers import around
+from cos2p.data.chat import chat_template
+from cos2p.data.tokenizers import around, end_of_text
 from cos2p.errors import CheckpointError
 from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
@@ -25,11 +26,10 @@ Crop = Literal["center", "stretch"]
 GREY_FIELD = "cos2p_grey"
 _LUMA = (0.299, 0.587, 0.114)
 _BILINEAR = 2
-_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>")
 _FILES = (
     "README.md", "config.json", "model.safetensors", "model.onnx", "model.onnx.data", "adapter_config.json",
-    "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "modules.json",
-    "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/*",
+    "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+    "preprocessor_config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/*",
 )  # fmt: skip
 
 
@@ -123,7 +123,8 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) ->
     loaded.no_truncation()
     goes_on = config.task == "language-modeling"
     ids: dict[str, int | None] = {"pad_token": config.pad_token if config.pad_token >= 0 else None}
-    ids |= _ends(loaded) if goes_on else {}
+    if goes_on:
+        ids |= {"bos_token": next(iter(around(loaded)[0]), None), "eos_token": end_of_text(loaded, file)}
     names = {name: loaded.id_to_token(number) for name, number in ids.items() if number is not None}
     (folder / "tokenizer.json").write_text(_open_ended(loaded, content) if goes_on else content, encoding="utf-8")
     values = {
@@ -132,15 +133,13 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) ->
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "left" if goes_on else "right",
     }
+    chat = chat_template(file.parent) if goes_on else None
+    values |= {} if chat is None else {"chat_template": chat.source}
     _write_json(folder / "tokenizer_config.json", values | {name: token for name, token in names.items() if token})
+    if goes_on:  # greedy, as `cos2p generate` by default
+        known = {f"{name}_id": number for name, number in ids.items() if number is not None}
+        _write_json(folder / "generation_config.json", {"do_sample": False, **known})
     return {f"{name}_id": number for name, number in ids.items() if name != "pad_token"}
-
-
-def _ends(tokenizer: Any) -> dict[str, int | None]:
-    """The marks of a text's beginning and end, as far as the tokenizer knows them."""
-    before, after = around(tokenizer)
-    ends = [number for number in map(tokenizer.token_to_id, _END_TOKENS) if number is not None]
-    return {"bos_token": next(iter(before), None), "eos_token": next(iter([*after, *ends]), None)}
 
 
 def _open_ended(tokenizer: Any, content: str) -> str:

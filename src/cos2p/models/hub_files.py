@@ -59,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; a checkpoint folder has one next to its tensors") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable as JSON: {error}") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold an object, got {type(values).__name__}")

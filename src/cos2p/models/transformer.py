@@ -12,7 +12,7 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import torch
@@ -26,6 +26,7 @@ from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
 from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
+from cos2p.numerics.output_table import Table, project
 
 _SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
 """Older ones have no attention in which several queries share a key."""
@@ -118,7 +119,10 @@ class Block(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         if context.rotary is not None:
             q, k = rotate(q, context.rotary), rotate(k, context.rotary)
-        y_BNTH = _attend(q, k, v, context.mask, self.config.family == "llama", self.config.queries_per_group)
+        causal = self.config.family == "llama" and context.past is None  # then the mask says it
+        if context.past is not None:
+            k, v = context.past.extend(self, k, v)
+        y_BNTH = _attend(q, k, v, context.mask, causal, self.config.queries_per_group)
         if gate is not None:
             gate_N = gate.repeat_interleave(self.config.queries_per_group, dim=-1)  # of all samples, or (B, N)
             y_BNTH = y_BNTH * gate_N.view(-1, y_BNTH.shape[1], 1, 1)
@@ -238,10 +242,10 @@ class Exit(nn.Module):
         if config.task == "classification":
             self.linear = Linear(config.dim, config.classes, config.biased)
 
-    def forward(self, x_BTD: Tensor, context: Context, table_VD: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context, table_VD: Tensor | Table | None) -> Tensor:
         if self.config.task == "language-modeling":
             assert table_VD is not None
-            return F.linear(self.norm(x_BTD), table_VD)
+            return project(self.norm(x_BTD), table_VD)
         return self.linear(self.features(x_BTD, context))  # type: ignore[no-any-return]
 
     def features(self, x_BTD: Tensor, context: Context) -> Tensor:
@@ -279,6 +283,8 @@ class ElasticTransformer(nn.Module):
     """
 
     above: Callable[[Tensor, Context], Tensor] | None = None
+    frozen_table: Table | None = None
+    """The output table of a language model where it does not train, to be read in parts; None: it is held."""
 
     def __init__(
         self, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False, hold_prefix: bool = False
@@ -334,6 +340,12 @@ class ElasticTransformer(nn.Module):
                 block.rest.requires_grad_(False)
         return self
 
+    def read_table(self, table: Table) -> None:
+        """Before the weights come: the output table does not train, and is read in parts."""
+        self.frozen_table = table
+        self._parameters.pop("output_table", None)
+        self._modules.pop("lm_head", None)
+
     @property
     def device(self) -> torch.device:
         """Where it computes: its inputs have to be there."""
@@ -356,26 +368,45 @@ class ElasticTransformer(nn.Module):
             block.fold_rescale()
 
     @property
-    def table(self) -> Tensor | None:
+    def table(self) -> Tensor | Table | None:
         """The output table of a language model."""
         if self.config.task != "language-modeling":
             return None
+        if self.frozen_table is not None:
+            return self.frozen_table
         if not self.config.tied:
             return self.lm_head.weight
         return self.embed.tokens if self.embed is not None else self.output_table
 
     def forward(self, inputs: Tensor, features: Tensor | None = None, gates: Gates | None = None) -> list[Tensor]:
         context = make_context(self.config, inputs)
+        tops = self._tops(inputs, context, features, gates)
+        return [self.run_exit(depth, x_BTD, context) for depth, x_BTD in tops]
+
+    def rows_at(self, places: Tensor, inputs: Tensor, features: Tensor | None = None) -> list[Tensor]:
+        """Of a language model what each exit multiplies with the output table, (n, D), for these tokens alone:
+        `places` count the tokens of the batch, text behind text."""
+        tops = self._tops(inputs, make_context(self.config, inputs), features, None)
+        return [self.exit_at(depth).norm(x_BTD.flatten(0, 1)[places].float()) for depth, x_BTD in tops]
+
+    def logits(self, rows_nD: Tensor) -> Tensor:
+        """(n, V) of what `rows_at` gives."""
+        table = self.table
+        assert table is not None
+        return project(rows_nD, table)
+
+    def _tops(
+        self, inputs: Tensor, context: Context, features: Tensor | None, gates: Gates | None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """The depth of every exit and the features that reach it, as soon as they are there."""
         x_BTD, first = self._start(inputs, features, context)
-        outputs = []
         for i in range(first, self.spec.top):
             head_gate, unit_gate = gates.get(i, (None, None)) if gates is not None else (None, None)
             x_BTD = self.run_block(i, x_BTD, context, head_gate, unit_gate)
             if i + 1 in self.spec.exits:
-                outputs.append(self.run_exit(i + 1, x_BTD, context))
+                yield i + 1, x_BTD
         if self.spec.exits[-1] > self.spec.top:
-            outputs.append(self.run_exit(self.spec.exits[-1], self._to_the_top(x_BTD, context), context))
-        return outputs
+            yield self.spec.exits[-1], self._to_the_top(x_BTD, context)
 
     # What a model with a forward pass of its own overrides.
 

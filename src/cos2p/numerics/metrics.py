@@ -174,9 +174,3 @@ class LikelihoodCounter:
             raise DataError("no token was counted; a language model is evaluated by at least one")
         mean = self.loss / self.tokens
         return {"loss": mean, "perplexity": perplexity(mean)}
-
-
-def right_answers(scores_BTV: Tensor, labels_BT: Tensor, ignore: int) -> Tensor:
-    """(B,): whether every token that counts is the likeliest one. With the right tokens before it each is what greedy
-    decoding gives, so a text is right exactly if decoding would have answered it so."""
-    return ((scores_BTV.argmax(-1) == labels_BT) | (labels_BT == ignore)).all(1)

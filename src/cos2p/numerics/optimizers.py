@@ -195,12 +195,12 @@ def leave_compiler_out() -> None:
             setattr(plain, "__dynamo_disable", plain)
 
 
-def learning_rate(schedule: Schedule, base: float, progress: float, floor: float = 0.0) -> float:
+def learning_rate(schedule: Schedule, base: float, progress: float) -> float:
     """The rate at `progress` through the run, 0 at its start and 1 at its end.
 
-    "constant" stays at `base`; "cosine" falls from `base` to `floor` along half a cosine.
+    "constant" stays at `base`; "cosine" falls from `base` to 0 along half a cosine.
 
     >>> learning_rate("cosine", base=0.5, progress=0.5)
     0.25
     """
-    return base if schedule == "constant" else floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return base if schedule == "constant" else base * 0.5 * (1.0 + math.cos(math.pi * progress))

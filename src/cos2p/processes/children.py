@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import current_process, parent_process, resource_tracker
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 LOOK_SECONDS = 0.5
 ORPHANED = 3
@@ -24,10 +23,10 @@ UNGUARDED = 77
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes that start inside the block ignore Ctrl-C, even while they import: their parent handles it. A worker
-    that died of Ctrl-C would look like an accident."""
+    """Processes that start inside the block ignore Ctrl-C and SIGTERM, even while they import: their parent handles
+    them. A worker that died of one would look like an accident."""
     resource_tracker.ensure_running()  # a tracker that the first child starts would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -69,22 +68,22 @@ def how_it_ended(code: int | None) -> str:
 
 @contextmanager
 def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C calls `act` inside the block, which may raise KeyboardInterrupt. Outside of the main thread nothing
-    changes."""
+    """Ctrl-C, and SIGTERM, call `act` inside the block, which may raise KeyboardInterrupt. Outside of the main thread
+    nothing changes."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
         act()
 
-    previous: Any
     try:
-        previous = signal.signal(signal.SIGINT, handle)
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not in the main thread: the caller handles interrupts
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 # ---------------------------------------------------------------- memory

@@ -40,10 +40,11 @@ class BackgroundEvaluator:
     def at_work(self) -> bool:
         return self._running is not None
 
-    def ask(self) -> None:
-        """The newest version shall be scored, at once or when the evaluation under way is done."""
+    def ask(self, everything: bool = False) -> None:
+        """The newest version shall be scored, at once or when the evaluation under way is done; on all samples, or on
+        those that a run looks at while it goes on."""
         self._wanted = True
-        self._start()
+        self._start(everything)
 
     def evaluation(self) -> Evaluation | None:
         """An evaluation that is done; the next one, if it was asked for, begins."""
@@ -79,8 +80,8 @@ class BackgroundEvaluator:
                 continue
         return version, wait(self._evaluator.evaluate(weights, everything=True))
 
-    def _start(self) -> None:
+    def _start(self, everything: bool = False) -> None:
         if self._running is None and self._wanted:
             self._wanted = False
             version, weights = self._newest()
-            self._running = (version, self._evaluator.evaluate(weights))
+            self._running = (version, self._evaluator.evaluate(weights, everything))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import tomli_w
+
 from cos2p.data.config import DataConfig
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import parameter_count
 from cos2p.recipe import Recipe
-from cos2p.runtime.recipe_text import recipe_toml
 from cos2p.runtime.usage import Usage
 
 
@@ -74,3 +75,17 @@ def _fleet(result: Mapping[str, Any]) -> str:
     hidden = len(result["devices"]) - len(shown)
     rounds = f"{result['rounds']:,} rounds, {result['updates']:,} updates, seed {result['seed']}."
     return "\n".join(lines) + (f"\n\nand {hidden:,} more." if hidden else "") + f"\n\n{rounds}"
+
+
+# A recipe as the TOML that is kept next to what came out of it.
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """TOML knows no empty value: such fields are left out, and their default is empty."""
+    return tomli_w.dumps(_without_empty(recipe.model_dump(mode="json")))
+
+
+def _without_empty(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _without_empty(value) for name, value in values.items() if value is not None}
+    return [_without_empty(value) for value in values] if isinstance(values, list) else values

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cos2p.checksums import note_folder
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import find
 from cos2p.data.tokenizers import byte_tokenizer, resolved
@@ -44,7 +45,9 @@ def save_model(
     sentence = not is_native(fitted) and is_sentence_model(fitted, tokenizer)
     use = usage(fitted, sentence=sentence, crop=inputs["crop"], has_tokenizer=tokenizer is not None)
     card = model_card(recipe, fitted, result, use, depth, device)
-    return save_pretrained(folder, fitted, weights, depth, result["classes"] or None, card=card, **inputs)
+    save_pretrained(folder, fitted, weights, depth, result["classes"] or None, card=card, **inputs)
+    note_folder(folder, but=("README.md",))
+    return folder
 
 
 def save_adapters(

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from cos2p.methods import Trainer
 from cos2p.runtime.run_setup import RunSetup
+from cos2p.tracking.files import explained
 
 OWN_MODELS = "devices"
 _UNCLAIMED = ".task"
@@ -36,8 +37,9 @@ class OwnModels:
         """Write what the trainer has just tested; the file is empty if that is too large, or no plain submodel."""
         self.folder.mkdir(exist_ok=True)
         file = self.folder / f"{_file_name(trainer.order.task)}{_UNCLAIMED}"
-        if not trainer.keep_personal(file, self.most, self.facts):
-            file.write_bytes(b"")
+        with explained(file):
+            if not trainer.keep_personal(file, self.most, self.facts):
+                file.write_bytes(b"")
         return str(file)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,8 +10,10 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 import cos2p
+from cos2p.checksums import check
 from cos2p.errors import CheckpointError, RunError
 from cos2p.methods import method_class
 from cos2p.methods.base import RunContext
@@ -22,7 +23,7 @@ from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.settled import settled_as
 from cos2p.server.server import Server
 from cos2p.tracking.figures import RunFigures
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import explained, write_json, write_noted
 
 WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
@@ -71,18 +72,24 @@ def write_results(
         "versions": {"cos2p": cos2p.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     weights = server.method.evaluated_weights(server.weights)
-    write_atomic(
-        folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()})
-    )
-    with suppress(CheckpointError):  # a model that has no form there: all that is needed is in the run folder
-        save_model(folder / "model", recipe, server.context.config, weights, result)
-    write_atomic(folder / "result.json", (json.dumps(result, indent=2, sort_keys=True) + "\n").encode())
+    write_noted(folder / "weights.safetensors", safetensors.torch.save({k: v.contiguous() for k, v in weights.items()}))
+    with suppress(CheckpointError), explained(folder / "model"):  # one that has no form there is in the run folder
+        try:
+            save_model(folder / "model", recipe, server.context.config, weights, result)
+        except SafetensorError as error:  # it hides the system's reason in its text
+            raise RunError(f"{folder / 'model'}: {error}; free some space, then go on with --resume") from error
+    write_json(folder / "result.json", result, indent=2, sort_keys=True)
     return result
+
+
+def stored_recipe(folder: Path) -> Recipe:
+    """That of the run in the folder; RunError if it is damaged."""
+    return Recipe.load(check(folder / "recipe.toml"), modules=())
 
 
 def is_longer(recipe: Recipe, folder: Path) -> bool:
     """Whether the recipe is that of the folder with more rounds or updates, and nothing else."""
-    stored = Recipe.load(folder / "recipe.toml")
+    stored = stored_recipe(folder)
     recipe = settled_as(recipe, stored)
     ends = {name: getattr(stored.schedule, name) for name in ("rounds", "updates")}
     changes = [(old, getattr(recipe.schedule, name)) for name, old in ends.items()]
@@ -99,7 +106,7 @@ def _compared(recipe: Recipe) -> dict[str, Any]:
 
 def check_same_recipe(recipe: Recipe, folder: Path) -> None:
     """Resuming with another recipe would mix two runs."""
-    stored = Recipe.load(folder / "recipe.toml")
+    stored = stored_recipe(folder)
     ours, theirs = _compared(settled_as(recipe, stored)), _compared(stored)
     different = list(_differences(theirs, ours))
     if different:

@@ -3,6 +3,8 @@
 DIR/recipe.toml            the recipe as used, every default written out
 DIR/events.jsonl           what happened
 DIR/checkpoint.safetensors the last consistent state; what happened until then is in the log
+DIR/checkpoint-before.…    the one before it
+DIR/checksums.json         of recipe, result and weights
 DIR/result.json            the figures, when the run is over
 DIR/stopped.json           why it stopped before that, if it could say so
 DIR/weights.safetensors    the final weights with the whole bank of exits
@@ -12,7 +14,6 @@ DIR/devices/               each device's own submodel, as it last tested it (run
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,14 +23,14 @@ from typing import Any
 from cos2p.aggregation.merge import is_large
 from cos2p.errors import Cos2pError, RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.recipe_text import recipe_toml
-from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, write_results
+from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.results import check_same_recipe, is_longer, run_facts, stored_recipe, write_results
 from cos2p.runtime.session import Session
 from cos2p.runtime.settled import settled_as
 from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.tracking.event_kinds import Event, Resumed
 from cos2p.tracking.events import EventLog
-from cos2p.tracking.files import StopNote, prepare_folder, remove_stop_note, write_atomic, write_stop_note
+from cos2p.tracking.files import StopNote, prepare_folder, read_json, remove_stop_note, write_noted, write_stop_note
 
 INTERRUPTED = 130
 """The exit code of a run that its user stopped."""
@@ -45,7 +46,7 @@ def earlier_result(recipe: Recipe, folder: Path, *, longer: bool = False) -> dic
     if longer and is_longer(recipe, folder):
         return None
     check_same_recipe(recipe, folder)
-    return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    return read_json(folder / "result.json")
 
 
 def begin_folder(
@@ -63,14 +64,14 @@ def begin_folder(
             (folder / "result.json").unlink(missing_ok=True)
         else:
             check_same_recipe(recipe, folder)
-        recipe = settled_as(recipe, Recipe.load(folder / "recipe.toml"))
+        recipe = settled_as(recipe, stored_recipe(folder))
     remove_stop_note(folder)
     keep_recipe(recipe, folder)
     return recipe
 
 
 def keep_recipe(recipe: Recipe, folder: Path) -> None:
-    write_atomic(folder / "recipe.toml", recipe_toml(recipe).encode())
+    write_noted(folder / "recipe.toml", recipe_toml(recipe).encode())
 
 
 @contextmanager

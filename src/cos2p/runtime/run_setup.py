@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cos2p.accelerator import for_tensors, resolve
 from cos2p.aggregation.privacy.checks import with_multiplier
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
+from cos2p.devices.attacks import STRENGTHS, poisoned
 from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
 from cos2p.devices.settings import DeviceGroup
@@ -68,18 +70,38 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
     settled = settle(recipe, bundle, model_config(recipe, bundle))
     recipe, config = settled.recipe, settled.config
     devices = fleet_devices(recipe)
-    shards = deal_shards(recipe, bundle, devices)
+    shards = _poisoned(recipe, deal_shards(recipe, bundle, devices))
     places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
     members = {
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
+    if recipe.attack.kind == "statistics":  # a claim is made when a device joins
+        claim = round(recipe.attack.strength or STRENGTHS["statistics"])
+        for name in recipe.attack.malicious(list(members)):
+            one = members[name]
+            device = one.device.model_copy(update={"memory": claim * one.device.memory})
+            members[name] = replace(one, samples=claim * one.samples, device=device)
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
     if method_class(recipe.method["name"]).by_memory or any(member.auto for member in members.values()):
         context = with_parts(build_method(recipe.method, context))
     run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
     _ = run_setup.malicious  # names that the fleet does not have are refused before anything runs
     return run_setup
+
+
+def _poisoned(recipe: Recipe, shards: dict[str, Shard]) -> dict[str, Shard]:
+    """With the data of devices that train a backdoor as these want it."""
+    if recipe.attack.kind != "backdoor":
+        return shards
+    found = dict(shards)
+    for name in recipe.attack.malicious(list(shards)):
+        part = shards[name].train
+        if not isinstance(part.inputs, Tensor) or part.is_text:
+            raise ConfigError("attack.kind = 'backdoor' marks images that are in memory; this recipe has others")
+        images, labels = poisoned(part.inputs, part.labels)
+        found[name] = replace(shards[name], train=replace(part, inputs=images, labels=labels))
+    return found
 
 
 def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Member]) -> RunContext:

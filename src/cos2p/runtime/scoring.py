@@ -7,11 +7,14 @@ from typing import Any
 from cos2p.accelerator import resolve
 from cos2p.data import Bundle
 from cos2p.data.examples import Examples
+from cos2p.data.tokenizers import make_encoder, resolved
 from cos2p.methods import method_class
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
+from cos2p.numerics.output_table import SMALL
 from cos2p.recipe import Recipe
 from cos2p.seeding import numpy_rng
+from cos2p.training.answers import answer_scores
 from cos2p.training.evaluation import evaluate_exits
 
 
@@ -19,7 +22,9 @@ def score_model(
     recipe: Recipe, config: ModelConfig, bundle: Bundle, weights: Weights, everything: bool
 ) -> dict[str, Any]:
     """Scores on the validation and the test samples, at each exit; on a part of each, unless `everything`."""
-    exits = tuple(range(1, config.depth + 1))
+    # A large language model has one exit that was ever trained, and its table costs as much as a block.
+    top_only = config.task == "language-modeling" and config.vocab > SMALL
+    exits = (config.depth,) if top_only else tuple(range(1, config.depth + 1))
     model = method_class(recipe.method["name"]).evaluation_model(config, weights, exits)
     model.to(resolve(recipe.run.accelerator))
     scores: dict[str, Any] = {}
@@ -28,6 +33,9 @@ def score_model(
         if len(part):
             by_exit = evaluate_exits(model, part, recipe.data.normalize)
             scores[name] = {str(depth): result for depth, result in by_exit.items()}
+            if part.answers:
+                encoder = make_encoder(resolved(recipe.data, recipe.model.pretrained))
+                scores[name][str(config.depth)] |= answer_scores(model, part, encoder.decode, encoder.end)
     return scores
 
 

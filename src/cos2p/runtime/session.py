@@ -100,6 +100,8 @@ class Session(ABC):
     def play(self, between: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
         """Until the server is done, or somebody wants it to stop; `between` is called between two events."""
         with one_thread():
+            if self.server.versions.current == 0 and self._brings_language():
+                self.evaluations.ask(everything=True)
             while self.finished is None and not self.stop_requested and not stopped():
                 self.step()
                 if not self.punctual:
@@ -142,6 +144,10 @@ class Session(ABC):
         return TrainingError(f"no device is able to go on; {client}: {reason}")
 
     # ------------------------------------------------------------ evaluation runs next to the training
+
+    def _brings_language(self) -> bool:
+        """Whether the model knows something before it trains that can be compared with what it knows afterwards."""
+        return bool(self.recipe.model.pretrained) and self.server.method.context.config.task == "language-modeling"
 
     def _newest(self) -> tuple[int, Weights]:
         """As it is evaluated: a method may mask or scale the model before."""

@@ -127,7 +127,7 @@ def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_mode
     keep_freed_pages()
     leave_compiler_out()
     _client_cache = None if client_cache is None else ClientCache(client_cache, disk_limit(client_cache), parts=False)
-    _run_setup = build_run_setup(Recipe.parse(recipe))
+    _run_setup = build_run_setup(Recipe.parse(recipe, own=True))
     _own_models = OwnModels.of(_run_setup, own_models) if own_models is not None else None
 
 

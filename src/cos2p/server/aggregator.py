@@ -14,18 +14,30 @@ from cos2p.messages import Order, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
-from cos2p.server.admission import check_decoded, check_finite, refusal_reason
+from cos2p.server.admission import check_decoded, check_finite, refusal_reason, root_mean_square
 from cos2p.server.protection import filter_of, privacy_of, spent
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
+from cos2p.training.contract import TaskContract
+from cos2p.training.shard import steps
+
+FREE_STEPS = 25
+"""An update may be so many times as long as the weights, or as its steps if all of them went one way. Honest updates of
+all methods are below 5 times either."""
+VERSIONS = 64
+"""Whose sizes are remembered: an older one may lie on a disk."""
+LARGEST_FEATURES = 10.0
+"""Root mean square of features that statistics are about."""
 
 
 class Aggregator:
     def __init__(self, context: RunContext, method: Method, draw: Draw | None) -> None:
         """`draw`: where privacy's noise comes from; by default the run's seed, so that a simulation is repeatable."""
         self.context = context
-        self.privacy = privacy_of(context, method, draw or partial(torch_rng, context.seed))
-        self.robust_filter = filter_of(context)
+        draw = draw or partial(torch_rng, context.seed)
+        self.privacy, self.robust_filter = privacy_of(context, method, draw), filter_of(context, draw)
         self.merge = self._make_merge(method)
+        self._sizes: dict[int, float] = {}
+        """Root mean square of the weights, of the versions that updates were trained from last."""
 
     def take_members(self, context: RunContext, method: Method) -> None:
         """The method is another one, made for other members: its merge goes on with the sums so far."""
@@ -38,19 +50,26 @@ class Aggregator:
         own = method.merge()
         return own if self.privacy is None else self.privacy.merge(self.context.config, own)
 
-    @property
-    def largest_rms(self) -> float:
-        """The largest root mean square that an update may have."""
+    def largest_step(self, order: Order, contract: TaskContract, received: Weights) -> float:
+        """The largest root mean square of an answer to this order, and the largest change of any one weight."""
         limit = self.context.schedule.max_update_rms
+        if limit is None and not contract.trains:
+            limit = LARGEST_FEATURES
+        elif limit is None:
+            if order.version not in self._sizes:
+                self._sizes = {**dict(list(self._sizes.items())[-VERSIONS:]), order.version: root_mean_square(received)}
+            local, samples = contract.local, self.context.credited(self.context.members[order.client])
+            limit = FREE_STEPS * max(self._sizes[order.version], order.lr * steps(samples, local.batch, local.epochs))
         return limit if self.privacy is None else self.privacy.largest_rms(limit)
 
     # ------------------------------------------------------------ an update
 
     def add(
-        self, order: Order, update: Update, staleness: int, received: Weights, current: Weights
+        self, order: Order, update: Update, staleness: int, received: Weights, current: Weights, largest: float
     ) -> dict[str, float] | None:
         """Decode the update, bound it, add it to the running sums or hold it until the round closes.
 
+        Whatever form it came in, it moves no weight by more than `largest`.
         Returns how much it counts, by kind of segment. Raises UpdateRefused, or whatever a method raises over it.
         """
         update = credited(update, self.context.most_credited)
@@ -67,7 +86,8 @@ class Aggregator:
         )
         decoded = self.merge.decode(item, current)
         if decoded is not item:
-            check_decoded(decoded.delta, self.largest_rms)
+            check_decoded(decoded.delta, largest)
+        check_decoded(self.merge.products(decoded), largest)
         ready = self.robust_filter.take(decoded, order.task, order.version)
         return self.merge.weigh(decoded, current) if ready is None else self.merge.add(ready, current)
 

@@ -21,16 +21,17 @@ def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | Non
     return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
 
 
-def filter_of(context: RunContext) -> RobustFilter:
+def filter_of(context: RunContext, draw: Draw) -> RobustFilter:
     """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    robust = context.robust
     if not context.privacy.on:
-        return RobustFilter(context.config, context.robust)
-    if context.robust.holds:
+        return RobustFilter(context.config, robust, draw("sketch").initial_seed())
+    if robust.combine != "mean" or robust.suspicion == "weigh":
         raise ConfigError(
             "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
             "them may change; with [privacy] leave both at their defaults"
         )
-    return RobustFilter(context.config, context.robust.model_copy(update={"bound": 0.0}))
+    return RobustFilter(context.config, robust.model_copy(update={"bound": 0.0, "suspicion": "off"}))
 
 
 def spent(privacy: Privacy) -> Spent:

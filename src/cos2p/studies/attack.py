@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import get_args
 
+from cos2p.devices.attacks import Attack
 from cos2p.errors import ConfigError
 from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid
 from cos2p.studies.report import Report, StudyPlan, Write, run_study
 from cos2p.studies.tables import Table, differences_table, results_table
 
 HONEST = "honest"
-ATTACKS = (HONEST, "flip", "scale", "noise", "constant", "little", "zero")
+ATTACKS = (HONEST, *(kind for kind in get_args(Attack) if kind != "none"))
 DEFENCES: dict[str, tuple[str, ...]] = {
     "none": ("robust.bound=0", "robust.combine=mean", "robust.suspicion=off"),
     "default": (),
-    "bound": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=off"),
-    "standing": ("robust.bound=2", "robust.combine=mean", "robust.suspicion=exclude"),
+    "bound": ("robust.bound=3", "robust.combine=mean", "robust.suspicion=off"),
+    "standing": ("robust.bound=3", "robust.combine=mean", "robust.suspicion=exclude"),
     "median": ("robust.bound=2", "robust.combine=median", "robust.suspicion=off"),
     "trimmed": ("robust.bound=2", "robust.combine=trimmed", "robust.suspicion=off"),
     "geometric": ("robust.bound=2", "robust.combine=geometric", "robust.suspicion=off"),
@@ -33,13 +35,13 @@ class Attacks(StudyPlan):
 
 
 def chosen(option: str, wanted: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Names with commas, or `all`.
+    """Names with commas, or `all`; behind a colon a name may have a strength.
 
-    >>> chosen("--defences", "none,median", tuple(DEFENCES))
-    ('none', 'median')
+    >>> chosen("--attacks", "flip,flip:15", ATTACKS)
+    ('flip', 'flip:15')
     """
     names = tuple(known) if wanted == "all" else tuple(part.strip() for part in wanted.split(",") if part.strip())
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name.partition(":")[0] not in known]
     if unknown or not names:
         raise ConfigError(f"{option} {wanted!r}: there is no {(*unknown, wanted)[0]!r}; known: all, {', '.join(known)}")
     return names
@@ -49,7 +51,9 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], malicious: int 
     """Every attack against every defence; the first row, that all are measured by, is honest."""
     rows = []
     for attack, defence in product(dict.fromkeys((HONEST, *attacks)), defences):
-        lies = () if attack == HONEST else (f"attack.kind={attack}", f"attack.count={malicious}")
+        kind, _, strength = attack.partition(":")
+        lies: tuple[str, ...] = () if attack == HONEST else (f"attack.kind={kind}", f"attack.count={malicious}")
+        lies += (f"attack.strength={strength}",) if strength else ()
         rows.append(
             Row(
                 key=f"{attack}+{defence}",

@@ -65,7 +65,7 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
         when_orphaned(_end_the_group)
         _write_to(Path(log))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         work(recipe, Path(folder), channel.send)
     except KeyboardInterrupt:
         channel.send(Stopped())
@@ -83,7 +83,7 @@ def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], N
     from cos2p.recipe import Recipe
     from cos2p.runtime.run import run  # likewise
 
-    run(Recipe.parse(recipe), folder, resume=True, listener=Reporter(send), as_bound=True)
+    run(Recipe.parse(recipe, own=True), folder, resume=True, listener=Reporter(send), as_bound=True)
 
 
 class Reporter:

@@ -54,6 +54,7 @@ def _figures(result: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, words in (
         ("server", _scores(result, "", without_training(result.get("chance"), result.get("majority")))),
+        ("before training", _scores({"top5": None, **result["base"]}, "") if result.get("base") else ""),
         ("validation", _scores(result, "validation_")),
         ("better exit", better_exit_text(result)),
         ("clients' own", _scores(result, "client_", without_training(None, result.get("client_majority")))),
@@ -76,7 +77,14 @@ def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
     if result.get(f"{prefix}top1") is None:
         return ""
     numbers = {"perplexity": "perplexity", "loss": "loss"}  # of language models
-    shares = {"answers": "right answers", "top1": "top-1", "top5": "top-5", "f1": "F1"}  # no top-5 of a few classes
+    shares = {  # no top-5 of a few classes
+        "generated": "generated answers right",
+        "likeliest": "likeliest choice right",
+        **({} if f"{prefix}generated" in result else {"answers": "right answers"}),
+        "top1": "top-1",
+        "top5": "top-5",
+        "f1": "F1",
+    }
     found = [
         f"{words} {value:.4g}" for name, words in numbers.items() if (value := result.get(prefix + name)) is not None
     ]

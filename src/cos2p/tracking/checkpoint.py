@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from cos2p.checksums import of_tensors
 from cos2p.errors import RunError
 from cos2p.tracking.files import replacing
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +35,12 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
     def write(self, path: Path) -> None:
-        """Straight from the tensors' memory; other threads run meanwhile."""
+        """Straight from the tensors' memory; other threads run meanwhile. The one before stays beside it."""
         with replacing(path) as file:
             try:
-                safetensors.torch.save_file(self.tensors, file, metadata={"cos2p": self.meta})
+                about = {"cos2p": self.meta, "checksum": of_tensors(self.meta, self.tensors.items())}
+                safetensors.torch.save_file(self.tensors, file, metadata=about)
+                _keep_before(path)
             except SafetensorError as error:  # it hides the system's reason in its text
                 raise RunError(f"{path}: {error}; free some space, then go on with --resume") from error
 
@@ -71,12 +75,15 @@ class Checkpoint:
     def read(cls, path: Path) -> Checkpoint:
         try:
             with safe_open(path, framework="pt") as file:
-                meta = json.loads(file.metadata()["cos2p"])
+                about = file.metadata()
+                meta = json.loads(about["cos2p"])
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  not a dict
+            if meta["format"] == FORMAT and about["checksum"] != of_tensors(about["cos2p"], tensors.items()):
+                raise ValueError("its checksum differs")
         except FileNotFoundError:
             raise RunError(f"there is no checkpoint {path}; start the run without --resume") from None
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"the checkpoint {path} cannot be read: {error}") from None
+            raise RunError(f"the checkpoint {path} is damaged: {error}; {_way_out(path)}") from None
         if meta.get("format") != FORMAT:
             age = "an older" if str(meta.get("format")) < str(FORMAT) else "a newer"
             raise RunError(
@@ -89,6 +96,26 @@ class Checkpoint:
         }
         blobs = {n.removeprefix("blob:"): t.numpy().tobytes() for n, t in tensors.items() if n.startswith("blob:")}
         return cls(meta["values"], groups, blobs)
+
+
+def before(path: Path) -> Path:
+    """The last but one."""
+    return path.with_stem(f"{path.stem}-before")
+
+
+def _keep_before(path: Path) -> None:
+    """A second name for the file that is about to be replaced; where a file system has no such names, it is lost."""
+    with suppress(OSError):
+        before(path).unlink(missing_ok=True)
+        before(path).hardlink_to(path)
+
+
+def _way_out(path: Path) -> str:
+    if path != before(path) and before(path).exists():
+        with suppress(RunError):
+            Checkpoint.read(before(path))
+            return f"the one before it is good, go on from there:  mv {before(path)} {path}  and --resume again"
+    return "start again with --overwrite"
 
 
 class BackgroundWriter:

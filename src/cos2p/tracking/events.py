@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cos2p.checksums import crc
 from cos2p.errors import RunError
 from cos2p.tracking.event_kinds import Event, event_of
 from cos2p.tracking.files import explained
@@ -40,7 +41,7 @@ class EventLog:
 
     def write(self, event: Event) -> None:
         """Append one event."""
-        line = (event_line(event) + "\n").encode("ascii")
+        line = _with_checksum(event_line(event).encode("ascii"))
         with explained(self.path):
             try:
                 rest = memoryview(line)
@@ -104,11 +105,25 @@ def event_line(event: Event) -> str:
         return _PLAIN_JSON.encode(plain)
 
 
+_MARK, _MARKED = b',"crc":"', len(b',"crc":"00000000"}')
+
+
+def _with_checksum(line: bytes) -> bytes:
+    """A line of the log: the event, and last the checksum of what stands before it."""
+    return b'%s,"crc":"%s"}\n' % (line[:-1], crc(line[:-1]).encode())
+
+
 def parse_event(line: bytes) -> Event | None:
     """The event of a line; None for a kind that another version wrote and this one does not know.
 
     ValueError says how the line is damaged.
     """
+    line = line.removesuffix(b"\n")
+    if line[-_MARKED:].startswith(_MARK):  # a log of an older version has none
+        content, stored = line[:-_MARKED], line[-10:-2]
+        if crc(content).encode() != stored:
+            raise ValueError("has another checksum than it was written with")
+        line = content + b"}"
     try:
         values = json.loads(line)
     except ValueError as error:
@@ -126,6 +141,8 @@ def read_events(path: str | Path) -> Iterator[Event]:
     with explained(path), Path(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
+                if not is_torn(line):
+                    raise RunError(f"{path}, line {number} is not a torn one; the file was damaged")
                 return
             try:
                 event = parse_event(line)
@@ -133,6 +150,12 @@ def read_events(path: str | Path) -> Iterator[Event]:
                 raise RunError(f"{path}, line {number} {damage}; the file was damaged") from None
             if event is not None:
                 yield event
+
+
+def is_torn(rest: bytes) -> bool:
+    """Whether the end of a log is a line that a crash cut short, and not a whole one whose end is damaged."""
+    whole = rest[-1 - _MARKED : -1]
+    return b"\0" not in rest and not (whole.startswith(_MARK) and whole.endswith(b'"}'))
 
 
 def _plain(value: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ from cos2p.numerics.metrics import perplexity
 from cos2p.tracking.event_kinds import Aggregated
 
 SCORES = ("top1", "top5", "f1")
-LIKELIHOOD = ("loss", "perplexity", "answers")
+LIKELIHOOD = ("loss", "perplexity", "answers", "generated", "likeliest")
 """Further scores of language models; a classifier has none of them."""
 
 

@@ -28,6 +28,7 @@ from cos2p.tracking.event_kinds import (
     Lost,
     Lowered,
     Merged,
+    Rated,
     Refused,
     Resumed,
     Spent,
@@ -35,6 +36,7 @@ from cos2p.tracking.event_kinds import (
 )
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import (
+    LIKELIHOOD,
     SCORES,
     DeviceFigures,
     RoundFigures,
@@ -70,6 +72,8 @@ class RunFigures:
         self.utilisation: list[float] = []
         """RU of each round in which somebody was busy."""
         self.evaluated: Evaluated | Finished | None = None
+        self.base: dict[str, float] = {}
+        """Scores of a pretrained language model on the test samples before anything trained."""
         self.part: Literal["validation", "test", ""] = ""
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
@@ -82,6 +86,8 @@ class RunFigures:
         """Evaluations on validation samples that were no better."""
         self.spent: Spent | None = None
         """What a private run has cost."""
+        self.rated: Rated | None = None
+        """How the learning rate was found, where devices looked for it."""
         self.finished: str | None = None
         self._round_start = 0.0
         self._round: list[Merged] = []
@@ -114,6 +120,9 @@ class RunFigures:
             self._end_spells(event.t)
         for device in self.devices.values():
             device.task = None
+
+    def _on_rated(self, event: Rated) -> None:
+        self.rated = event
 
     def _on_spent(self, event: Spent) -> None:
         self.spent = event
@@ -246,6 +255,9 @@ class RunFigures:
 
     def _on_evaluated(self, event: Evaluated | Finished) -> None:
         self.evaluated = event
+        if isinstance(event, Evaluated) and event.version == 0:
+            top = deepest(event.test)
+            self.base = {name: top[name] for name in (*LIKELIHOOD, "top1") if name in top}
         part: Literal["validation", "test"] = "validation" if event.validation else "test"
         scores = deepest(getattr(event, part))
         found = merit(scores)
@@ -310,6 +322,7 @@ class RunFigures:
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
             **likelihood_figures(test, top, chosen, self.client_mean),
+            **({"base": self.base} if self.base else {}),
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
             "best_exit": self.best_exit,
             "ru": self.ru,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cos2p import checksums
 from cos2p.errors import RunError
 
 MARKER = ".cos2p-run"
@@ -27,15 +28,22 @@ def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
         temporary.write_bytes(data)
 
 
+def write_noted(path: Path, data: bytes) -> None:
+    """The same, with its checksum in the folder's list (see `checksums`)."""
+    with explained(path):
+        checksums.note(path, checksums.crc(data))
+    write_atomic(path, data)
+
+
 def write_json(path: Path, values: Mapping[str, Any], **layout: Any) -> None:
-    """The same for JSON. `layout` are options of `json.dumps`."""
-    write_atomic(path, (json.dumps(values, **layout) + "\n").encode())
+    """JSON, with its checksum. `layout` are options of `json.dumps`."""
+    write_noted(path, (json.dumps(values, **layout) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; RunError if the file cannot be read."""
+    """The object in a JSON file; RunError if the file cannot be read, or is damaged."""
     with explained(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(checksums.check(path).read_text(encoding="utf-8")))
 
 
 @contextmanager
@@ -94,7 +102,7 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
     return folder
 
 
-FIGURES = (MARKER, "recipe.toml", "events.jsonl", "result.json")
+FIGURES = (MARKER, checksums.MANIFEST, "recipe.toml", "events.jsonl", "result.json")
 """What tables and pages are made of; the rest of a run folder is models, and what a run needs to go on."""
 
 
@@ -134,7 +142,8 @@ def _holds_work(folder: Path) -> bool:
     if any((folder / name).exists() for name in ("result.json", "checkpoint.safetensors")):
         return True
     log = folder / "events.jsonl"
-    known = {MARKER, "recipe.toml", STOP_NOTE, log.name, "client_cache", "devices", "tensorboard", "mlflow.json"}
+    known = {MARKER, checksums.MANIFEST, "recipe.toml", STOP_NOTE, log.name}
+    known |= {"client_cache", "devices", "tensorboard", "mlflow.json"}
     foreign = [child for child in folder.iterdir() if child.name not in known and not child.name.startswith(".")]
     return bool(foreign) or (log.exists() and b'"kind":"merged"' in log.read_bytes())
 

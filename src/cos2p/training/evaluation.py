@@ -8,12 +8,11 @@ from torch import Tensor
 from cos2p.accelerator import place
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.metrics import ConfusionCounter, LikelihoodCounter, right_answers
-from cos2p.training.distillation import flatten
+from cos2p.numerics.metrics import ConfusionCounter, LikelihoodCounter
 from cos2p.training.prefix import Features
 
-_LOGITS = 1 << 24
-"""Logits of a language model that are in memory at once: 64 MiB an exit."""
+_LOGITS = 1 << 22
+"""Logits of a language model that are in memory at once: 16 MiB."""
 
 
 class _Scores:
@@ -25,15 +24,14 @@ class _Scores:
         self._answers = answers
         self._right = self._texts = 0
 
-    def add(self, output: Tensor, labels: Tensor) -> None:
-        scores, targets = flatten(output, labels)
+    def add(self, scores: Tensor, targets: Tensor) -> None:
         self._counter.add(scores, targets)
         if self._likelihood is not None and len(targets):
             self._likelihood.add(scores, targets)
-        if self._answers:
-            right = right_answers(output, labels, IGNORE)
-            self._right += int(right.sum())
-            self._texts += len(right)
+
+    def add_answers(self, right: int, texts: int) -> None:
+        self._right += right
+        self._texts += texts
 
     def result(self) -> dict[str, float]:
         found = self._counter.result()
@@ -56,15 +54,35 @@ def evaluate(
     top1 and top5 of the next token, and `answers`, the share of right ones, where texts have answers."""
     model.eval()
     language = model.config.task == "language-modeling"
-    if language:
-        batch = max(1, min(batch, _LOGITS // (model.config.max_tokens * model.outputs)))
+    if language:  # of a wide one no more features than logits
+        batch = max(1, min(batch, _LOGITS // (model.config.max_tokens * model.config.dim)))
     counters = [_Scores(model.outputs, language, examples.answers) for _ in model.spec.exits]
     for rows in examples.batches(batch):
         inputs, labels = (place(tensor, model.device) for tensor in examples.batch(rows, normalize))
-        outputs = model(inputs, None if features is None else features[rows])
-        for counter, output in zip(counters, outputs, strict=True):
-            counter.add(output, model.targets(labels))
+        known, targets = None if features is None else features[rows], model.targets(labels)
+        if language:
+            _add_tokens(model, counters, inputs, targets, known)
+            continue
+        for counter, output in zip(counters, model(inputs, known), strict=True):
+            counter.add(output, targets)
     return [counter.result() for counter in counters]
+
+
+def _add_tokens(
+    model: ElasticTransformer, counters: list[_Scores], inputs: Tensor, targets: Tensor, features: Tensor | None
+) -> None:
+    """The tokens that count, some logits at a time. An answer is right if each of its tokens is the likeliest: with the
+    right ones before it each is what greedy decoding gives."""
+    places = (targets.flatten() != IGNORE).nonzero().squeeze(1)
+    wanted = targets.flatten()[places]
+    step = max(1, _LOGITS // model.outputs)
+    for counter, rows_nD in zip(counters, model.rows_at(places, inputs, features), strict=True):
+        wrong = torch.zeros(len(targets), dtype=torch.bool, device=targets.device)
+        for own, labels, at in zip(rows_nD.split(step), wanted.split(step), places.split(step), strict=True):
+            logits = model.logits(own)
+            counter.add(logits, labels)
+            wrong[at[logits.argmax(-1) != labels] // targets.shape[1]] = True
+        counter.add_answers(int((~wrong).sum()), len(wrong))
 
 
 def evaluate_exits(model: ElasticTransformer, examples: Examples, normalize: Normalize) -> dict[int, dict[str, float]]:

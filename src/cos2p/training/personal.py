@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from cos2p.checksums import of_tensors
 from cos2p.errors import CheckpointError
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
@@ -68,12 +69,15 @@ class Personal:
         """CheckpointError for any other file."""
         try:
             with safe_open(path, framework="pt") as file:
-                meta = json.loads((file.metadata() or {})["cos2p"])
+                about = file.metadata() or {}
+                meta = json.loads(about["cos2p"])
             if meta["kind"] != KIND:
                 raise KeyError("kind")
             tensors = safetensors.torch.load_file(path)
+            if about["checksum"] != of_tensors(about["cos2p"], tensors.items()):
+                raise ValueError("its checksum differs")
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is not {KIND} ({error!r})") from None
+            raise CheckpointError(f"{path} is not {KIND}, or damaged ({error!r})") from None
         parts: dict[str, Weights] = {"w": {}, "p": {}}
         for key, tensor in tensors.items():
             parts[key[0]][key[2:]] = tensor
@@ -103,9 +107,11 @@ def write_personal(
     if any(name not in held or tuple(held[name].shape) != shape for name, shape in shapes.items()):
         return False
     trained = {f"w/{name}": held[name].detach() for name in shapes}
-    about = {"device": order.client, "task": order.task, "version": order.version}
-    meta = {"kind": KIND, "config": model.config.to_dict(), "spec": model.spec.to_dict(), "facts": {**facts, **about}}
-    header: dict[str, Any] = {"__metadata__": {"cos2p": json.dumps(meta)}}
+    whose = {"device": order.client, "task": order.task, "version": order.version}
+    meta = {"kind": KIND, "config": model.config.to_dict(), "spec": model.spec.to_dict(), "facts": {**facts, **whose}}
+    written = json.dumps(meta)
+    about = {"cos2p": written, "checksum": of_tensors(written, _tensors(trained, frozen))}
+    header: dict[str, Any] = {"__metadata__": about}
     end = 0
     for name, tensor in _tensors(trained, frozen):
         start, end = end, end + tensor.nbytes

@@ -26,6 +26,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import Block, Context, Embedding, make_context
 from cos2p.models.transformer import places as places_of
+from cos2p.numerics.output_table import Table
 from cos2p.submodel.slicing import Slice, part_key
 from cos2p.training.client_cache import CacheMiss, ClientCache, chain
 from cos2p.units import format_bytes
@@ -106,6 +107,14 @@ class PrefixFile:
         if part_key(start) in self._held:  # in a file they lie at any address, where kernels may round differently
             encoded = {name: t.clone() if t.dtype == torch.float32 else t for name, t in encoded.items()}
         return {name.removeprefix(start): tensor for name, tensor in decode(encoded).items()}
+
+    def table(self, name: str) -> Table:
+        """A table of rows that is decoded some rows at a time."""
+        found = self.encoded(name.partition(".")[0] + ".")
+        encoded = {key: found[key] for key in (name, name + SCALE) if key in found}
+        rows, dim = encoded[name].shape
+        read = lambda chosen: decode({key: place(own[chosen], self.device) for key, own in encoded.items()})[name]  # noqa: E731
+        return Table(rows, dim, read)
 
     def parts(self) -> Iterator[Weights]:
         """All of it as it travelled, some at a time: what came with the task, then what was held, part by part."""

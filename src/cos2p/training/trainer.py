@@ -38,6 +38,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
+from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
 from cos2p.training.client_cache import ClientCache, data_digest
 from cos2p.training.contract import TaskContract
@@ -46,6 +47,7 @@ from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.idle_models import IdleModels, Ready
 from cos2p.training.label_skew import with_own_shares
+from cos2p.training.language import loss_of_tokens, reads_in_parts
 from cos2p.training.losses import Losses
 from cos2p.training.masks import Remembered
 from cos2p.training.micro_batches import MicroBatches, add_up, counted
@@ -61,6 +63,7 @@ from cos2p.training.prefix import (
     part_of,
     prefix_features,
 )
+from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
 from cos2p.training.settings import PLAIN, ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.suffix import StreamedSuffix
@@ -220,6 +223,9 @@ class Trainer:
         self.features = self.shard_features(self.shard.train)
         report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(self.features, FreshFeatures) else {}
         spec, self.start = self.prepare(report)
+        if self.order.rates:
+            report |= reported(try_rates(self, spec))
+            give(self, at_own_rate(self.order, report))
         self._ready = self._take_ready(spec)
         if self._ready is not None:
             self.model = self._ready.model
@@ -303,9 +309,23 @@ class Trainer:
 
     def _objective_and_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
+        if not self._own_outputs and reads_in_parts(self.model):
+            loss = loss_of_tokens(
+                self.model,
+                batch.inputs,
+                batch.labels,
+                features_at(self.features, batch.rows, batch.inputs),
+                self.local.lambda2,
+            )
+            return loss, loss
         outputs = self.forward(batch)
         loss = self.loss(outputs, batch)
         return self.objective(loss, outputs, batch), loss
+
+    @property
+    def _own_outputs(self) -> bool:
+        """Whether this trainer looks at the outputs of all tokens itself, told by what it overrides."""
+        return any(getattr(type(self), hook) is not getattr(Trainer, hook) for hook in ("forward", "loss", "objective"))
 
     def _part_objective(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         return *self._objective_and_loss(batch), counted(self.model.targets(batch.labels))
@@ -376,12 +396,16 @@ class Trainer:
         and the blocks above if they do: read one by one when they are needed.
         """
         held, file = dict(weights), self._frozen()
+        model = ElasticTransformer.made(self.config, spec, rescale=rescale)
         if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
-            held["embed.tokens"] = file.part("embed.")["tokens"]
+            if model.outputs > SMALL:
+                model.read_table(file.table("embed.tokens"))
+            else:
+                held["embed.tokens"] = file.part("embed.")["tokens"]
         for block in range(spec.frozen, spec.top) if spec.rest else ():
             start = f"blocks.{block}.rest."
             held |= {start + name: tensor for name, tensor in file.part(start).items()}
-        model = ElasticTransformer.made(self.config, spec, rescale=rescale).load(held)
+        model.load(held)
         if spec.above(self.config):
             model.above = StreamedSuffix(self.config, spec, file)
         return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import accumulate
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 from typing_extensions import TypedDict
 
+from cos2p.checksums import check
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.terminal.formatting import epsilon_text
@@ -95,13 +97,14 @@ class RunSource:
         """What was read last could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
-    def refresh(self, on_progress: Callable[[float], None] = lambda share: None) -> bool:
+    def refresh(self, on_progress: Callable[[float], None] = lambda share: None, seconds: float = math.inf) -> bool:
         """Read what is new; returns whether anything is. `on_progress` gets the share of the log that is read.
 
-        A damaged log is a RunError.
+        After so many `seconds` the rest is left for the next time. A damaged log is a RunError.
         """
+        deadline = time.monotonic() + seconds
         changed = self._read_piece()
-        while self._reader.read_share < 1.0:
+        while self._reader.read_share < 1.0 and time.monotonic() < deadline:
             on_progress(self._reader.read_share)
             changed = self._read_piece() or changed
         before, self._state = self._state, self._outside()
@@ -147,7 +150,7 @@ class RunSource:
     def _recipe(self) -> dict[str, Any]:
         """recipe.toml; empty if it cannot be read."""
         try:
-            return tomllib.loads((self.folder / "recipe.toml").read_text(encoding="utf-8"))
+            return tomllib.loads(check(self.folder / "recipe.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
 
@@ -198,7 +201,7 @@ class RunSource:
     def _result(self) -> dict[str, Any]:
         """result.json, if the run is over: the figures as the run itself counted them."""
         try:
-            found = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+            found = json.loads(check(self.folder / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

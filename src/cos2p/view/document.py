@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,10 @@ def source(folder: Path, may_come: bool = False) -> Source:
     raise RunError(f"{folder} is neither a run (no events.jsonl) nor a study (no study.json); check the path")
 
 
+ANSWER_SECONDS = 0.5
+"""A live page gets an answer after this, however much of a log is new; it asks again."""
+
+
 class Sources:
     """Several folders as one document."""
 
@@ -61,7 +66,8 @@ class Sources:
         try:
             if isinstance(found, StudySource):
                 return found.refresh(lambda cell: on_progress(f"{name}/{cell}"))
-            return found.refresh(lambda share: on_progress(f"{name}, {100 * share:.0f} %"))
+            seconds = ANSWER_SECONDS if self.live and self._looked else math.inf
+            return found.refresh(lambda share: on_progress(f"{name}, {100 * share:.0f} %"), seconds)
         except Cos2pError:
             if not (self.live and self._looked):
                 raise

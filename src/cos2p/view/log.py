@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cos2p.errors import RunError
 from cos2p.tracking.event_kinds import Event
-from cos2p.tracking.events import parse_event
+from cos2p.tracking.events import is_torn, parse_event
 from cos2p.tracking.files import explained
 
 FINGERPRINT = 512
@@ -79,6 +79,9 @@ class LogReader:
                 raise self._damaged(str(damage)) from None
             if event is not None:
                 events.append(event)
+        if not is_torn(data[end:]):
+            self._line += 1
+            raise self._damaged("does not end as it should")
         self._offset += end
         self._before = (self._before + whole)[-FINGERPRINT:]
         return events

@@ -147,7 +147,7 @@ class Evaluations(TypedDict):
     version: list[int]
     t: list[float]  # when that version was made
     validation: dict[str, list[float | None]]
-    """"top1", "top5", "f1" at the deepest exit; of a language model also "loss" and "perplexity", and "answers"."""
+    """"top1", "top5", "f1" at the deepest exit; of a language model also "loss", "perplexity", and those of answers."""
     test: dict[str, list[float | None]]
     exits: list[int]  # depths, ascending
     exits_part: Literal["validation", "test", ""]

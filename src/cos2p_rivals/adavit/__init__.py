@@ -1,5 +1,5 @@
 """AdaViT under federated averaging: `model` has the gates, `device` trains them, `method` deals out the submodels."""
 
-from cos2p_rivals.adavit.method import FedAvgAdaViT, FedAvgAdaViTFull
+from cos2p_rivals.adavit.method import FedAvgAdaViT
 
-__all__ = ["FedAvgAdaViT", "FedAvgAdaViTFull"]
+__all__ = ["FedAvgAdaViT"]

@@ -1,10 +1,8 @@
 """FedAvg+AdaViT: every device trains policies that skip patches, heads and sublayers; all of it is averaged.
 
 AdaViT (Meng et al., CVPR 2022; see `model`) is no federated method and knows no budget: it saves compute at
-inference, input by input, while training holds the full model and a dense graph. So there are two rows. `fedavg-adavit`
-keeps the budget: a device holds the leading heads and units of its rate R_n and its policies aim at γ = 0.9.
-`fedavg-adavit-full` is the original: the full model, with γ_h = γ_l = γ_t = R_n^(1/3), so that the three together leave
-a share of about R_n; it is marked in tables.
+inference, input by input, while training holds the full model and a dense graph. Here it keeps the
+budget: a device holds the leading heads and units of its rate R_n and its policies aim at γ = 0.9.
 
 The policies live next to the model: devices get and return those of their heads, the server averages each entry over
 who held it, and evaluates the model with them, as the paper does (gates by σ(logit), no noise).
@@ -96,21 +94,3 @@ class FedAvgAdaViT(PolicyMethod):
 
     def usage(self, member: Member) -> float:
         return self.settings.usage
-
-
-class FedAvgAdaViTFull(PolicyMethod):
-    """The original: everybody trains the full model."""
-
-    name: ClassVar[str] = "fedavg-adavit-full"
-    title: ClassVar[str] = "FedAvg+AdaViT (full)"
-    over_budget: ClassVar[bool] = True
-
-    def spec(self, client: str) -> SubmodelSpec:
-        return SubmodelSpec.full(self.context.config)
-
-    def largest(self) -> SubmodelSpec:
-        return SubmodelSpec.full(self.context.config)
-
-    def usage(self, member: Member) -> float:
-        """The three shares multiply to R_n."""
-        return float(member.rate ** (1 / 3))

@@ -3,6 +3,6 @@
 `steps` is the arithmetic both sides share, `device` takes them, `method` deals the submodels and replays the steps.
 """
 
-from cos2p_rivals.fedmezo.method import FedMeZO, FedMeZOFull
+from cos2p_rivals.fedmezo.method import FedMeZO
 
-__all__ = ["FedMeZO", "FedMeZOFull"]
+__all__ = ["FedMeZO"]

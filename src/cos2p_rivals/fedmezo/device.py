@@ -98,11 +98,13 @@ class MezoContract(TaskContract):
         return TaskFlops(training=(2 * seen + test_samples) * forward_flops(self.config, self.order.spec))
 
     def memory(self, samples: int) -> Ledger:
-        """The weights twice, and either one z or the activations of one block; no gradient, no optimiser, no graph."""
+        """The weights twice, with tensors a third time (the update), and either one z or the activations of one block;
+        no gradient, no optimiser, no graph."""
         config, spec = self.config, self.order.spec
         z = FLOAT * max(map(math.prod, trained_shapes(config, spec).values()))
         # the weights as they came stay, for the difference
-        return forward_memory(config, spec, self.settings, samples, copies=2, between=z)
+        copies = 3 if self.settings.wire == "tensors" else 2
+        return forward_memory(config, spec, self.settings, samples, copies=copies, between=z)
 
 
 class MezoTrainer(Trainer):

@@ -3,7 +3,7 @@
 Section 3 of the paper: every device takes zeroth-order steps (MeZO, see `steps`), the server averages the
 parameters. No gradient, no optimiser state, no stored graph: a device holds its weights and the activations of one
 block. Even so the full model's weights do not fit a small device (ViT-Tiny: 103 MB, where a device of R = 1/16 trains
-in 38 MB), so `fedmezo` runs on FedRolex's submodels, and `fedmezo-full`, the original, is marked in tables.
+in 38 MB), so it runs on FedRolex's submodels.
 
 From the paper and its public code: ε = 1e-3; the server averages tensors, not seeds; a personal learning rate as an
 option (`personal`; there 5e-6 next to η = 1e-5, so a half). `wire = "seeds"` is FedKSeed's and DeComFL's idea, 12 bytes
@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cos2p import SubmodelSpec
 from cos2p.methods import (
     Assignment,
     Call,
@@ -103,17 +102,6 @@ class FedMeZO(FedRolex):
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         self.losses = dict(values["losses"])
-
-
-class FedMeZOFull(FedMeZO):
-    """On the full model, as in the paper: its weights alone are more than a small device's budget."""
-
-    name: ClassVar[str] = "fedmezo-full"
-    title: ClassVar[str] = "FedMeZO (full)"
-    over_budget: ClassVar[bool] = True
-
-    def spec(self, client: str, round: int) -> SubmodelSpec:
-        return SubmodelSpec.full(self.context.config)
 
 
 class ReplayMerge(SegmentMerge):

@@ -178,7 +178,6 @@ class ElementTrainer(ScoreTrainer):
     name: ClassVar[str] = "fedpm"
     contract_type = ElementContract
     settings_type = ScoreSettings
-    supports = frozenset({"micro_batch"})
     frozen: Weights
     """The random weights."""
 
@@ -209,7 +208,6 @@ class SegmentTrainer(ScoreTrainer):
     name: ClassVar[str] = "fedpm-segments"
     contract_type = SegmentContract
     settings_type = SegmentScoreSettings
-    supports = frozenset({"micro_batch"})
     settings: SegmentScoreSettings
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:

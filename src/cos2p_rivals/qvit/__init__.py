@@ -4,6 +4,6 @@
 `merge` decodes, `method` chooses the bits.
 """
 
-from cos2p_rivals.qvit.method import FedAvgQViT, FedAvgQViTHard
+from cos2p_rivals.qvit.method import FedAvgQViT
 
-__all__ = ["FedAvgQViT", "FedAvgQViTHard"]
+__all__ = ["FedAvgQViT"]

@@ -3,8 +3,7 @@
 Q-ViT (Li et al., NeurIPS 2022; see `device` and `model`) is no federated method. What a rate R_n
 means for it is our choice: bits_n = ⌊32·R_n⌋ between 2 and 8, so that stored and sent weights take R_n of their 32 bits
 (1/16: 2 bits, from 1/4 on: 8); below 1/16, 2 bits and the leading heads and units of rate 16·R_n. *Training* memory is
-not reduced, it grows: latent weights, gradients and optimiser are full size. So `fedavg-qvit` is marked in tables, and
-`fedavg-qvit-hard` keeps the training budget: the leading submodel of rate R_n, quantised to 8 bits.
+not reduced, it grows: latent weights, gradients and optimiser are full size. So it is marked in tables.
 
 On the wire the server sends full precision weights; codes and step sizes come back. By what the quantised weights moved
 on average the server moves its full precision model: were it replaced by their average instead, a few devices of 2 bits
@@ -123,17 +122,3 @@ def bits_of(rate: float) -> int:
     [2, 2, 4, 8, 8]
     """
     return min(8, max(2, math.floor(32 * rate + 1e-9)))
-
-
-class FedAvgQViTHard(QuantMethod):
-    """Within the training budget: width takes all of the rate, so the bits can be many."""
-
-    name: ClassVar[str] = "fedavg-qvit-hard"
-    title: ClassVar[str] = "FedAvg+Q-ViT (submodel)"
-    widths: ClassVar[tuple[int, ...]] = (8,)
-
-    def bits(self, member: Member) -> int:
-        return 8
-
-    def keep(self, member: Member) -> float:
-        return member.rate

@@ -111,3 +111,21 @@ def test_a_look_from_afar_misses_nothing(value: float, monkeypatch: pytest.Monke
     expected = known(0.01, 0.02, 0.03).apply(item)
     assert all(torch.equal(found.delta[name], expected.delta[name]) for name in expected.delta)
     assert (found is item) == (value <= 0.04)
+
+
+def test_a_kind_that_fewer_than_three_devices_send_is_measured_by_the_others() -> None:
+    """One of three devices has the embeddings: what it sends there was not bounded before."""
+    bound = NormBound(VIT, 2.0)
+    for number, value in enumerate((0.01, 0.02, 0.03)):
+        item = update(f"pi-{number}", value)
+        bound.apply(replace(item, delta={n: t for n, t in item.delta.items() if not n.startswith("embed")}))
+    delta = update("malicious", 0.02).delta
+    far = {name: torch.full_like(tensor, 9.9) if name.startswith("embed") else tensor for name, tensor in delta.items()}
+    shortened = bound.apply(replace(update("malicious", 0.02), delta=far)).delta
+    assert max(float(tensor.abs().max()) for tensor in shortened.values()) < 0.05
+
+
+def test_one_with_more_samples_may_come_further() -> None:
+    bound = known(0.01, 0.01, 0.01)
+    assert bound.excess(update("malicious", 0.1)) == pytest.approx(10.0)
+    assert bound.excess(replace(update("large", 0.1), samples=20)) == pytest.approx(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.tiny import VIT, context, read_update
 MALICIOUS = "pi-4"
 
 
-def house(claim: int, **robust: float) -> RunContext:
+def house(claim: int, **robust: Any) -> RunContext:
     """Four devices of 10 samples, and one that claims more."""
     plain = context(VIT, rates=(1.0,) * 5, rounds=3, mu=1.0)
     members = {**plain.members, MALICIOUS: replace(plain.members[MALICIOUS], samples=claim)}
@@ -42,9 +43,9 @@ def test_what_counts_follows_the_median_claim(claims: list[int], factor: float, 
     assert most_credited(claims, factor) == most
 
 
-def step(claim: int, **robust: float) -> float:
+def step(claim: int, **robust: Any) -> float:
     """How far the model goes when four devices want −1 everywhere and the fifth, with that claim, wants +1."""
-    home = house(claim, bound=0, **robust)
+    home = house(claim, bound=0, suspicion="off", **robust)
     server = Server(home, build_method({"name": "fedavg", "weights": "samples"}, home), init_weights(VIT, 0))
     for client in home.members:
         server.handle(ClientJoined(client))

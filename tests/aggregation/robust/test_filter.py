@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.robust import filter
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods import build_method, make_contract
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
+from cos2p.server.admission import root_mean_square
 from cos2p.server.protocol import ClientJoined
 from cos2p.server.server import Server
 from tests.runtime.played import join_all, notes, restored, sent, snapshot, trained_spec
@@ -39,7 +41,7 @@ def noise(delta: Weights) -> Weights:
 
 
 def fleet(method: str = "fedavg", **robust: Any) -> Server:
-    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50), robust=RobustSettings(**robust))
+    house = replace(context(VIT, rates=(1.0,) * 5, rounds=50, max_update_rms=10.0), robust=RobustSettings(**robust))
     server = Server(house, build_method({"name": method}, house), random_weights(VIT, 0))
     join_all(server)
     return server
@@ -99,6 +101,44 @@ def test_a_majority_outvotes_a_liar(rule: str, lie: Lie) -> None:
     a, b = moved(straight, before), moved(attacked, dict(before))
     assert float(torch.cosine_similarity(a, b, dim=0)) > 0.8
     assert float(b.norm()) < 2 * float(a.norm())
+
+
+def far_back(delta: Weights) -> Weights:
+    return {name: -15 * tensor for name, tensor in delta.items()}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "cos2p-sync", "fedasync"])
+def test_by_default_one_that_undoes_what_it_learned_many_times_over_hardly_matters(method: str) -> None:
+    straight, attacked = fleet(method), fleet(method)
+    before = dict(straight.weights)
+    play(straight, lambda delta: delta, rounds=3)
+    play(attacked, far_back, rounds=3)
+    a, b = moved(straight, before), moved(attacked, dict(before))
+    assert float(torch.cosine_similarity(a, b, dim=0)) > 0.8
+    assert float(b.norm()) < 1.5 * float(a.norm())
+
+
+def test_the_largest_step_follows_the_model_and_the_task() -> None:
+    """A fleet of one: nothing to compare with. Ten was 250 honest steps of the default method."""
+    house = context(VIT, rates=(1.0,), rounds=5)
+    server = Server(house, build_method({"name": "fedavg"}, house), random_weights(VIT, 0))
+    join_all(server)
+    (order,) = server.orders.values()
+    contract = server.orders.contract(order)
+    size = root_mean_square(server.weights)
+    assert server.aggregator.largest_step(order, contract, server.weights) == pytest.approx(25 * size, rel=1e-3)
+    quick = replace(order, lr=100.0)
+    assert server.aggregator.largest_step(quick, contract, server.weights) > 1000
+    far = {name: torch.full_like(tensor, 30 * size) for name, tensor in honest(order).delta.items()}
+    assert "at most" in notes(server.receive(order.client, replace(honest(order), delta=far)), "refused")[0]["reason"]
+
+
+def test_updates_that_wait_take_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter, "HELD_BYTES", 1)
+    server = fleet()
+    for order in list(server.orders.values())[:4]:
+        server.receive(order.client, honest(order))
+        assert server.aggregator.robust_filter.state()[0]["held"] == []
 
 
 def test_a_first_round_is_bounded_by_its_own_median() -> None:

@@ -102,3 +102,30 @@ def test_it_goes_on_from_a_checkpoint() -> None:
     assert whole.opinions() == again.opinions()
     assert again.strike(NAMES[0], 0.0) == 2
     assert again.strike(NAMES[0], 0.5) == 0
+
+
+def test_a_pair_that_agrees_with_itself_is_not_the_direction_of_the_fleet() -> None:
+    """Two that send the same, and oppose the others a little, are found; nobody else is blamed."""
+    names = ["a", "b", "c", "d", "e", "f", "x", "y"]
+    standing = Standing()
+    for _ in range(4):
+        cosines = {(p, q): 0.99 if {p, q} == {"x", "y"} else -0.03 if q in "xy" else 0.03 for p in names for q in names}
+        standing.note({pair: Evidence(cosine, 1, 1) for pair, cosine in cosines.items() if pair[0] < pair[1]})
+    opinions = standing.opinions()
+    assert [opinions[name].trust for name in names] == [1.0] * 6 + [0.0] * 2
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_chance_makes_nobody_opposed_however_long_it_plays(seed: int) -> None:
+    """Few scalars have large cosines by chance; after many rounds there is still nothing to see in them."""
+    rng, standing = torch_rng(seed, "chance"), Standing()
+    for _ in range(30):
+        drawn = torch.randn(8, 400, generator=rng)
+        found = {
+            (NAMES[i], NAMES[j]): Evidence(float(drawn[i] @ drawn[j]), *drawn[[i, j]].square().sum(1).tolist(), 400)
+            for i in range(8)
+            for j in range(i)
+        }
+        standing.note(found)
+        assert {opinion.trust for opinion in standing.opinions().values()} <= {1.0}

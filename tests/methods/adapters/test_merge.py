@@ -125,3 +125,21 @@ def test_a_merge_goes_on_from_its_state() -> None:
 def test_nobody_s_adapters_stay_bitwise() -> None:
     start = server()
     assert_close(ProductMerge(VIT, "uniform").apply(start), start, atol=0)
+
+
+def test_what_factors_make_is_known_before_they_are_added() -> None:
+    """Each is within bounds of its own; their product moves what is stored by as much as its singular values say."""
+    start = server()
+    for kind in (ProductMerge, FactorMerge):
+        (small,) = kind(VIT, "uniform").products(answer(start, 2, 0)).values()
+        far = Contribution(
+            "pi-0", SPEC, {f"{KEY}.{f}": torch.full((2, VIT.dim), 9.9) for f in ("up", "down")}, 1, 0, start
+        )
+        (large,) = kind(VIT, "uniform").products(far).values()
+        assert float(small.abs().max()) < 1
+        assert float(large.abs().max()) > 100
+    merge = ProductMerge(VIT, "uniform")
+    item = answer(start, 2, 0)
+    merge.add(item, start)
+    moved = torch.linalg.matrix_norm(product(merge.apply(start)) - product(start))
+    assert float(moved) <= float(torch.linalg.matrix_norm(merge.products(item)[KEY])) * 1.001

@@ -19,8 +19,8 @@ from cos2p.methods.adapters.model import AdaptedTransformer
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer, Embedding
+from cos2p.testing.allocated import peak_allocated
 from cos2p.training.prefix import PrefixFile, encode
-from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 from tests.tiny import shard
 

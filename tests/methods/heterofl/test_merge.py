@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.methods.heterofl.cut import ScaledCut, places, scaled_cut, scaled_slices, take_scaled
-from cos2p.methods.heterofl.merge import ScaledMerge
+from cos2p.methods.heterofl.method import ScaledMerge
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract
 from tests.submodel.strategies import random_weights

@@ -14,6 +14,7 @@ from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
+from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.adavit.device import AdaptiveSettings
 from cos2p_rivals.adavit.model import (
     AdaptiveTransformer,
@@ -23,7 +24,6 @@ from cos2p_rivals.adavit.model import (
     policy_table,
     usage_loss,
 )
-from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, shard
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,28 +8,22 @@ from cos2p.errors import ConfigError
 from cos2p.methods import build_method
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
-from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.rates import SubmodelSize, cut, prunable, segment_costs
 from cos2p.submodel.slicing import extract
 from cos2p_rivals.leading import leading_spec, without_untrained
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.fleet import Fleet, digits_house
 from tests.methods.played import check_two_rounds, of
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, context
 
-NAMES = ("fedavg-adavit", "fedavg-adavit-full")
+NAMES = ("fedavg-adavit",)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_rounds_on_digits(name: str) -> None:
     _, events = check_two_rounds({"name": name})
     assert all(0 < note["report"]["used_tokens"] <= 1 for note in of(events, "merged"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restart_changes_nothing(name: str, tmp_path: Path) -> None:
-    check_a_restart_changes_nothing({"name": name}, tmp_path)
 
 
 def test_policies_are_averaged_over_those_who_held_their_heads() -> None:
@@ -62,17 +54,6 @@ def test_the_budget_is_kept_and_small_submodels_lie_in_large_ones(rate: float) -
         small, large = (a, b) if rate <= 0.5 else (b, a)
         assert set(small.heads) <= set(large.heads)
         assert set(small.units) <= set(large.units)
-
-
-def test_the_original_trains_everything_and_says_so() -> None:
-    method = build_method({"name": "fedavg-adavit-full"}, context(rates=(0.125, 1.0)))
-    weights = method.initial_weights(init_weights(VIT, 0))
-    assignment = method.assign(Call(method.context.members["pi-0"], 0, 0, 0, weights))
-    assert assignment.spec == SubmodelSpec.full(VIT)
-    assert assignment.settings.model_dump()["tokens"] == pytest.approx(0.5)
-    assert method.over_budget
-    assert not build_method({"name": "fedavg-adavit"}, context()).over_budget
-    assert method.evaluated_weights(weights) is weights
 
 
 @pytest.mark.parametrize("name", NAMES)

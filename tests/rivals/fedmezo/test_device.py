@@ -19,9 +19,9 @@ from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.server.admission import check_update
 from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer
 from cos2p_rivals.fedmezo.steps import move, replay, step
-from tests.submodel.allocator import peak_allocated
 from tests.tiny import VIT, assert_close, copy, same, shard
 
 Loss = Callable[[], Tensor]

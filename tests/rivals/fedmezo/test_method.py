@@ -70,14 +70,6 @@ def test_the_submodel_is_fedrolexs_and_keeps_the_budget(rate: float) -> None:
         assert cost <= rate * prunable(VIT) + 1e-6
 
 
-def test_the_full_variant_trains_everything_and_says_so() -> None:
-    method = build_method({"name": "fedmezo-full"}, context())
-    call = Call(method.context.members["pi-0"], 0, 0, 0, init_weights(VIT, 0))
-    assert method.assign(call).spec == SubmodelSpec.full(VIT)
-    assert method.over_budget
-    assert not build_method({"name": "fedmezo"}, context()).over_budget
-
-
 def test_one_client_with_the_whole_model_is_plain_local_training() -> None:
     from tests.runtime.small import VALUES
 

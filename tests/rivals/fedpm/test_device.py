@@ -17,6 +17,7 @@ from cos2p.messages import Order, Task
 from cos2p.methods import build_method, make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.server.admission import check_update
+from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.fedpm.device import ScoreSettings, SegmentScoreSettings
 from cos2p_rivals.fedpm.network import (
     draw,
@@ -29,7 +30,6 @@ from cos2p_rivals.fedpm.network import (
     unpack_bits,
     without_dropped,
 )
-from tests.submodel.allocator import peak_allocated
 from tests.tiny import VIT, context, same, shard
 
 KINDS = {"fedpm": ScoreSettings, "fedpm-segments": SegmentScoreSettings}

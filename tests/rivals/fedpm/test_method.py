@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from cos2p.submodel.rates import cut
 from cos2p_rivals.fedpm.merge import MaskMerge
 from cos2p_rivals.fedpm.method import FedPM, gumbel_top
 from cos2p_rivals.fedpm.network import is_masked, masked_shapes, pack_bits, random_weight, segment_shapes
-from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits_house
+from tests.methods.fleet import Fleet, digits_house
 from tests.methods.played import check_two_rounds
 from tests.tiny import VIT, context, same
 
@@ -47,12 +46,6 @@ def test_two_rounds_on_digits(variant: str) -> None:
     simulation, _ = check_two_rounds({"name": "fedpm", **VARIANTS[variant]})
     start = simulation.server.method.initial_weights(init_weights(simulation.run_setup.config, 3))
     assert not same(start, simulation.server.weights)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_restart_changes_nothing(variant: str, tmp_path: Path) -> None:
-    settings = {"name": "fedpm", **VARIANTS[variant]}
-    check_a_restart_changes_nothing(settings, tmp_path)
 
 
 @pytest.mark.parametrize("variant", ["segments", "given"])

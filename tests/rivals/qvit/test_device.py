@@ -14,12 +14,12 @@ from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.server.admission import check_update
+from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.qvit.device import QuantSettings
 from cos2p_rivals.qvit.model import QuantTransformer, build_quant, first_tensors, step_table
 from cos2p_rivals.qvit.quantizers import UNSET, from_codes, on_grid, unpack_codes, weight_codes
 from cos2p_rivals.qvit.teacher import Teacher, ask, gram, gram_distance
 from cos2p_rivals.qvit.wire import code_bits, code_shapes, quant_table, step_name
-from tests.submodel.allocator import peak_allocated
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, shard
 

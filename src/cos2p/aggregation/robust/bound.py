@@ -1,9 +1,10 @@
 """A norm bound that follows the fleet: no segment moves by much more than such segments usually do.
 
 For every kind of segment (heads, units, each shared tensor whatever its block) the last few root mean squares of every
-device are remembered, after they were bounded, so that a malicious device cannot raise the measure by lying more. The
-measure is the median over the devices of the median of each: a device that answers often counts once. With fewer than
-three devices there is no measure, and only the update reader's own limit holds.
+device are remembered, after they were bounded, so that no device can raise the measure by lying more. The measure is
+the median over the devices of the median of each: a device that answers often is one voice. A kind that fewer than
+three devices have sent is measured by the kind that moves furthest of those that three have. While there is none, only
+`admission`'s own limit holds.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ RECENT = 3
 """Updates of a device that are remembered."""
 DEVICES = 64
 """Devices that are remembered, those heard last."""
+
+SAMPLES = ""
+"""The kind under which a device's samples are remembered."""
 
 NEARLY = 0.999
 """A sum of squares below so much of the largest that is let through is not looked at more closely."""
@@ -105,7 +109,7 @@ class NormBound:
         """The update, shortened where it is too long, and remembered. Where nothing is, the same tensors."""
         squares = self._squares(item)
         shortened = self._shortened(item, squares)
-        self._note(item.client, squares if shortened is item else self._squares(shortened))
+        self._note(item, squares if shortened is item else self._squares(shortened))
         return shortened
 
     def shortened(self, item: Contribution) -> Contribution:
@@ -128,7 +132,8 @@ class NormBound:
         if not squares.of:
             return {}
         places = _places(squares.of)
-        usual = [self.usual(kind_of(own.keys[0])) for own in squares.of]
+        other = self._furthest()
+        usual = [other if (each := self.usual(kind_of(own.keys[0]))) is None else each for own in squares.of]
         limits = [math.inf if each is None else self.factor * each for each in usual]
         near = [NEARLY * own.size * limit * limit for own, limit in zip(squares.of, limits, strict=True)]
         if not bool((squares.values > torch.tensor(near).index_select(0, places.which)).any()):
@@ -146,19 +151,27 @@ class NormBound:
         return found
 
     def excess(self, item: Contribution) -> float:
-        """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known."""
+        """How many times as long as usual it is, in the median of its kinds of segments; 0 where that is not known.
+
+        One with more samples than usual takes more steps, and may come so many times as far.
+        """
         ratios = [rms / usual for kind, rms in self._kinds(self._squares(item)).items() if (usual := self.usual(kind))]
-        return median_low(ratios) if ratios else 0.0
+        work = max(1.0, item.samples / (self.usual(SAMPLES) or item.samples or 1))
+        return median_low(ratios) / work if ratios else 0.0
 
     def learn(self, items: Sequence[Contribution]) -> None:
         """Remember how large these are."""
         for item in items:
-            self._note(item.client, self._squares(item))
+            self._note(item, self._squares(item))
 
     def usual(self, kind: str) -> float | None:
         """The fleet's measure; None if too few have reported."""
         medians = self._medians.get(kind, [])
         return medians[(len(medians) - 1) // 2] if len(medians) >= MIN_DEVICES else None
+
+    def _furthest(self) -> float | None:
+        """The measure of the kind of segment that moves most."""
+        return max((usual for kind in self._medians if kind != SAMPLES and (usual := self.usual(kind))), default=None)
 
     # ------------------------------------------------------------ segments
 
@@ -203,11 +216,11 @@ class NormBound:
 
     # ------------------------------------------------------------ memory
 
-    def _note(self, client: str, squares: Squares) -> None:
+    def _note(self, item: Contribution, squares: Squares) -> None:
         if not squares.of:
             return  # an update may come without a step of the model
-        own = self._forget(client)
-        for kind, rms in self._kinds(squares).items():
+        client, own = item.client, self._forget(item.client)
+        for kind, rms in {**self._kinds(squares), SAMPLES: float(item.samples)}.items():
             own[kind] = [*own.get(kind, []), rms][-RECENT:]
         self._remember(client, own)
         while len(self._sizes) > DEVICES:

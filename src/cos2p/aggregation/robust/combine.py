@@ -47,11 +47,15 @@ def _geometric(stack: Tensor, held: Tensor) -> Tensor:
     """The point nearest to all, row by row (of a vector: as a whole), by Weiszfeld's iteration from the mean."""
     shape = stack.shape[1:]
     rows = (len(stack), *((shape[0], -1) if len(shape) > 1 else (1, -1)))
-    values, held = stack.nan_to_num(0.0).reshape(rows), held.reshape(rows)
-    weight = held.float()
+    return geometric_median(stack.nan_to_num(0.0).reshape(rows), held.reshape(rows).float()).reshape(shape)
+
+
+def geometric_median(values: Tensor, weight: Tensor) -> Tensor:
+    """Of the first axis, row by row; what has no weight is not looked at."""
+    held, now = weight > 0, weight
     for _ in range(_STEPS):
-        centre = (values * weight).sum(0) / weight.sum(0).clamp_min(_TINY)
+        centre = (values * now).sum(0) / now.sum(0).clamp_min(_TINY)
         distance = torch.where(held, values - centre, 0.0).square().sum(-1, keepdim=True).sqrt()
-        weight = held / distance.clamp_min(1e-12)
-        weight = weight / weight.amax(0).clamp_min(_TINY)
-    return ((values * weight).sum(0) / weight.sum(0).clamp_min(_TINY)).reshape(shape)
+        now = weight / distance.clamp_min(1e-12)
+        now = now / now.amax(0).clamp_min(_TINY)
+    return (values * now).sum(0) / now.sum(0).clamp_min(_TINY)

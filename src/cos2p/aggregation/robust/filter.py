@@ -5,8 +5,9 @@
                 merge
 
 Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
-until their round closes. Where devices are compared, the last update of each is kept to compare later ones with. What
-is kept is part of the checkpoint, and never more than `most_held` updates of either kind.
+until their round closes. Where devices are compared, a sample of the last update of each is kept for later ones. What
+is kept is part of the checkpoint, never more than `most_held` updates of either kind, and no more than `HELD_BYTES` of
+those that wait: a round that takes more is looked at in groups.
 """
 
 from __future__ import annotations
@@ -15,17 +16,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.robust.bound import MIN_DEVICES, NormBound
-from cos2p.aggregation.robust.round import compare, weigh
+from cos2p.aggregation.robust.round import weigh
 from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.aggregation.robust.standing import Opinion, Standing
+from cos2p.aggregation.robust.statistics import StatisticsFilter, is_statistics
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 
 ABSURD = 2.0
 """Where devices are compared: an update so many times as long as the bound allows counts for nothing."""
+
+
+HELD_BYTES = 2**30
+"""What updates that wait for their round to close may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,27 +61,34 @@ class Doubt:
     strikes: int
     """Updates of this device in a row that counted for nothing."""
     excess: float
+    statistics: bool = False
+    """Its class means, instead of its update."""
 
     def __str__(self) -> str:
         return f"its update {self.fault}; {self.trust:.0%} of it counts"
 
     @property
     def fault(self) -> str:
+        if self.statistics:
+            return f"has class means {self.excess:.3g} times as far from the others' as usual"
         if self.excess:
             return f"is {self.excess:.3g} times as long as usual"
         return f"agrees by {self.agreement:.2f} with the others'"
 
 
 class RobustFilter:
-    def __init__(self, config: ModelConfig, settings: RobustSettings) -> None:
-        self.settings = settings
+    def __init__(self, config: ModelConfig, settings: RobustSettings, salt: int = 0) -> None:
+        """`salt`: which scalars are compared."""
+        self.settings, self.sampler = settings, Sampler(salt)
         self.bound = NormBound(config, settings.bound) if settings.bound else None
         self.standing = Standing()
         self.excluded: dict[str, str] = {}
         """Devices that get no more tasks in this run, and why."""
+        self.statistics = {final: StatisticsFilter() for final in (False, True)}
+        """Of the start's and of the final round's statistics."""
         self._held: list[Held] = []
-        self._last: dict[str, Contribution] = {}
-        """The last update of each device, those heard last at the end; only where devices are compared."""
+        self._last: dict[str, Tensor] = {}
+        """A sample of the last update of each device, those heard last at the end; only where devices are compared."""
 
     @property
     def versions(self) -> set[int]:
@@ -82,12 +98,20 @@ class RobustFilter:
     @property
     def full(self) -> bool:
         """Nothing is gained by keeping more: compare these by themselves."""
-        if not self.settings.holds:
-            return len({held.item.client for held in self._held}) >= MIN_DEVICES
-        return len(self._held) >= self.settings.most_held
+        if len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES:
+            return True
+        waiting = {held.item.client for held in self._held if not held.bounded}
+        return not self.settings.holds and len(waiting) >= MIN_DEVICES
+
+    def _held_bytes(self) -> int:
+        parts = (part for held in self._held for part in (held.item.delta, held.item.extras))
+        return sum(tensor.nbytes for part in parts for tensor in part.values())
 
     def take(self, item: Contribution, task: str, version: int) -> Contribution | None:
         """The update as it may be added now; None if it is kept until the round closes."""
+        if self._compares_statistics and is_statistics(item.extras):
+            self._held.append(Held(item, task, version, bounded=True))
+            return None
         known, excess = self.bound is None or self.bound.device_count >= MIN_DEVICES, 0.0
         if known and self.bound is not None:
             excess = self.bound.excess(item) if self.settings.suspicion != "off" else 0.0
@@ -104,16 +128,37 @@ class RobustFilter:
     def release(self, merge: Merge, current: Weights) -> tuple[list[Contribution], list[Doubt]]:
         """The round closes: what is to be added now, in the order in which it came, and what was doubted of it."""
         held, self._held = self._bounded(self._held), []
+        statistics, doubts = self._compared([entry for entry in held if _tells(entry)])
+        held = [entry for entry in held if not _tells(entry)]
         items = [entry.item for entry in held]
         if not self.settings.holds or not items:
-            return items, []
+            return [*statistics, *items], doubts
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
         opinions = self._opinions(items, absurd, merge, current)
         weighed = weigh(items, merge, current, self.settings, opinions)
-        doubts = [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
+        doubts += [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
             self._bar(doubt)
-        return [entry.item for entry in weighed], [doubt for doubt in doubts if doubt.trust < 1.0]
+        return statistics + [entry.item for entry in weighed], [doubt for doubt in doubts if doubt.trust < 1.0]
+
+    @property
+    def _compares_statistics(self) -> bool:
+        return self.bound is not None or self.settings.suspicion != "off"
+
+    def _compared(self, held: Sequence[Held]) -> tuple[list[Contribution], list[Doubt]]:
+        """Statistics of features, bounded by those of the fleet; those that count for nothing are left out."""
+        kept: list[Contribution] = []
+        doubts: list[Doubt] = []
+        for final in (False, True):
+            mine = {entry.item.client: entry for entry in held if bool(entry.item.settings.get("final")) is final}
+            found = self.statistics[final].bound({client: entry.item.extras for client, entry in mine.items()})
+            for client, bounded in found.items():
+                if bounded.counts:
+                    kept.append(replace(mine[client].item, extras=bounded.extras))
+                else:
+                    strikes = self.standing.strike(client, 0.0)
+                    doubts.append(Doubt(client, mine[client].task, 0.0, 0.0, strikes, bounded.excess, True))
+        return kept, doubts
 
     def _is_absurd(self, entry: Held) -> bool:
         return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
@@ -124,11 +169,15 @@ class RobustFilter:
         """What to think of each of the round's updates. What is absurd is no evidence of where the fleet goes."""
         if self.settings.suspicion == "off":
             return [Opinion()] * len(items)
-        believable = [item for item, far in zip(items, absurd, strict=True) if not far and item.delta]
-        self.standing.note(compare(believable, list(self._last.values()), merge, current))
-        for item in believable:
-            self._last.pop(item.client, None)
-            self._last[item.client] = replace(item, received={}, extras={})
+        believable = [
+            (item.client, self.sampler.sketch(item, merge, current))
+            for item, far in zip(items, absurd, strict=True)
+            if not far and item.delta
+        ]
+        self.standing.note(compare(believable, self._last))
+        for client, sketch in believable:
+            self._last.pop(client, None)
+            self._last[client] = sketch
         for client in list(self._last)[: -self.settings.most_held]:
             del self._last[client]
         known = self.standing.opinions()
@@ -172,9 +221,13 @@ class RobustFilter:
             "standing": self.standing.state(),
             "excluded": dict(self.excluded),
             "held": [_entry(held) for held in self._held],
-            "last": [_contribution(item) for item in self._last.values()],
+            "last": list(self._last),
+            "salt": self.sampler.salt,
+            "statistics": [list(self.statistics[final].known) for final in (False, True)],
         }
-        groups = {f"last.{number}": item.delta for number, item in enumerate(self._last.values())}
+        groups = {"last": {str(number): sketch for number, sketch in enumerate(self._last.values())}}
+        for final, each in self.statistics.items():
+            groups |= {f"statistics.{final:d}.{n}": extras for n, extras in enumerate(each.known.values())}
         for number, held in enumerate(self._held):
             groups |= {f"delta.{number}": held.item.delta, f"extras.{number}": held.item.extras}
         return values, groups
@@ -187,17 +240,31 @@ class RobustFilter:
             self.bound.load_state(values["bound"])
         self.standing.load_state(values["standing"])
         self.excluded = dict(values["excluded"])
-        last = [_contribution_from(entry, groups[f"last.{n}"], {}) for n, entry in enumerate(values.get("last", ()))]
-        self._last = {item.client: item for item in last}
+        self.sampler = Sampler(int(values["salt"]))
+        self._last = {client: groups["last"][str(number)] for number, client in enumerate(values["last"])}
+        for final, names in enumerate(values["statistics"]):
+            self.statistics[bool(final)].known = {
+                name: dict(groups[f"statistics.{final}.{number}"]) for number, name in enumerate(names)
+            }
         self._held = [
             _restored(entry, groups.get(f"delta.{n}", {}), groups.get(f"extras.{n}", {}), version)
             for n, entry in enumerate(values["held"])
         ]
 
 
+def _tells(held: Held) -> bool:
+    return is_statistics(held.item.extras)
+
+
 def _entry(held: Held) -> dict[str, Any]:
+    """What of it is not tensors."""
+    item = held.item
     return {
-        **_contribution(held.item),
+        "client": item.client,
+        "spec": item.spec.to_dict(),
+        "samples": item.samples,
+        "staleness": item.staleness,
+        "settings": dict(item.settings),
         "task": held.task,
         "version": held.version,
         "bounded": held.bounded,
@@ -205,29 +272,15 @@ def _entry(held: Held) -> dict[str, Any]:
     }
 
 
-def _contribution(item: Contribution) -> dict[str, Any]:
-    """What of it is not tensors."""
-    return {
-        "client": item.client,
-        "spec": item.spec.to_dict(),
-        "samples": item.samples,
-        "staleness": item.staleness,
-        "settings": dict(item.settings),
-    }
-
-
 def _restored(entry: Mapping[str, Any], delta: Weights, extras: Weights, version: Callable[[int], Weights]) -> Held:
-    item = replace(_contribution_from(entry, delta, version(entry["version"])), extras=dict(extras))
-    return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))
-
-
-def _contribution_from(entry: Mapping[str, Any], delta: Weights, received: Weights) -> Contribution:
-    return Contribution(
+    item = Contribution(
         client=entry["client"],
         spec=SubmodelSpec.from_dict(entry["spec"]),
         delta=dict(delta),
         samples=entry["samples"],
         staleness=entry["staleness"],
-        received=received,
+        received=version(entry["version"]),
         settings=entry["settings"],
+        extras=dict(extras),
     )
+    return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))

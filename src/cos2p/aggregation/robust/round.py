@@ -1,4 +1,4 @@
-"""A round's updates side by side: how they point to each other, and what is made of all of them.
+"""A round's updates side by side: what is made of all of them.
 
 Tensor by tensor, so that next to the updates only one stack of them is in memory. Nothing here depends on the merge but
 where the parts of an update lie in the full tensors (`Merge.places`); whatever a merge then does with equal steps, it
@@ -16,7 +16,7 @@ from torch import Tensor
 from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.robust.combine import combine
 from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.robust.standing import Evidence, Opinion
+from cos2p.aggregation.robust.standing import Opinion
 from cos2p.models.layout import Weights
 
 BELIEVED = 0.1
@@ -61,37 +61,6 @@ def weigh(
         Weighed(replace(item, delta=delta), opinion)
         for item, delta, opinion in zip(items, deltas, opinions, strict=True)
     ]
-
-
-def compare(
-    items: Sequence[Contribution], earlier: Sequence[Contribution], merge: Merge, current: Weights
-) -> dict[tuple[str, str], Evidence]:
-    """How a round's updates point to each other, and to what other devices sent before: by pairs of devices.
-
-    With the earlier ones a segment that had one holder in its round gets its second opinion from its next holder.
-    """
-    everyone = [*items, *earlier]
-    sums = torch.zeros(3, len(items), len(everyone), dtype=torch.float64)
-    for stack in _stacks(everyone, merge, current):
-        held = (~stack.values.isnan()).flatten(1).float()
-        values = stack.values.nan_to_num(0.0).flatten(1)
-        squares = values.square()
-        rows = [row for row, number in enumerate(stack.who) if number < len(items)]
-        here, there = torch.tensor([stack.who[row] for row in rows]), torch.tensor(stack.who)
-        if not rows:
-            continue
-        found = torch.stack((values[rows] @ values.T, squares[rows] @ held.T, held[rows] @ squares.T))
-        sums[:, here[:, None], there] += found.double()
-    pairs: dict[tuple[str, str], Evidence] = {}
-    for i, mine in enumerate(items):
-        for j, theirs in enumerate(everyone):
-            shared = float(sums[1, i, j]) > 0 and float(sums[2, i, j]) > 0
-            if mine.client != theirs.client and shared and (j > i or j >= len(items)):
-                evidence, pair = Evidence(*sums[:, i, j].tolist()), (mine.client, theirs.client)
-                if pair[::-1] in pairs:
-                    evidence, pair = evidence.turned(), pair[::-1]
-                pairs[pair] = pairs[pair] + evidence if pair in pairs else evidence
-    return pairs
 
 
 def _shorten(deltas: Sequence[Weights], trust: Sequence[float]) -> None:

@@ -16,10 +16,10 @@ class RobustSettings(Settings):
     """What the server does about devices that lie."""
 
     bound: float = Field(
-        default=20.0,
+        default=3.0,
         ge=0,
         description="Largest step of a segment, as a multiple of the median root mean square of the fleet's recent "
-        "updates of that kind of segment; longer ones are shortened to it. 2 to 3 if devices may lie. 0: none.",
+        "updates of that kind of segment; longer ones are shortened to it. 0: none.",
     )
     combine: Combine = Field(
         default="mean",
@@ -29,7 +29,7 @@ class RobustSettings(Settings):
     )
     trim: float = Field(default=0.25, gt=0, lt=0.5, description="`trimmed`: share left out at each end, at least one.")
     suspicion: Suspicion = Field(
-        default="off",
+        default="exclude",
         description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, or are more than twice "
         "as long as the bound allows, counts less, down to nothing; `exclude`: one whose updates counted for nothing "
         "`patience` times in a row gets no more tasks in this run.",
@@ -49,5 +49,5 @@ class RobustSettings(Settings):
 
     @property
     def holds(self) -> bool:
-        """Whether a round's updates are kept until it closes."""
+        """Whether a round's updates are kept until it closes, or take too much memory."""
         return self.combine != "mean" or self.suspicion != "off"

@@ -4,14 +4,16 @@ What is remembered is evidence between pairs of devices: how their updates point
 hold. One pair in one round says next to nothing (honest cosines are of the order of 0.01 while a model begins to
 learn), but a device that lies does so against everybody and every time. The direction in which the fleet agrees most
 is the leading eigenvector of the matrix of cosines: honest devices are on one side of it, those that undo what they do
-on the other, those whose data nobody else has in the middle. So one vector separates them long before any single
-cosine could, and a device is not blamed for having had the same blocks as a malicious device.
+on the other, those whose data nobody else has in the middle. No pair counts for more than what three quarters of the
+pairs have: two devices that send the same would otherwise be the direction in which the fleet agrees most. So one
+vector tells them apart long before any single cosine could, and a device is not blamed for having had the same blocks
+as a dishonest one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,8 @@ FAINT = 0.15
 OPPOSED, FULL = -0.4, -0.2
 """A device's share in the common direction, 1 if all were alike: at the first it counts for nothing, from the second on
 in full. An honest one whose data or submodel nobody else has is at zero: to have no part in it is no fault."""
+CHANCE = 6.0
+"""A device is opposed only if its cosines are so many times what those of random vectors of that length are."""
 FEWEST = 3
 """Devices needed for a majority."""
 DEVICES = 64
@@ -32,21 +36,22 @@ DEVICES = 64
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y."""
+    """Of two devices, on the scalars that both of them hold: x·y, x·x and y·y, and how many these are."""
 
     xy: float
     xx: float
     yy: float
+    shared: float = math.inf
 
     def __add__(self, other: Evidence) -> Evidence:
-        return Evidence(self.xy + other.xy, self.xx + other.xx, self.yy + other.yy)
+        return Evidence(self.xy + other.xy, self.xx + other.xx, self.yy + other.yy, self.shared + other.shared)
 
     def faded(self) -> Evidence:
-        return Evidence(KEPT * self.xy, KEPT * self.xx, KEPT * self.yy)
+        return Evidence(KEPT * self.xy, KEPT * self.xx, KEPT * self.yy, KEPT * self.shared)
 
     def turned(self) -> Evidence:
         """Seen from the other device."""
-        return Evidence(self.xy, self.yy, self.xx)
+        return Evidence(self.xy, self.yy, self.xx, self.shared)
 
     @property
     def cosine(self) -> float:
@@ -106,18 +111,24 @@ class Standing:
         if len(names) < FEWEST:
             return {}
         place = {name: number for number, name in enumerate(names)}
-        cosines = torch.zeros(len(names), len(names), dtype=torch.float64)
+        cosines, noise = torch.zeros(2, len(names), len(names), dtype=torch.float64)
         for (a, b), evidence in self._pairs.items():
             cosines[place[a], place[b]] = cosines[place[b], place[a]] = evidence.cosine
+            noise[place[a], place[b]] = noise[place[b], place[a]] = 1 / max(evidence.shared, 1.0)
+        most = usual_agreement(abs(evidence.cosine) for evidence in self._pairs.values())
+        cosines = cosines.clamp(-most, most)
         values, vectors = torch.linalg.eigh(cosines)
         common, shares = float(values[-1]), vectors[:, -1] * math.sqrt(len(names))
         shares = shares if float(shares.sum()) >= 0 else -shares  # the majority is right
+        by_chance = CHANCE * (noise @ shares.square()).sqrt()
         return {
             name: Opinion(
-                self._trust(share) if common * math.sqrt(self._seen[name]) >= FAINT else 1.0,
+                self._trust(share)
+                if common * math.sqrt(self._seen[name]) >= FAINT and common * abs(share) >= chance
+                else 1.0,
                 common * share / len(names),
             )
-            for name, share in zip(names, shares.tolist(), strict=True)
+            for name, share, chance in zip(names, shares.tolist(), by_chance.tolist(), strict=True)
         }
 
     def _trust(self, share: float) -> float:
@@ -129,10 +140,20 @@ class Standing:
         return self._strikes[client]
 
     def state(self) -> dict[str, Any]:
-        pairs = [[a, b, e.xy, e.xx, e.yy] for (a, b), e in self._pairs.items()]
+        pairs = [[a, b, e.xy, e.xx, e.yy, e.shared] for (a, b), e in self._pairs.items()]
         return {"pairs": pairs, "seen": list(self._seen.items()), "strikes": dict(self._strikes)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """An older checkpoint, which has no pairs, knows nothing of anybody."""
         self._pairs = {(a, b): Evidence(*rest) for a, b, *rest in state.get("pairs", ())}
         self._seen, self._strikes = dict(state.get("seen", ())), dict(state["strikes"])
+
+
+def usual_agreement(sizes: Iterable[float]) -> float:
+    """The upper quartile.
+
+    >>> usual_agreement([0.02, 0.03, 0.01, 0.99])
+    0.03
+    """
+    ordered = sorted(sizes)
+    return ordered[(3 * len(ordered) - 1) // 4] if ordered else 0.0

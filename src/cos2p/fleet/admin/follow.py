@@ -23,16 +23,17 @@ from cos2p.errors import CheckpointError, Cos2pError, RunError
 from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
+from cos2p.methods.registry import require_installed
 from cos2p.models.config import ModelConfig
 from cos2p.processes.children import on_interrupt
-from cos2p.recipe import Recipe
+from cos2p.recipe import Recipe, tomllib_load
 from cos2p.runtime.model_folder import save_model
 from cos2p.runtime.run import Interrupted, log_notes
 from cos2p.runtime.run_folder import begin_folder, earlier_result, keep_recipe
 from cos2p.runtime.settled import settled_as
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
-from cos2p.tracking.files import read_json, write_atomic, write_json
+from cos2p.tracking.files import read_json, write_json, write_noted
 
 LOOK_SECONDS = 0.5
 OUTAGE_SECONDS = 3600.0
@@ -61,6 +62,7 @@ def run_on_fleet(
     """
     require_nvflare()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
+    require_installed(recipe.method["name"])
     folder, admin = Path(out), Kit.open(kit, "admin")
     if resume and (known := earlier_result(recipe, folder)) is not None:
         return known
@@ -168,8 +170,9 @@ class Follower:
     def _bring_home(self, report: Mapping[str, Any]) -> dict[str, Any]:
         for name, size in report["files"].items():
             if name != "result.json":
-                write_atomic(self.folder / name, self._fetch(name, size))
-        self.recipe = settled_as(self.recipe, Recipe.load(self.folder / "recipe.toml"))  # the server settled it
+                write_noted(self.folder / name, self._fetch(name, size))
+        stored = Recipe.parse(tomllib_load((self.folder / "recipe.toml").read_text(encoding="utf-8"), "recipe.toml"))
+        self.recipe = settled_as(self.recipe, stored)  # the server settled it
         keep_recipe(self.recipe, self.folder)
         weights = safetensors.torch.load_file(self.folder / "weights.safetensors")
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))

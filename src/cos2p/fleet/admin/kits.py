@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from cos2p.checksums import note_folder
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.kit import Kit
@@ -48,11 +49,13 @@ def provision(plan: FleetPlan, folder: str | Path, renew: Sequence[str] = ()) ->
         if name in renew and place.exists():
             shutil.copytree(made / participant / "startup", place / "startup", dirs_exist_ok=True)
             tidy(place)
+            note_folder(place / "startup")
             keep_private(place)
             kits.append(Kit.open(place, "device" if name not in ("server", "admin") else name))  # type: ignore[arg-type]
         elif not place.exists():
             shutil.copytree(made / participant, place)
             tune(place, name, plan)
+            note_folder(place / "startup")
             keep_private(place)
             kits.append(Kit.open(place, "device" if name not in ("server", "admin") else name))  # type: ignore[arg-type]
     shutil.rmtree(made)

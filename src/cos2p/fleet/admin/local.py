@@ -17,6 +17,7 @@ from cos2p.fleet.admin.kits import provision
 from cos2p.fleet.admin.machines import Machine, free_port, wait_for_port
 from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.kit import Kit, server_address
+from cos2p.methods.registry import require_installed
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import fleet_devices
 from cos2p.tracking.events import Listener
@@ -121,6 +122,7 @@ def run_local(
     `slow` makes the devices as unequal as the recipe says: the fastest as this machine, the others slower by the ratio
     of their FLOP/s.
     """
+    require_installed(recipe.method["name"])
     recipe = recipe if devices is None else with_devices(recipe, devices)
     folder = prepare_folder(out, overwrite=overwrite, resume=resume)
     kits = folder / "kits"

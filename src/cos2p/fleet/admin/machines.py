@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from cos2p.errors import RunError
-from cos2p.fleet.certificates import check_clock
-from cos2p.fleet.kit import MARK, Kit
+from cos2p.fleet.kit import MARK, Kit, check_clock
 from cos2p.fleet.notices import NoticeReader
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command

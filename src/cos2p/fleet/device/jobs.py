@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cos2p.errors import BudgetError, ConfigError, DataError, MissingExtra, OwnerRefused, TrainingError, UpdateRefused
+from cos2p.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    MissingExtra,
+    OwnerRefused,
+    RunError,
+    TrainingError,
+    UpdateRefused,
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ _CODES: tuple[tuple[type[BaseException], str, str], ...] = (
     (MissingExtra, "software", "a package is missing on it"),
     (ConfigError, "recipe", "its version cannot read the recipe"),
     (OSError, "disk", "its disk cannot hold the task"),
+    (RunError, "disk", "its disk cannot hold the task"),
 )
 
 

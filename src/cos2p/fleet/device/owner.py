@@ -9,7 +9,6 @@ privacy.json  what its noise has let through so far, in all runs with local priv
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,10 +19,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from cos2p.errors import ConfigError, OwnerRefused
+from cos2p.errors import ConfigError, OwnerRefused, RunError
 from cos2p.older_python import tomllib
 from cos2p.settings import Settings, problems
-from cos2p.tracking.files import write_json
+from cos2p.tracking.files import read_json, write_json
 from cos2p.units import format_bytes, parse_bytes
 
 OWNER_FILE = "owner.toml"
@@ -200,14 +199,14 @@ class DeviceFile:
     @classmethod
     def read(cls, kit: Path) -> DeviceFile:
         try:
-            return cls(**json.loads((kit / DEVICE_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            return cls(**read_json(kit / DEVICE_FILE))
+        except (RunError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"{kit / DEVICE_FILE} cannot be read ({error}); join again with: cos2p fleet join"
             ) from None
 
     def write(self, kit: Path) -> None:
-        (kit / DEVICE_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(kit / DEVICE_FILE, asdict(self), indent=2)
 
 
 # ---------------------------------------------------------------- spent.json
@@ -259,11 +258,9 @@ class Spending:
         """Of today. An account that cannot be read counts as all spent: a limit is not lost with a file."""
         nothing = {"seconds": 0.0, "bytes": 0}
         try:
-            entry = json.loads(self._path.read_text(encoding="utf-8"))
+            entry = read_json(self._path) if self._path.exists() else {"seconds": 0.0, "bytes": 0}
             known = {"seconds": float(entry["seconds"]), "bytes": int(entry["bytes"])}
-        except FileNotFoundError:
-            return nothing
-        except (OSError, ValueError, KeyError, TypeError):
+        except (RunError, ValueError, KeyError, TypeError):
             raise OwnerRefused(
                 f"{self._path} cannot be read; delete it to begin the day's account anew",
                 public="its account of the day cannot be read",

@@ -5,7 +5,6 @@ Local privacy is the device's own, too: it counts ε itself, in a file of its ki
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 from cos2p.aggregation.privacy.account import epsilon_of_sum
 from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.errors import OwnerRefused, RecipeError
+from cos2p.errors import OwnerRefused, RecipeError, RunError
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.messages import Order
 from cos2p.methods import method_class, method_settings
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.tracking.files import write_json
+from cos2p.tracking.files import read_json, write_json
 
 PRIVACY_FILE = "privacy.json"
 """In the kit: what the noise of this device has let through so far."""
@@ -95,14 +94,14 @@ class PrivacyAccount:
     def _spent(self) -> dict[str, Any]:
         """An account that cannot be read counts as spent: a budget is not lost with a file."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found: dict[str, Any] = {"all": 0.0, "runs": {}}
+            if self._path.exists():
+                found = read_json(self._path)
             sums = {str(run): float(value) for run, value in found["runs"].items()}
             total = float(found["all"])
             if not (all(0 <= value <= total * (1 + 1e-9) for value in sums.values()) and math.isfinite(total)):
                 raise ValueError("the sums do not agree")
-        except FileNotFoundError:
-            return {"all": 0.0, "runs": {}}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (RunError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise OwnerRefused(
                 f"{self._path} cannot be read ({error}); put it back, or delete it to begin the account of ε anew",
                 public="its account of ε cannot be read",

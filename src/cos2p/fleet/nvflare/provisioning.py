@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 from cos2p.errors import ConfigError
 from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.certificates import check_keys
 from cos2p.fleet.device.owner import OWNER_FILE
 from cos2p.fleet.device.owner import TEMPLATE as OWNER_TEMPLATE
-from cos2p.fleet.kit import Kit, read_json
+from cos2p.fleet.kit import Kit, check_keys, read_json
 from cos2p.fleet.wire import MESSAGE_BYTES
+from cos2p.tracking.files import write_json
 
 CONTROLLER = "cos2p.fleet.nvflare.controller.FleetController"
 EXECUTOR = "cos2p.fleet.nvflare.executor.FleetExecutor"
@@ -170,4 +169,4 @@ def _check_version(kit: Kit, resources: dict[str, Any]) -> None:
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_json(path, values, indent=2)

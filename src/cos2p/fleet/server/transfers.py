@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cos2p.errors import UpdateRefused
-from cos2p.fleet.spool import Incoming, Notice, Outgoing, clean
-from cos2p.fleet.traffic import LinkCounts, header_bytes
+from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, header_bytes
 
 T = TypeVar("T")
 

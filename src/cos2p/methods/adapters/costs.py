@@ -16,6 +16,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import block_parameters, layout
 from cos2p.models.spec import BlockSize
 from cos2p.numerics.optimizers import state_bytes, state_tensors, step_temporary_bytes
+from cos2p.numerics.output_table import SMALL
 from cos2p.training.costs import prefix_pass
 
 
@@ -75,7 +76,8 @@ class AdapterLoad:
 
     def training(self) -> Ledger:
         config, work, count = self.config, self.work, sum(self.trained)
-        table = table_scalars(config, self.rows)  # the output table of a language model, frozen
+        rows = config.vocab if self.rows is None else self.rows
+        table = table_scalars(config, self.rows) if rows <= SMALL else 0  # frozen; a large one is read in parts
         streamed = sum(name.startswith("blocks.0.") for name in layout(config))  # each read, and decoded
         tensors = len(self.trained) * (3 + state_tensors(work.optimizer)) + 2 * streamed
         cached = self.prefix(1).features

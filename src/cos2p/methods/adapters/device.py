@@ -16,6 +16,7 @@ from cos2p.methods.adapters.factors import Target, adapter_shapes, first_factor,
 from cos2p.methods.adapters.model import AdaptedTransformer
 from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 from cos2p.models.spec import SubmodelSpec
+from cos2p.numerics.output_table import SMALL
 from cos2p.settings import Settings
 from cos2p.submodel.slicing import frozen_slices, window_slices
 from cos2p.training.contract import FrozenParts, TaskContract
@@ -129,10 +130,6 @@ class LoraTrainer(Trainer):
         for name, shape in self.contract.adapters().items():
             if name not in held:
                 held[name] = place(first_factor(name, shape, self.order.seed), self.device)
-        if self.config.task == "language-modeling":
-            tied = self.config.tied
-            table = file.part("embed." if tied else "lm_head.")["tokens" if tied else "weight"]
-            held["embed.tokens" if tied else "lm_head.weight"] = table
         model = AdaptedTransformer(
             self.config,
             spec,
@@ -143,4 +140,11 @@ class LoraTrainer(Trainer):
             settings.scale,
             settings.memory_optimizations,
         )
+        if self.config.task == "language-modeling":
+            name = "embed.tokens" if self.config.tied else "lm_head.weight"
+            if model.outputs > SMALL:
+                model.read_table(file.table(name))
+            else:
+                start = name.partition(".")[0] + "."
+                held[name] = file.part(start)[name.removeprefix(start)]
         return model.load(held, trained=self.start)

@@ -30,6 +30,21 @@ class AdapterMerge(SegmentMerge):
         rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
         return {**super().places(item), **rows}
 
+    def products(self, item: Contribution) -> Weights:
+        """Two factors of a bounded size have a product that is not: by how much that changes, as rows that carry its
+        singular values."""
+        found: Weights = {}
+        for name, change in item.delta.items():
+            key, end = name.rpartition(".")[::2]
+            if is_adapter(name) and (end == "up" or f"{key}.up" not in item.delta):
+                up, down = (item.received[f"{key}.{each}"][: len(change)] for each in ("up", "down"))
+                new_up, new_down = (
+                    old - item.delta[f"{key}.{each}"] if f"{key}.{each}" in item.delta else old
+                    for old, each in ((up, "up"), (down, "down"))
+                )
+                found[key] = factored(torch.cat([new_up, -up]), torch.cat([new_down, down]), 2 * len(change))[1]
+        return found
+
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
         weight = float(item.samples) if self.rule == "samples" else 1.0
         adapters = {name: delta for name, delta in item.delta.items() if is_adapter(name)}

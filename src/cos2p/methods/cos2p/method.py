@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
+
 from cos2p.aggregation.closed_form import HeadForm
 from cos2p.aggregation.head_merge import HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
@@ -25,10 +27,9 @@ from cos2p.methods.adapters.tasks import HEAD_STEP, head_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
 from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, factored_task
-from cos2p.methods.cos2p.growth import passing_on, with_one_exit
-from cos2p.methods.cos2p.keeps import widen, within
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
-from cos2p.models.layout import Weights
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights, init_tensor
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
@@ -333,3 +334,77 @@ class Cos2p(Method):
         self.dispatched = list(values["dispatched"])
         self.reported, self.round = set(values["reported"]), int(values["round"])
         self.merged = int(values.get("merged", 0))
+
+
+# Masks as sets of heads and units: what a quota allows, and what may be chosen from.
+
+
+def within(keep: BlockKeep, quota: BlockSize) -> bool:
+    return len(keep.heads) <= quota.heads and len(keep.units) <= quota.units
+
+
+def widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generator) -> tuple[int, ...]:
+    """`count` segments: those kept, and others drawn at random."""
+    if count >= segments:
+        return tuple(range(segments))
+    own = set(kept)
+    others = [s for s in torch.randperm(segments, generator=rng).tolist() if s not in own]
+    return tuple(sorted([*kept, *others[: max(0, count - len(kept))]]))
+
+
+# A model that grows from the bottom: what has to be so before its windows can rise.
+#
+# Windows end at one height, which rises (`window.schedule = "growing"`). Blocks above it add nothing to what they get,
+# so that the model is whole at every moment and can be read at its top; and one exit serves every height, so that what
+# it has learned below is not lost with the next block.
+
+
+LAST = ("o.weight", "fc2.weight")
+"""What writes into the residual: where it is zero, a fresh block passes on what it gets, and can still learn."""
+
+
+def with_one_exit(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of `[model]` that are other defaults with these of `[method]`."""
+    window = settings.get("window")
+    schedule = window.get("schedule") if isinstance(window, Mapping) else None
+    grows = schedule == "growing" or (settings.get("form") == "growing" and schedule is None)
+    return {"exits": "shared"} if grows else {}
+
+
+def passing_on(config: ModelConfig, weights: Weights, reach: int, seed: int) -> Weights:
+    """The fresh model whose blocks from `reach` on add nothing yet."""
+    if config.exits != "shared":
+        raise ConfigError(
+            "method.window.schedule 'growing' reads every height by the same exit: set model.exits = 'shared', "
+            "or another schedule"
+        )
+    names = [f"blocks.{block}.{name}" for block in range(reach, config.depth) for name in LAST]
+    if names and not torch.equal(weights[names[-1]], init_tensor(config, names[-1], seed)):
+        raise ConfigError(
+            "method.window.schedule 'growing' begins with empty blocks, and this model comes from a checkpoint, whose "
+            "blocks it would lose; take method.form = 'pretrained'"
+        )
+    return {**weights, **{name: torch.zeros_like(weights[name]) for name in names}}
+
+
+# Co-S²P with other moments of aggregation.
+
+
+class Cos2pAsync(Cos2p):
+    """Co-S²P(Async.): every update makes a new version at once."""
+
+    name: ClassVar[str] = "cos2p-async"
+    title: ClassVar[str] = "Co-S²P (Async.)"
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        return Trigger.asynchronous(), "at-once"
+
+
+class Cos2pSync(Cos2p):
+    """Co-S²P without its semi-asynchronous part: the server waits for everybody."""
+
+    name: ClassVar[str] = "cos2p-sync"
+    title: ClassVar[str] = "Co-S²P (Sync.)"
+
+    def rules(self) -> tuple[Trigger, Redispatch]:
+        return Trigger.synchronous(), "at-aggregation"

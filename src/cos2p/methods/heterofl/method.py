@@ -7,14 +7,27 @@ that tail is not part of the model that is evaluated and saved: it is the larges
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from cos2p.aggregation.merge import Merge
+import torch
+
+from cos2p.aggregation.merge import Contribution, Merge, Place
+from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, Forms, Method, RunContext
-from cos2p.methods.heterofl.cut import ScaledCut, fitted_config, fold_scaler, scaled_cut, scaled_rate, take_scaled
+from cos2p.methods.heterofl.cut import (
+    ScaledCut,
+    fitted_config,
+    fold_scaler,
+    places,
+    scaled_cut,
+    scaled_rate,
+    scaled_slices,
+    take_scaled,
+)
 from cos2p.methods.heterofl.device import ScaledTask, ScaledTrainer
-from cos2p.methods.heterofl.merge import ScaledMerge
 from cos2p.methods.widths import WITHOUT_SCALER, AveragingSettings
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
@@ -69,3 +82,60 @@ class HeteroFl(ScaledMethod):
         config = self.context.config
         held = take_scaled(weights, config, scaled_cut(config, largest), all_exits=True)
         return fold_scaler(held, largest) if self.settings.rescale else held
+
+
+# Averaging scaled submodels: every scalar over the updates that hold it.
+#
+# Segments are of no use here, since a device holds a part of every head; so sums and weights are kept per scalar.
+
+
+class ScaledMerge(Merge):
+    """w ← w − Σ p_n Δ_n / Σ p_n over the holders of each scalar; what nobody holds stays bitwise.
+
+    `holders`, of each head and unit: how many updates of this round held its least held scalar.
+    """
+
+    groups: ClassVar[tuple[str, ...]] = ("sum", "weight", "count", "holders")
+    sum: Weights
+    weight: Weights
+    count: Weights
+
+    def __init__(self, config: ModelConfig, weights: Literal["uniform", "samples"] = "uniform") -> None:
+        super().__init__(config)
+        self.weights = weights
+
+    def places(self, item: Contribution) -> Mapping[str, Place]:
+        cuts = scaled_slices(self.config, ScaledCut.model_validate(item.settings["thin"]))
+        return {name: places(cuts[name]) for name in item.delta if name in cuts}
+
+    def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
+        return even_weight(1.0 if self.weights == "uniform" else float(item.samples))
+
+    def add(self, item: Contribution, current: Weights) -> dict[str, float]:
+        weight = 1.0 if self.weights == "uniform" else float(item.samples)
+        part = ScaledCut.model_validate(item.settings["thin"])
+        for name, cuts in scaled_slices(self.config, part).items():
+            if name not in self.sum:
+                for group in (self.sum, self.weight, self.count):
+                    group[name] = torch.zeros_like(current[name])
+            at = places(cuts)
+            self.sum[name][at] += weight * item.delta[name]
+            self.weight[name][at] += weight
+            self.count[name][at] += 1
+        self._note_holders()
+        return even_weight(weight)
+
+    def _note_holders(self) -> None:
+        heads = (self.config.groups, -1)
+        for block in range(self.config.depth):
+            rows = self.count[f"blocks.{block}.q.weight"].amin(1)
+            self.holders[f"heads.{block}"] = rows.view(heads).amin(1)
+            self.holders[f"units.{block}"] = self.count[f"blocks.{block}.fc1.weight"].amin(1)
+
+    def apply(self, current: Weights) -> Weights:
+        updated = dict(current)
+        for name, total in self.sum.items():
+            weight = self.weight[name]
+            updated[name] = current[name] - total / torch.where(weight > 0, weight, 1.0)
+        self.clear("sum", "weight", "count")
+        return updated

@@ -11,7 +11,10 @@
     const server = header.test ?? header.last;
     const last = (name) => (run.evaluations.test[name]?.length ? run.evaluations.test[name] : run.evaluations.validation[name] ?? []).findLast(known);
     const language = known(last("perplexity")) ? [["Server perplexity", number(last("perplexity"), 2), `loss ${number(last("loss"), 3)} per token`]] : [];
-    if (known(last("answers"))) language.push(["Right answers", percent(last("answers")), "every token of the answer"]);
+    const before = (name) => { const own = (run.evaluations.test[name] ?? []).filter(known); return own.length > 1 ? `before training ${percent(own[0])}` : ""; };
+    if (known(last("generated"))) language.push(["Generated answers right", percent(last("generated")), before("generated")]);
+    if (known(last("likeliest"))) language.push(["Likeliest choice right", percent(last("likeliest")), before("likeliest")]);
+    if (known(last("answers")) && !known(last("generated"))) language.push(["Right answers", percent(last("answers")), "every token of the answer"]);
     const best = header.best !== null ? `best ${percent(header.best)} on ${header.part}, round ${number(header.best_round)}` : "";
     return [
       ...language,
