@@ -13,6 +13,7 @@ _FILLED: dict[str, Any] = {
     "n_star": None, "heads": [], "units": [], "was": 1.0, "rate": 0.5, "memory": 1,
     "epsilon": 1.5, "delta": 1e-5, "budget": None, "noise": "central", "clip": 1.0, "multiplier": 2.0,
     "agreement": -0.1, "trust": 0.5, "tensors_down": 0, "tensors_up": 0, "wire_down": 0, "wire_up": 0,
+    "tried": [1e-3], "losses": [0.9],
 }  # fmt: skip
 
 

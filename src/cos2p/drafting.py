@@ -40,7 +40,7 @@ name = {name}
 {devices}
 [training]
 epochs = 2              # passes over a device's samples in one task
-lr = {lr}
+lr = "auto"             # devices try a few rates and agree on one; or a number, such as 1e-3
 
 [schedule]
 rounds = {rounds}
@@ -121,7 +121,6 @@ def draft_recipe(
         data=_fields(table | inputs),
         partition=_BY_CLASS if "task" not in table else _WITHOUT_CLASSES,
         devices="\n".join(lines + f"batch = {batch}\n" for lines, _ in groups),
-        lr="1e-4                # a pretrained model" if "pretrained" in chosen else "1e-3",
         rounds=rounds,
         form="" if "pretrained" in chosen or "task" in table else _GROWING,
     )

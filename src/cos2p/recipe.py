@@ -200,7 +200,8 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
             wrong += problems(error, "method", method_class(str(method.get("name"))).settings_type)
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
-    return wrong + _model_problems(values) + _device_problems(values) + _embedding_problems(values)
+    wrong += _model_problems(values) + _device_problems(values) + _embedding_problems(values)
+    return wrong + _privacy_problems(values)
 
 
 def _model_problems(values: Mapping[str, Any]) -> list[str]:
@@ -245,6 +246,18 @@ def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
     if known is None or "frozen" in known.embeddings:
         return []
     return [f"training.embeddings: 'frozen' is not for the method {known.name!r}; it has {_listed(known.embeddings)}"]
+
+
+def _privacy_problems(values: Mapping[str, Any]) -> list[str]:
+    """Losses that devices report would tell of their data, and no noise covers them."""
+    training, privacy = values.get("training", {}), values.get("privacy", {})
+    try:
+        private = PrivacySettings.model_validate(privacy).on
+    except ValidationError:
+        return []  # reported already
+    if not private or not isinstance(training, Mapping) or training.get("lr") != "auto":
+        return []
+    return ["training.lr: 'auto' is not for private runs, because devices would report losses; set a number"]
 
 
 def _listed(values: Iterable[str]) -> str:

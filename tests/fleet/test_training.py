@@ -287,6 +287,28 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
     child.wait(timeout=60)
 
 
+@pytest.mark.parametrize(
+    ("lr", "owner", "tries"),
+    [("auto", {}, True), ("auto", {"send": {"report": "none"}}, False), (1e-3, {}, False)],
+    ids=["asked", "the owner reports nothing", "the recipe does not ask"],
+)
+def test_rates_are_tried_where_recipe_and_owner_say_so(
+    tmp_path: Path, lr: object, owner: dict[str, object], tries: bool
+) -> None:
+    """Reports are off by default: what comes back is the losses alone, and only of a run that searches its rate."""
+    transfers = Transfers(tmp_path, small_recipe(1, training__lr=lr), owner=owner)
+    try:
+        transfers.process.start()
+        task = make_task(transfers.run_setup, 0.25)
+        asked = replace(task, order=replace(task.order, rates=(1e-4, 1e-3)))
+        job, _ = transfers.job(0.25)
+        (tmp_path / "task").write_bytes(asked.to_bytes())
+        assert transfers.process.train(job).done
+        assert sorted(transfers.update.report) == (["trial_0", "trial_1"] if tries else [])
+    finally:
+        transfers.process.stop()
+
+
 def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
     """A server that never counts: the device answers as often as its budget allows, with a new process too."""
     pytest.importorskip("dp_accounting")

@@ -39,7 +39,8 @@ class Crash(Exception):
 def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
     """In process: crash after every single event, each time going on from the checkpoint before it."""
     method = {"name": "cos2p", "masks": {"rounds": 2, "epochs": 1, "lr": 0.05}}
-    run_setup = build_run_setup(small(schedule=SCHEDULE, fleet={"devices": _faulty_devices()}, method=method))
+    changes = {"fleet": {"devices": _faulty_devices()}, "training": {"lr": "auto"}}
+    run_setup = build_run_setup(small(schedule=SCHEDULE, method=method, **changes))
 
     def fresh(log: list[Any], place: str = "crashed") -> Simulation:
         return Simulation(run_setup, InlineWorkers(run_setup, ClientCache(tmp_path / place, parts=False)), log.append)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from cos2p.messages import Order
 from cos2p.seeding import numpy_rng
 from cos2p.training.contract import TaskContract
 from cos2p.training.costs import TaskFlops
+from cos2p.training.rate_trial import trial_size
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ def task_phases(
     `widths` are the lengths of its texts; without them every sample is as long as the model takes.
     """
     order, work = contract.order, _work(contract, samples, test_samples, widths)
+    trial = trial_size(contract, samples)
+    more = 1.0 if trial is None else 1.0 + trial.share(samples, contract.local.epochs)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
     return Phases(
         download=device.download_seconds(download) * factor,
         prefix=device.compute_seconds(work.prefix) * factor,
         masks=device.compute_seconds(work.masks) * factor,
-        training=device.compute_seconds(work.training) * factor,
+        training=device.compute_seconds(work.training) * factor * more,
         upload=device.upload_seconds(contract.wire_upload()) * factor,
     )
 

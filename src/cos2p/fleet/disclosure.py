@@ -71,7 +71,8 @@ MESSAGES: tuple[Message, ...] = (
         "samples": ("a number", "as in `ready`", NEEDED),
         "report": ("a few numbers", "losses, and scores of its own submodel on its own test samples",
                    "is off: only with fleet.reports = 'full', never with send.report = 'none' in owner.toml; whether "
-                   "features were recomputed is always reported"),
+                   "features were recomputed is always reported, and with training.lr = 'auto' the losses of a few "
+                   "rates, once, unless send.report = 'none' or the run is private"),
         "extras": ("by method", "what some methods send next to: statistics of segments, of features, of quantisers",
                    "accept.methods in owner.toml; [privacy] sends none"),
     }),

@@ -171,12 +171,25 @@ def make_order(
     cycle: int = 0,
     attempt: int = 0,
     progress: float = 0.0,
+    lr: float | None = None,
+    rates: Sequence[float] = (),
 ) -> Order:
-    """A method's task as it is given out, or would be; `progress`, 0 to 1, sets the learning rate."""
+    """A method's task as it is given out, or would be; `progress`, 0 to 1, lowers the learning rate.
+
+    `lr`: the run's rate, if it is found already; `rates`: those that the device is to try.
+    """
     context, spec, training = method.context, assignment.spec, method.context.training
     if training.embeddings in method.embeddings:
         spec = context.tables(spec, member)
+<<<<<<< HEAD
     lr = learning_rate(training.lr_schedule, training.lr, progress)
+=======
+
+    def now(rate: float) -> float:
+        falling = learning_rate(training.lr_schedule, rate, progress, training.lr_floor * rate)
+        return falling * assignment.lr_factor
+
+>>>>>>> main
     return Order(
         client=member.name,
         task=task,
@@ -186,10 +199,11 @@ def make_order(
         seed=context.seed,
         trainer=assignment.trainer.name,
         settings=assignment.settings.model_dump(mode="json"),
-        lr=lr * assignment.lr_factor,
+        lr=now(lr or training.first_lr),
         spec=spec,
         quotas=assignment.quotas,
         prefix_precision=assignment.prefix_precision,
         label_skew=training.label_skew,
         wire=training.wire.of_orders,
+        rates=tuple(map(now, rates)),
     )

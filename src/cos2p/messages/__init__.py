@@ -97,6 +97,8 @@ class Order:
     """Frozen parts that outlive the task; None: all come with it and go with it."""
     wire: Wire = Wire()
     """How the trainable tensors travel."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to try before the training, ascending (see `training.rate_trial`); empty: none, `lr` is set."""
 
     def to_dict(self) -> dict[str, Any]:
         values = {
@@ -105,11 +107,14 @@ class Order:
             "spec": self.spec.to_dict(),
             "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
         }
-        cached, wire = values.pop("cached"), values.pop("wire")  # left out where they say nothing: bytes count
+        # left out where they say nothing: bytes count
+        cached, wire, rates = values.pop("cached"), values.pop("wire"), values.pop("rates")
         if cached is not None:
             values["cached"] = cached.to_dict()
         if wire != Wire():
             values["wire"] = asdict(wire)
+        if rates:
+            values["rates"] = list(rates)
         return values
 
     @classmethod
@@ -122,6 +127,7 @@ class Order:
                 "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
                 "cached": None if cached is None else CachedParts.from_dict(cached),
                 "wire": Wire(**values.get("wire", {})),
+                "rates": tuple(values.get("rates", ())),
             }
         )
 
@@ -169,8 +175,9 @@ class TaskReader:
         return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
 
-NEEDED_REPORT = frozenset({"prefix_recomputed", "uncached"})
-"""Of a report, what the server acts on: it follows from the settings and the disk, not from the data."""
+NEEDED_REPORT = ("prefix_recomputed", "uncached", "trial_")
+"""Beginnings of figures in a report that the server acts on: whether features were recomputed and parts could be
+kept, and the losses of the rates that `training.lr = "auto"` asks a device to try."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +200,9 @@ class Update:
     extras: Weights = field(default_factory=dict)
 
     def without_figures(self) -> Update:
-        """The same without what its report discloses of the data."""
-        return replace(self, report={name: value for name, value in self.report.items() if name in NEEDED_REPORT})
+        """The same with nothing in its report but what the server needs."""
+        kept = {name: value for name, value in self.report.items() if name.startswith(NEEDED_REPORT)}
+        return replace(self, report=kept)
 
     def to_bytes(self) -> bytes:
         return bytes(self.packet())

@@ -23,6 +23,7 @@ from cos2p.models.flat_tensors import MOST_BYTES
 from cos2p.models.layout import Weights
 from cos2p.server.client_cache import ClientCaches
 from cos2p.server.protocol import Dispatch
+from cos2p.server.rate_search import RateSearch
 from cos2p.server.versions import Versions
 from cos2p.training.statistics import is_final_statistics
 from cos2p.training.wire import packed
@@ -34,6 +35,7 @@ class Orders(Mapping[str, Order]):
     def __init__(self, context: RunContext, method: Method, versions: Versions, forget: Callable[[int], None]) -> None:
         """`forget` is called with the version of an order that is closed."""
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
+        self.rates = RateSearch(context.training)
         self.caches = ClientCaches(context.config)
         """What each client has kept of the frozen parts."""
         self._orders: dict[str, Order] = {}
@@ -87,6 +89,8 @@ class Orders(Mapping[str, Order]):
             cycle=dispatch.cycle,
             attempt=dispatch.attempt,
             progress=progress,
+            lr=self.rates.rate(),
+            rates=self.rates.to_try(member.name) if assignment.trainer.contract_type.trains else (),
         )
         order = optimized_as_needed(order, self.contract(order), member.device.memory, self.needed_memory)
         cached = self.caches.plan(self.contract(order), self._asked_of(order))
@@ -165,13 +169,16 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ checkpoint
 
     def state(self) -> dict[str, Any]:
-        return {"orders": [order.to_dict() for order in self._orders.values()], "client_caches": self.caches.state()}
+        orders = [order.to_dict() for order in self._orders.values()]
+        return {"orders": orders, "client_caches": self.caches.state(), "rates": self.rates.state()}
 
     def load_state(self, values: Mapping[str, Any], versions: Versions) -> None:
         self.versions, self._shared, self._evaluated = versions, None, None
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
         self.caches.load_state(values["client_caches"])
+        if "rates" in values:  # a checkpoint of an earlier release has none
+            self.rates.load_state(values["rates"])
 
 
 def _held(order: Order) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ from cos2p.server.update_reader import UpdateReader
 from cos2p.server.versions import Versions
 from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Dispatched, Excluded, Left, Lowered, Merged, Refused
 from cos2p.training.contract import TaskContract
+from cos2p.training.rate_trial import at_own_rate
 
 
 class ClosedTask(UpdateRefused):
@@ -183,6 +184,10 @@ class Server:
         task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
         if isinstance(task, str) and self.coordinator.was_closed(client, task):
             raise ClosedTask(task)
+        if order.rates:
+            told = opened.meta.get("report") if isinstance(opened, Envelope) else opened.report
+            order = at_own_rate(order, told if isinstance(told, Mapping) else {})
+            reader = replace(reader, order=order, contract=self.orders.contract(order))
         update, size = reader.read(opened) if isinstance(opened, Envelope) else reader.check(opened)
         if self.coordinator.too_late(dispatch):
             return None
@@ -196,6 +201,7 @@ class Server:
         except Exception:
             self.aggregator.robust_filter.drop(order.task)
             raise
+        self.orders.rates.note(order, update.report)
         report = update.report
         self.orders.caches.answered(
             order, stored=not report.get("uncached"), features_kept=not report.get("prefix_recomputed")
@@ -290,7 +296,8 @@ class Server:
         if self.method.statistics_first or self.method.statistics_last:
             self._renew_rules()
         excluded = [effect for client in self._newly_excluded() for effect in self._exclude(client)]
-        return [*effects, *undone, *aggregator.spent(), closed, *excluded]
+        rated = self.orders.rates.settle(self.context.schedule.taking_part(len(self.context.members)))
+        return [*effects, *undone, *aggregator.spent(), closed, *rated, *excluded]
 
     # ------------------------------------------------------------ who takes part
 

@@ -86,10 +86,10 @@ def _rates_note(base: Base, rows: Sequence[Row]) -> str:
     rates = {method_class(base.method(row)).title: base.load(row).training.lr for row in rows}
     if set(rates.values()) == {Base(base.recipe).load(Row("", "")).training.lr}:
         return "Every method at the recipe's learning rate; --tune searches one for each."
-    by_rate: dict[float, list[str]] = {}
-    for title, rate in rates.items():
-        by_rate.setdefault(rate, []).append(title)
-    words = "; ".join(f"{rate:g}: {', '.join(titles)}" for rate, titles in sorted(by_rate.items()))
+    by_rate: dict[str, list[str]] = {}
+    for title, rate in sorted(rates.items(), key=lambda item: (str(item[1]) == "auto", item[1])):
+        by_rate.setdefault(rate if rate == "auto" else f"{rate:g}", []).append(title)
+    words = "; ".join(f"{rate}: {', '.join(titles)}" for rate, titles in by_rate.items())
     return f"Learning rates as given, not searched here. {words}."
 
 

@@ -146,7 +146,7 @@ def search_settings(
 
     `finals` runs come after the search.
     """
-    choices = {row.key: Choice(base.load(row).training.lr) for row in rows}
+    choices = {row.key: Choice(base.load(row).training.first_lr) for row in rows}
     rates = {key: search.rates(choice.recipe_lr) for key, choice in choices.items()}
     forms = {row.key: possible_forms(base, row) for row in rows}
     seats = {row.key: search.finalists_of(row.key, base.updates or 0) for row in rows}

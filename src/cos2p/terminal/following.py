@@ -17,9 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable
+from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable, rate_text
 from cos2p.terminal.progress import Clock, Progress
-from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Started, Waiting
+from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Rated, Started, Waiting
 from cos2p.tracking.events import Listener
 from cos2p.units import format_bytes
 
@@ -94,6 +94,8 @@ class _View:
             self.say(printable(about))
         if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):
             self.say(over_budget_text(over))
+        if isinstance(event, Rated):
+            self.say(f"learning rate {rate_text(event)}")
         if isinstance(event, Waiting):
             self.say(f"waiting: {printable(event.reason)}")
         if self.verbose and (detail := detail_text(event)):

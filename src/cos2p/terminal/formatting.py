@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+from cos2p.tracking.event_kinds import Rated
 from cos2p.units import format_bytes
 
 
@@ -101,3 +102,11 @@ def printable(text: object) -> str:
 def print_line(console: Console, line: str) -> None:
     """The line as it is: no markup in it, however long."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def rate_text(event: Rated) -> str:
+    """What was tried, and what was chosen."""
+    if not event.devices:
+        return f"{event.lr:g}: no device had enough samples to try others"
+    tried = ", ".join(f"{rate:g}: {loss:.2f}" for rate, loss in zip(event.tried, event.losses, strict=True))
+    return f"{event.lr:g}, found by {event.devices} devices (rate and held-out loss over the first: {tried})"

@@ -178,6 +178,18 @@ class Aggregated(Event):
 
 
 @logged
+class Rated(Event):
+    """The learning rate of the run is found (`training.lr = "auto"`)."""
+
+    lr: Annotated[float, "the rate at the start of the run, before its schedule and the method's factor"]
+    tried: Annotated[list[float], "the rates that devices tried"]
+    losses: Annotated[
+        list[float], "of each: the loss on held-out samples over the loss before, the median of the devices"
+    ]
+    devices: Annotated[int, "how many could try; 0: none, and a low rate is taken"]
+
+
+@logged
 class Spent(Event):
     """What the run has cost in privacy so far, after each round of a private run."""
 

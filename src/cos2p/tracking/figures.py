@@ -28,6 +28,7 @@ from cos2p.tracking.event_kinds import (
     Lost,
     Lowered,
     Merged,
+    Rated,
     Refused,
     Resumed,
     Spent,
@@ -82,6 +83,8 @@ class RunFigures:
         """Evaluations on validation samples that were no better."""
         self.spent: Spent | None = None
         """What a private run has cost."""
+        self.rated: Rated | None = None
+        """How the learning rate was found, where devices looked for it."""
         self.finished: str | None = None
         self._round_start = 0.0
         self._round: list[Merged] = []
@@ -114,6 +117,9 @@ class RunFigures:
             self._end_spells(event.t)
         for device in self.devices.values():
             device.task = None
+
+    def _on_rated(self, event: Rated) -> None:
+        self.rated = event
 
     def _on_spent(self, event: Spent) -> None:
         self.spent = event

@@ -12,6 +12,7 @@ from cos2p.numerics.optimizers import eight_bit
 from cos2p.settings import Settings
 from cos2p.training.embeddings import Embeddings
 from cos2p.training.prefix import FeaturePrecision, Store
+from cos2p.training.rate_trial import FALLBACK, LADDERS
 
 OptimizerName = Literal["adan", "adamw", "sgd"]
 
@@ -201,7 +202,12 @@ def without_optimizations(settings: LocalSettings | ExtendedSettings, *names: st
 class TrainingSettings(LocalTraining):
     """Local training, the same for every method."""
 
-    lr: float = Field(default=2e-3, gt=0, description="η at the start of the run.")
+    lr: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
+        default=2e-3,
+        description="η at the start of the run. `auto`: in its first training task every device tries a ladder of "
+        "rates for a few steps each and reports the losses; the server takes a cautious middle for the rest of the "
+        "run. Not with privacy: the losses would tell of the data.",
+    )
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
     embeddings: Embeddings = Field(
         default="rows",
@@ -214,3 +220,8 @@ class TrainingSettings(LocalTraining):
         "log(share of each class in their data) to the logits while they train.",
     )
     wire: WireSettings = WireSettings()
+
+    @property
+    def first_lr(self) -> float:
+        """The rate until one is found: that of the recipe, or a low one of those that are tried."""
+        return LADDERS[self.optimizer][FALLBACK] if self.lr == "auto" else self.lr

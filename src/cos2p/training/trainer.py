@@ -61,6 +61,7 @@ from cos2p.training.prefix import (
     part_of,
     prefix_features,
 )
+from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
 from cos2p.training.settings import ExtendedSettings, LocalSettings, MemoryOptimizations, without_optimizations
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.suffix import StreamedSuffix
@@ -220,6 +221,9 @@ class Trainer:
         self.features = self.shard_features(self.shard.train)
         report: dict[str, float] = {"prefix_recomputed": 1} if isinstance(self.features, FreshFeatures) else {}
         spec, self.start = self.prepare(report)
+        if self.order.rates:
+            report |= reported(try_rates(self, spec))
+            give(self, at_own_rate(self.order, report))
         self._ready = self._take_ready(spec)
         if self._ready is not None:
             self.model = self._ready.model

@@ -170,6 +170,8 @@ class _Device:
         if self.account is not None:
             self.account.check()
         client_cache = _client_cache_of(remembered, self.owner.spend.disk)
+        if not self._tries_rates:
+            task = replace(task, order=replace(task.order, rates=()))
         trainer = make_trainer(self.config, task.order)
         with accelerator.capped(self.device, self.setup.memory):
             update, memory = trainer.run(task, self.shard, memory, client_cache, self.device)
@@ -184,6 +186,12 @@ class _Device:
         as_it_travels(update, task.order).write(Path(job.update))
         # Last, and whole: a device killed before this line has neither answered nor learned.
         write_atomic(remembered, pack_memory(memory))
+
+    @property
+    def _tries_rates(self) -> bool:
+        """Whether it may report losses of rates: recipe, privacy and owner say so, whatever a task asks for."""
+        asked = self.setup.recipe.get("training", {}).get("lr") == "auto"
+        return asked and not self.privacy.on and self.owner.send.report != "none"
 
     def _keep_own(self, trainer: Trainer, file: Path) -> None:
         """The device's own submodel, for its owner. A task that is done does not fail by that."""
