@@ -181,15 +181,10 @@ def make_order(
     context, spec, training = method.context, assignment.spec, method.context.training
     if training.embeddings in method.embeddings:
         spec = context.tables(spec, member)
-<<<<<<< HEAD
-    lr = learning_rate(training.lr_schedule, training.lr, progress)
-=======
 
     def now(rate: float) -> float:
-        falling = learning_rate(training.lr_schedule, rate, progress, training.lr_floor * rate)
-        return falling * assignment.lr_factor
+        return learning_rate(training.lr_schedule, rate, progress) * assignment.lr_factor
 
->>>>>>> main
     return Order(
         client=member.name,
         task=task,
