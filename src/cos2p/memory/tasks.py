@@ -199,8 +199,7 @@ def make_order(
         spec = context.tables(spec, member)
 
     def now(rate: float) -> float:
-        falling = learning_rate(training.lr_schedule, rate, progress)
-        return falling * assignment.lr_factor
+        return learning_rate(training.lr_schedule, rate, progress) * assignment.lr_factor
 
     return Order(
         client=member.name,
