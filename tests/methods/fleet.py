@@ -15,7 +15,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.testing import fleet as testing
 from cos2p.training.shard import Shard
-from tests.tiny import same
+from tests.tiny import TRUSTED, same
 
 
 @cache
@@ -37,7 +37,8 @@ def digits() -> RunSetup:
 
 
 def digits_house(**schedule: Any) -> RunContext:
-    return replace(digits().context, schedule=ScheduleSettings.model_validate({"redispatch": "at-once", **schedule}))
+    settings = ScheduleSettings.model_validate({"redispatch": "at-once", **schedule})
+    return replace(digits().context, schedule=settings, robust=TRUSTED)
 
 
 def with_rates(context: RunContext, *rates: float) -> RunContext:

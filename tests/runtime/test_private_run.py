@@ -45,7 +45,7 @@ def test_the_account_is_of_what_happened_and_nothing_else_is_told() -> None:
     counts = {client: sum(event.client == client for event in merged) for client in {e.client for e in merged}}
     assert {client: own["updates"] for client, own in spent[-1].devices.items()} == counts
     assert max(counts.values()) > min(counts.values())  # it is a semi-asynchronous run
-    assert all(event.report.keys() <= {"prefix_recomputed"} and event.size == 0.0 for event in merged)
+    assert all(event.report.keys() <= {"prefix_recomputed", "uncached"} and event.size == 0.0 for event in merged)
     result = simulation.figures.result()
     assert result["privacy"]["epsilon"] == spent[-1].epsilon == max(d["epsilon"] for d in spent[-1].devices.values())
     assert result["client_top1"] is None

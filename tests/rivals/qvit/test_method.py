@@ -143,7 +143,7 @@ def _held(method: QuantMethod, weights: Weights, spec: SubmodelSpec) -> Weights:
 
 def _scattered(small: QuantTransformer, weights: Weights, spec: SubmodelSpec) -> Weights:
     full = {name: tensor.clone() for name, tensor in weights.items()}
-    for name, entry in quant_table(VIT, 8, spec).items():
+    for name, entry in quant_table(VIT, 2, spec).items():
         rows, value = entry.rows(VIT, spec), small.get_parameter(name).detach()
         full[name] = value.clone() if rows is None else full[name].index_copy(0, rows, value)
     return full

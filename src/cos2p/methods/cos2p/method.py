@@ -113,7 +113,9 @@ class Cos2p(Method):
     @classmethod
     def not_asked(cls, settings: Settings, order: Order) -> str:
         assert isinstance(settings, Cos2pSettings)
-        if order.trainer in (LoraTrainer.name, FactoredTrainer.name) and not settings.factors.below:
+        below = settings.factors.below
+        factors = settings.window.rest == "kept" if below == "auto" else below > 0
+        if order.trainer in (LoraTrainer.name, FactoredTrainer.name) and not factors:
             return f"the trainer {order.trainer!r}"
         learned = settings.masks.learned and order.trainer == SubmodelTrainer.name
         return super().not_asked(settings, replace(order, quotas=None) if learned else order)
@@ -124,8 +126,9 @@ class Cos2p(Method):
 
     def merge(self) -> Merge:
         config, exits = self.context.config, self.settings.exits
-        kind = FactoredMerge if self.settings.factors.below != 0 else SegmentMerge
-        own = kind(config, self.settings.weighting)
+        below = self.settings.factors.below
+        plain = below == 0 or (below == "auto" and self.context.privacy.on)
+        own = (SegmentMerge if plain else FactoredMerge)(config, self.settings.weighting)
         if self.statistics_first or self.statistics_last:
             return HeadMerge(own, exits.start_form, exits.finish_form)
         return own
