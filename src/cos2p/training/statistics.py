@@ -91,7 +91,13 @@ def statistics_memory(config: ModelConfig, spec: SubmodelSpec, settings: Statist
     indices = 4 * square  # of the half that is packed: two of eight bytes for each entry, twice
     adapters = FLOAT * (settings.adapters + config.dim * config.mlp) if settings.adapters else 0
     own = statistics_bytes(config, settings) + 2 * square + indices + adapters
-    return replace(base, overhead=base.overhead + own)
+    # All blocks are frozen parts: of what trains elsewhere a device holds only what stands before the classifiers.
+    exits = (
+        FLOAT
+        * len(settings.depths)
+        * (2 * config.dim + (config.dim * (config.dim + 1) if config.pooler != "none" else 0))
+    )
+    return replace(base, weights=exits, overhead=base.overhead + own)
 
 
 class StatisticsContract(TaskContract):

@@ -79,7 +79,7 @@ def test_a_round_that_only_told_sums_of_features_trained_nothing(visit: Visit, t
     updates["start"][:first] = updates["top"][:first]
     seen = visit(page_of(view, tmp_path))
     seen.page.locator("#window input[type=range]").fill("0")
-    assert "told sums of its features, nothing trained" in seen.page.locator("#window output").inner_text()
+    assert "reported sums of its features, nothing trained" in seen.page.locator("#window output").inner_text()
     seen.page.locator("#window").get_by_role("button", name="Table").click()
     reported = seen.page.locator("#window table td", has_text="reported sums of features")
     assert reported.count() == first
