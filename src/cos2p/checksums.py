@@ -48,7 +48,7 @@ def of_tensors(meta: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
 def _bytes_of(tensor: Tensor) -> memoryview:
     import torch  # slow to import, and not needed for files
 
-    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def of_file(path: Path) -> str:
