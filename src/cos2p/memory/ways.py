@@ -41,7 +41,7 @@ _COST: dict[str, float] = {
     "recompute": 0.33,
     "stream": 0.6,
 }
-"""What each adds to the time of a task, as a share of it; measured on one core (docs/results/memory.md)."""
+"""What each adds to the time of a task, as a share of it: estimates after docs/results/memory.md, `stream` a guess."""
 _PART = 0.15
 """And every part of a batch beyond the first; of streamed blocks, which each part reads again, twice that."""
 _SAVED: Way = {"features": "disk", "step_in_backward": True, "eight_bit": True, "recompute": "yes", "stream": True}
