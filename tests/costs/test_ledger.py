@@ -204,7 +204,7 @@ def test_logits_of_a_language_model_are_charged_for_every_exit() -> None:
     one, two = (SubmodelSpec(0, SubmodelSpec.full(config).window, exits) for exits in ((4,), (2, 4)))
     logits = 8 * 64 * 4096 * 4
     difference = ledger(config, two, Workload()).activations - ledger(config, one, Workload()).activations
-    assert difference > 3 * logits
+    assert difference == pytest.approx(6 * logits, rel=0.1)  # three arrays for each; one exit alone holds a part
 
 
 def test_further_costs_a_device_may_have() -> None:

@@ -158,7 +158,7 @@ def following_run(folder: Path, mode: OutputMode, again: str) -> Iterator[Listen
 
 
 def finish(result: dict[str, Any], folder: Path, mode: OutputMode) -> None:
-    """Tell what came out."""
+    """Show what came out."""
     if mode.json:
         print_json({"kind": "result", "out": str(folder), **result})
         return

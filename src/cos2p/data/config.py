@@ -120,7 +120,7 @@ class DataConfig(BaseModel):
     )
     chat_template: str = Field(
         default="",
-        description="File with a chat template in Jinja, as Hugging Face has them. Empty: the one beside the "
+        description="File with a chat template in Jinja, as Hugging Face has them. Empty: the one next to the "
         "tokenizer; else a line for each message, with its role in front.",
     )
     image_column: str = Field(

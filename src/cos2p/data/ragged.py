@@ -37,7 +37,7 @@ class Ragged:
     answers: Tensor | None = None
     """(N,): where in each text its (last) answer begins, if only answers are to be predicted; None: all of it."""
     learned: Tensor | None = None
-    """Of texts with several answers, beside `values`: which ids are to be predicted."""
+    """Of texts with several answers, next to `values`: which ids are to be predicted."""
 
     dtype = torch.int64
     ndim = 2

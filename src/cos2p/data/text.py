@@ -177,7 +177,7 @@ def _chat(pieces: list[tuple[str, bool]], encoder: Encoder, longest: int) -> tup
 
 
 def template_for(config: DataConfig) -> ChatTemplate:
-    """The chat template that the config names, the one beside its tokenizer, or a plain one."""
+    """The chat template that the config names, the one next to its tokenizer, or a plain one."""
     if config.chat_template:
         return ChatTemplate(paths.find(config.chat_template).read_text(encoding="utf-8"))
     named = config.tokenizer not in ("", "auto", "bytes")

@@ -165,7 +165,7 @@ class TaskReader:
         self._changes = 0
 
     def read(self, head: bytes, body: bytes) -> Task:
-        """A parcel's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
+        """A packet's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
         envelope = Envelope.of(head, body)
         parts = self._parts
         if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:

@@ -1,7 +1,7 @@
 """FedNCM (Legate et al. 2023): no training at all, the head is the class means of the pretrained model's features.
 
 Every device reports the sum of its features and the count of each class, the server sets row c of the head to the mean
-of class c, scaled to length one: exact, whatever the division of the data, after one pass. Told again, it says the
+of class c, scaled to length one: exact, whatever the division of the data, after one pass. Reported again, it says the
 same. `discriminant` is the same with the scatter inside the classes taken into account (linear discriminant analysis).
 
 What it reveals: how many samples of each class a device has, and the mean of their features (`training.statistics`).

@@ -1,7 +1,7 @@
 """The output table of a language model, some of its rows at a time: logits are never whole, nor is a table in 8 bits.
 
 The loss of a token needs one number over all rows, log Σ exp, and its gradient the same products once more. Both are
-computed part by part, forward and again backward, so that beside the features nothing is held but one part.
+computed part by part, forward and again backward, so that only the features and one part are held.
 
 Shapes: n tokens, D width, V rows of the table.
 """

@@ -117,7 +117,7 @@ class RunFolder:
         self.log.close()
 
     def resumed(self, session: Session) -> Event:
-        """Told once the session has its state back."""
+        """Returned once the session has its state back."""
         coordinator = session.server.coordinator
         done = {"t": session.now, "version": coordinator.version, "merged": coordinator.merged}
         return Resumed(

@@ -81,7 +81,7 @@ class Session(ABC):
 
     @abstractmethod
     def start_timer(self, timer: str, seconds: float) -> None:
-        """Tell the server after so many seconds."""
+        """Notify the server after so many seconds."""
 
     @abstractmethod
     def end(self, reason: str) -> None:

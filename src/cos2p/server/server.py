@@ -185,8 +185,8 @@ class Server:
         if isinstance(task, str) and self.coordinator.was_closed(client, task):
             raise ClosedTask(task)
         if order.rates:
-            told = opened.meta.get("report") if isinstance(opened, Envelope) else opened.report
-            order = at_own_rate(order, told if isinstance(told, Mapping) else {})
+            report = opened.meta.get("report") if isinstance(opened, Envelope) else opened.report
+            order = at_own_rate(order, report if isinstance(report, Mapping) else {})
             reader = replace(reader, order=order, contract=self.orders.contract(order))
         update, size = reader.read(opened) if isinstance(opened, Envelope) else reader.check(opened)
         if self.coordinator.too_late(dispatch):

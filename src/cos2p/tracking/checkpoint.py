@@ -35,7 +35,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
     def write(self, path: Path) -> None:
-        """Straight from the tensors' memory; other threads run meanwhile. The one before stays beside it."""
+        """Straight from the tensors' memory; other threads run meanwhile. The one before stays next to it."""
         with replacing(path) as file:
             try:
                 about = {"cos2p": self.meta, "checksum": of_tensors(self.meta, self.tensors.items())}

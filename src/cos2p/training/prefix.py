@@ -228,7 +228,7 @@ Batches = Callable[[slice], Tensor]
 """Rows of the shard to model inputs."""
 
 Watch = Callable[[int, slice, Tensor, Context], None]
-"""Told of every batch behind every block: the depth, the rows, their features."""
+"""Called for every batch behind every block: the depth, the rows, their features."""
 
 
 class KeptFeatures:

@@ -53,7 +53,7 @@ SHORTEST = 1e-3
 class StatisticsSettings(LocalSettings):
     depths: tuple[int, ...] = Field(min_length=1, description="Behind how many blocks features are summed, ascending.")
     moments: bool = Field(default=False, description="Also the sum of x·xᵀ: dim² / 2 scalars at every depth.")
-    final: bool = Field(default=False, description="Told once more at the end of the run, of the trained features.")
+    final: bool = Field(default=False, description="Reported once more at the end of the run, of the trained features.")
     scale: float = Field(default=0.0, description="Adapters come along and are added to their matrices times this.")
     adapters: int = Field(default=0, description="Scalars of these adapters.")
 

@@ -72,11 +72,11 @@ class Opinion:
 class Standing:
     """
     >>> standing = Standing()
-    >>> honest, liar = Evidence(0.4, 1, 1), Evidence(-0.4, 1, 1)
+    >>> honest, rogue = Evidence(0.4, 1, 1), Evidence(-0.4, 1, 1)
     >>> standing.note({("a", "b"): honest, ("b", "c"): honest, ("a", "c"): honest,
-    ...                ("a", "liar"): liar, ("b", "liar"): liar, ("c", "liar"): liar})
+    ...                ("a", "rogue"): rogue, ("b", "rogue"): rogue, ("c", "rogue"): rogue})
     >>> opinions = standing.opinions()
-    >>> [opinions[name].trust for name in ("a", "b", "c", "liar")]
+    >>> [opinions[name].trust for name in ("a", "b", "c", "rogue")]
     [1.0, 1.0, 1.0, 0.0]
     """
 

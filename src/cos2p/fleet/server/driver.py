@@ -71,7 +71,7 @@ class Port(Protocol):
     """What the driver asks of a network."""
 
     def offer(self, client: str, notice: Notice) -> None:
-        """Tell the client that a task is ready to be fetched."""
+        """Notify the client that a task is ready to be fetched."""
 
     def withdraw(self, client: str) -> None:
         """The client's task is void; it need not know."""

@@ -83,7 +83,7 @@ class AdaptedBlock(nn.Module):
         return loaded(Block(self.config, BlockKeep.full(self.config)), self.file.part(f"blocks.{self.index}."))
 
     def run(self, x_BTD: Tensor, context: Context, factors: Sequence[Tensor]) -> Tensor:
-        """Put these factors beside the block's matrices, and run it."""
+        """Put these factors next to the block's matrices, and run it."""
         block = self._held[0] if self._held else self._load()
         for place, target in enumerate(self.targets):
             layer = getattr(block, target)
