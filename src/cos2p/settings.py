@@ -12,8 +12,30 @@ RENAMED: dict[str, str] = {
     "training.savings": "training.memory_optimizations",
     'training.label_skew="corrected"': '"logit-adjustment"',
     'robust.suspicion="bench"': '"exclude"',
+    "fleet.devices.spread.down": "fleet.devices.spread.network",
+    "fleet.devices.spread.up": "fleet.devices.spread.network",
 }
 """Fields and values of recipes up to 0.1.0, and their names since."""
+
+GONE = {
+    "attack.devices": "the last `attack.count` devices lie",
+    "attack.from_version": "they lie from the start",
+    "data.augment.min_area": "at least 35 % of the area stays",
+    "data.augment.mixup": "no result needed it",
+    "data.augment.padding": "images are shifted by up to four pixels",
+    "data.label_names.validation": "validation files count as the training file does",
+    "data.test_labels": "the name follows from that of the image file",
+    "data.token_cache": "token ids are always kept",
+    "data.train_labels": "the name follows from that of the image file",
+    "data.validation_labels": "the name follows from that of the image file",
+    "model.image": "images have the size that the data has (`data.image_size`)",
+    "partition.minimum": "a device gets at least two samples",
+    "privacy.denominator": "it follows from the rates and the schedule",
+    "privacy.participations": "set `privacy.multiplier`, or leave it to `schedule`",
+    "robust.most_held": "32 updates of a round are kept",
+    "robust.trim": "a quarter is left out at each end",
+}
+"""Fields of recipes up to 0.1.0 that are gone, and what holds in their place."""
 
 
 class Settings(BaseModel):
@@ -38,8 +60,11 @@ def problems(error: ValidationError, path: str = "", kind: type[BaseModel] | Non
         if (*loc[:-1], "literal['auto']") in places:
             loc = loc[:-1]
         where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
-        if now := RENAMED.get(where) or RENAMED.get(f'{where}="{entry["input"]}"'):
-            lines.append(f"{where}: {'the field' if where in RENAMED else repr(entry['input'])} is called {now} now")
+        name = ".".join(part for part in where.split(".") if not part.isdigit())
+        if name in GONE:
+            lines.append(f"{where}: gone since 0.1.0; {GONE[name]}")
+        elif now := RENAMED.get(name) or RENAMED.get(f'{where}="{entry["input"]}"'):
+            lines.append(f"{where}: {'the field' if name in RENAMED else repr(entry['input'])} is called {now} now")
         elif entry["type"] == "extra_forbidden":
             lines.append(f"{where}: there is no such field{_did_you_mean(kind, loc)}")
         elif entry["type"] == "missing":

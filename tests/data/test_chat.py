@@ -29,7 +29,7 @@ def config(folder: Path, chats: list[object], template: str = CHATML, **fields: 
     (folder / "t.jinja").write_text(template)
     (folder / "train.jsonl").write_text("".join(json.dumps({"messages": own}) + "\n" for own in chats))
     values = {"source": "jsonl", "path": str(folder), "train": "train.jsonl", "messages_column": "messages"}
-    more = {"task": "instruction", "tokenizer": "bytes", "token_cache": False, "validation_fraction": 0}
+    more = {"task": "instruction", "tokenizer": "bytes", "validation_fraction": 0}
     template_file = {"chat_template": str(folder / "t.jinja")}
     return DataConfig.model_validate({**values, **more, **template_file, **fields})
 

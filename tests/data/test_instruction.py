@@ -15,7 +15,7 @@ from cos2p.errors import DataError
 
 def config(**fields: object) -> DataConfig:
     values = {"source": "csv", "train": "train.csv", "text_column": "text", "task": "instruction", "prompt": "{text}="}
-    return DataConfig.model_validate({**values, "tokenizer": "bytes", "token_cache": False, **fields})
+    return DataConfig.model_validate({**values, "tokenizer": "bytes", **fields})
 
 
 def ids(text: str) -> list[int]:

@@ -128,9 +128,7 @@ def test_a_text_is_tokenised_once(cache: Path, tmp_path: Path, monkeypatch: pyte
     assert len(list((cache / "tokens").iterdir())) == 4
 
 
-def test_what_is_remembered_are_ids_alone_and_nothing_if_told(cache: Path) -> None:
-    tokenize(["secret words"], config(max_tokens=64).model_copy(update={"token_cache": False}))
-    assert not cache.exists()
+def test_what_is_remembered_are_ids_alone(cache: Path) -> None:
     tokenize(["secret words"], config(max_tokens=64))
     (entry,) = (cache / "tokens").iterdir()
     assert b"secret" not in entry.read_bytes()

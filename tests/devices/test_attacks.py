@@ -64,17 +64,10 @@ def test_bits_and_codes_are_lied_about_too_and_the_rest_is_honest() -> None:
     assert (lied("flip").samples, lied("flip").report) == (10, {"loss": 1.0})
 
 
-def test_liars_are_honest_until_their_version_comes() -> None:
-    assert lied("flip", from_version=1).delta is HONEST
-
-
 def test_who_lies() -> None:
     fleet = ("a", "b", "c")
     assert AttackSettings().malicious(fleet) == ()
     assert AttackSettings(kind="flip").malicious(fleet) == ("c",)
     assert AttackSettings(kind="flip", count=2).malicious(fleet) == ("b", "c")
-    assert AttackSettings(kind="flip", devices=("a",)).malicious(fleet) == ("a",)
-    with pytest.raises(ConfigError, match="'d', which is none of the fleet: a, b, c"):
-        AttackSettings(kind="flip", devices=("d",)).malicious(fleet)
     with pytest.raises(ConfigError, match="the fleet has 3 devices"):
         AttackSettings(kind="flip", count=4).malicious(fleet)

@@ -30,13 +30,13 @@ def test_without_a_spread_devices_are_as_before() -> None:
 
 
 def test_figures_are_log_normal_around_the_groups() -> None:
-    made = group_devices(group(flops=1e9, spread={"flops": 0.5, "memory": 0.2, "up": 0.3}), names(2000), seed=0)
+    made = group_devices(group(flops=1e9, spread={"flops": 0.5, "memory": 0.2, "network": 0.3}), names(2000), seed=0)
     logs = np.log([one.flops / 1e9 for one in made])
     assert abs(np.median(logs)) < 0.05
     assert np.std(logs) == pytest.approx(0.5, rel=0.06)
     assert max(abs(logs)) <= 1.5 + 1e-9
     assert np.std(np.log([one.memory / 3e9 for one in made])) == pytest.approx(0.2, rel=0.06)
-    assert {one.down for one in made} == {12_500_000.0}
+    assert abs(np.corrcoef([one.down for one in made], [one.up for one in made])[0, 1]) < 0.1
     assert abs(np.corrcoef(logs, np.log([one.up for one in made]))[0, 1]) < 0.1
 
 

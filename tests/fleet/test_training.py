@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from cos2p.accelerator import overhead, resolve
+from cos2p.aggregation.privacy.account import multiplier_for
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import DataError, OwnerRefused
@@ -313,7 +314,7 @@ def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
     """A server that never counts: the device answers as often as its budget allows, with a new process too."""
     pytest.importorskip("dp_accounting")
     method = {"name": "cos2p", "weighting": "uniform", "masks": {"heads": "fixed", "units": "fixed"}}
-    private = PrivacySettings(noise="local", epsilon=2.0, participations=2)
+    private = PrivacySettings(noise="local", epsilon=2.0, multiplier=multiplier_for(2.0, 1e-5, 2))
     recipe = small_recipe(1, method=method).model_copy(update={"privacy": private})
     transfers = Transfers(tmp_path, recipe, kit=str(tmp_path), run="lab-1")
     job, order = transfers.job(0.25)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cos2p.aggregation.privacy.account import multiplier_for
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.errors import RecipeError
 from cos2p.runtime.run_setup import build_run_setup
@@ -53,7 +54,7 @@ def test_the_account_is_of_what_happened_and_nothing_else_is_told() -> None:
 
 
 def test_a_run_ends_when_the_budget_is_spent() -> None:
-    privacy = {"noise": "central", "epsilon": 4.0, "participations": 2, "clip": 0.5}
+    privacy = {"noise": "central", "epsilon": 4.0, "multiplier": multiplier_for(4.0, 1e-5, 2), "clip": 0.5}
     simulation, log = played(privacy=privacy, schedule={**SCHEDULE, "rounds": 50})
     assert simulation.finished == BUDGET_SPENT
     assert {event.client for event in log if isinstance(event, Left)} == set(simulation.run_setup.context.members)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from cos2p.data import paths
-from cos2p.data.config import SPLITS, DataConfig
+from cos2p.data.config import DataConfig
 from cos2p.data.images import adapt_array
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray
@@ -68,13 +68,11 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 
 
 def read_idx(config: DataConfig) -> RawSplits:
-    stated = {getattr(config, split): getattr(config, f"{split}_labels") for split in SPLITS}
-
     def split(name: str) -> Raw:
-        label_name = stated[name] or name.replace("images", "labels").replace("idx3", "idx1")
+        label_name = name.replace("images", "labels").replace("idx3", "idx1")
         file = paths.find(config.path, name)
         if label_name == name:
-            raise DataError(f"{file}: the name of its label file cannot be guessed; give it in data.train_labels")
+            raise DataError(f"{file}: the name of its label file cannot be guessed; call them …images-idx3… and …labels-idx1…")
         label_file = paths.find(config.path, label_name)
         return _raw(str(file), read_idx_array(file), read_idx_array(label_file), str(label_file), config)
 

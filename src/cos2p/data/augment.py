@@ -1,4 +1,4 @@
-"""Images a little different every time: shifted or cut, mirrored, mixed. The `[data.augment]` table of a recipe.
+"""Images a little different every time: shifted or cut, mirrored. The `[data.augment]` table of a recipe.
 
 Shapes: B images of a batch, C channels, H height, W width, K classes.
 """
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from cos2p.seeding import numpy_rng
 
+PADDING, LEAST_AREA = 4, 0.35
+
 
 class AugmentConfig(BaseModel):
     """What happens to training images; nothing by default."""
@@ -24,19 +26,14 @@ class AugmentConfig(BaseModel):
 
     crop: Literal["none", "pad", "scale"] = Field(
         default="none",
-        description="pad: shift by up to `padding` pixels, black where nothing is (small images); scale: cut a square "
-        "of `min_area` to all of the area out and bring it back to size (photographs).",
+        description="pad: shift by up to four pixels, black where nothing is (small images); scale: cut a square "
+        "of 35 to 100 % of the area out and bring it back to size (photographs).",
     )
-    padding: Annotated[int, Field(ge=1)] = Field(default=4, description="Pixels, an eighth of the edge: 4 for 32.")
-    min_area: Annotated[float, Field(gt=0, le=1)] = Field(default=0.35, description="Smallest cut, 0.08 to 0.8.")
     flip: bool = Field(default=False, description="Mirror half of the images, left to right. Not for digits.")
-    mixup: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="α of the Beta distribution by which images and labels are mixed, 0.1 to 0.8; 0: not."
-    )
 
     @property
     def active(self) -> bool:
-        return self.crop != "none" or self.flip or self.mixup > 0
+        return self.crop != "none" or self.flip
 
 
 @dataclass
@@ -57,25 +54,13 @@ class Augmenter:
     def images(self, images_BCHW: Tensor, rng: np.random.Generator) -> Tensor:
         """Shifted or cut, and mirrored; of the same type and shape."""
         if self.config.crop == "pad":
-            images_BCHW = _shifted(images_BCHW, self.config.padding, rng)
+            images_BCHW = _shifted(images_BCHW, PADDING, rng)
         elif self.config.crop == "scale":
-            images_BCHW = _scaled(images_BCHW, self.config.min_area, rng)
+            images_BCHW = _scaled(images_BCHW, LEAST_AREA, rng)
         if self.config.flip:
             mirrored = torch.from_numpy(rng.random(len(images_BCHW)) < 0.5)
             images_BCHW = torch.where(mirrored[:, None, None, None], images_BCHW.flip(-1), images_BCHW)
         return images_BCHW
-
-    def mix(self, inputs_BCHW: Tensor, labels: Tensor, classes: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Each image with another one by a common share, the labels (B, K) likewise; without mixup as they are."""
-        if not self.config.mixup:
-            return inputs_BCHW, labels
-        share = float(rng.beta(self.config.mixup, self.config.mixup))
-        other = torch.from_numpy(rng.permutation(len(labels)))
-        labels_BK = F.one_hot(labels, classes).float()
-        return (
-            share * inputs_BCHW + (1 - share) * inputs_BCHW[other],
-            share * labels_BK + (1 - share) * labels_BK[other],
-        )
 
 
 def _shifted(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:

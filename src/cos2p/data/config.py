@@ -33,8 +33,7 @@ class LabelNames(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    train: tuple[str, ...] = Field(default=(), description="Of the training file; empty: labels name themselves.")
-    validation: tuple[str, ...] = Field(default=(), description="Of the validation file; empty: as in `train`.")
+    train: tuple[str, ...] = Field(default=(), description="Of the training and validation files; empty: labels name themselves.")
     test: tuple[str, ...] = Field(default=(), description="Of the test file; empty: as in `train`.")
 
     @model_validator(mode="after")
@@ -48,7 +47,7 @@ class LabelNames(BaseModel):
         return self
 
     def of(self, split: str) -> tuple[str, ...]:
-        return {"train": self.train, "validation": self.validation, "test": self.test}[split] or self.train
+        return self.test if split == "test" and self.test else self.train
 
 
 class DataConfig(BaseModel):
@@ -88,12 +87,6 @@ class DataConfig(BaseModel):
         default="",
         description="Test file below `path`, or split. Empty: `test_fraction` of the training samples.",
     )
-    train_labels: str = Field(
-        default="",
-        description="idx only: label file of `train`. Empty: its name with images-idx3 replaced by labels-idx1.",
-    )
-    validation_labels: str = Field(default="", description="idx only: label file of `validation`, as above.")
-    test_labels: str = Field(default="", description="idx only: label file of `test`, as above.")
     subset: str = Field(default="", description="hub only: the configuration of the data set, such as `plain_text`.")
     classes: str = Field(
         default="",
@@ -188,11 +181,6 @@ class DataConfig(BaseModel):
     )
     max_tokens: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         default=128, description="Tokens per text, 16 to 2048: longer texts are cut, shorter ones cost what they are."
-    )
-    token_cache: bool = Field(
-        default=True,
-        description="Keep token ids, and nothing else of the texts, below ~/.cache/cos2p (or $XDG_CACHE_HOME/cos2p), "
-        "so that a text is tokenised once.",
     )
 
     train_samples: Count = Field(

@@ -155,18 +155,15 @@ class Examples:
         """Inputs ready for the model and their labels.
 
         Images come as float32, normalised (without `normalize`: only scaled to 0..1); token ids as they are, padded to
-        the longest of the batch, rounded up to a multiple of 8. With an `augmenter` the images are changed, and with
-        mixup the labels are shares (n, classes), as cross entropy takes them.
+        the longest of the batch, rounded up to a multiple of 8. With an `augmenter` the images are changed.
         """
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         inputs, labels = self.inputs[chosen], self.labels[chosen]
         if not self.is_text:
             normalize = normalize or Normalize(mean=(0.0,), std=(1.0,))
-            if self.augmenter is None:
-                return normalize(inputs), labels
-            rng = self.augmenter.draw()
-            inputs = normalize(self.augmenter.images(inputs, rng))
-            return self.augmenter.mix(inputs, labels, len(self.class_names), rng)
+            if self.augmenter is not None:
+                inputs = self.augmenter.images(inputs, self.augmenter.draw())
+            return normalize(inputs), labels
         if isinstance(self.inputs, Ragged) and (self.labels.ndim == 2 or self.answers):
             return inputs, self.inputs.next_tokens(chosen)
         return inputs, labels

@@ -243,6 +243,3 @@ class PartitionSettings(Settings):
         lt=1,
         description="Share of a device's data kept to test its submodel. 0: none, and no scores of their own.",
     )
-    minimum: int = Field(
-        default=2, ge=1, description="Fewest samples a device may get; otherwise the draw is repeated."
-    )

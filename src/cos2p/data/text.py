@@ -33,7 +33,7 @@ def tokenize(texts: list[str], config: DataConfig) -> Tokens:
     """Token ids, at most `config.max_tokens` of each text: longer texts are cut."""
     encoder = make_encoder(config)
     name = key_of(encoder.identity, str(config.max_tokens), *texts)
-    values, lengths = _once(name, lambda: flat(encoder.encode(texts)), config)
+    values, lengths = _once(name, lambda: flat(encoder.encode(texts)))
     return Tokens(from_flat(values, lengths, encoder.pad_id, config.max_tokens), encoder.vocabulary)
 
 
@@ -44,7 +44,7 @@ def pack(documents: list[str], config: DataConfig) -> tuple[Tokens, IntArray]:
     """
     encoder = make_encoder(config)
     name = key_of(encoder.identity, "packed", *documents)
-    values, lengths = _once(name, lambda: flat([_whole(text, encoder) for text in documents]), config)
+    values, lengths = _once(name, lambda: flat([_whole(text, encoder) for text in documents]))
     ends = lengths.cumsum(0)
     starts, sizes, owners = [], [], []
     for number, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
@@ -81,10 +81,8 @@ def flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(values), lengths
 
 
-def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]], config: DataConfig) -> tuple[Tensor, Tensor]:
+def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """What was computed under this name before, or now."""
-    if not config.token_cache:
-        return compute()
     known = recall("tokens", f"{name}.safetensors")
     if known is not None:
         stored = safetensors.torch.load(known)

@@ -50,10 +50,7 @@ class AttackSettings(Settings):
         description="`flip` the sign, `scale` the update, send `noise`, a `constant`, a `little` bias, a `drift` that "
         "is always the same or `zero`s; train a `backdoor` (images); send false `statistics` of its features.",
     )
-    devices: tuple[str, ...] = Field(
-        default=(), description="Names of the malicious devices. Empty: the last `count` of the fleet."
-    )
-    count: int = Field(default=1, ge=1, description="How many lie, if they are not named.")
+    count: int = Field(default=1, ge=1, description="How many lie: the last of the fleet.")
     strength: float | None = Field(
         default=None,
         gt=0,
@@ -61,17 +58,11 @@ class AttackSettings(Settings):
         "update's own deviation (1.5), of `statistics` that of the samples (10), of all others the factor of the "
         "update's length (`flip` 1, `scale` 10, `drift` and `backdoor` 2).",
     )
-    from_version: int = Field(default=0, ge=0, description="They are honest with older versions of the model.")
 
     def malicious(self, names: Sequence[str]) -> tuple[str, ...]:
         """Who of the fleet lies."""
         if self.kind == "none":
             return ()
-        unknown = sorted(set(self.devices) - set(names))
-        if unknown:
-            raise ConfigError(f"attack.devices names {unknown[0]!r}, which is none of the fleet: {', '.join(names)}")
-        if self.devices:
-            return self.devices
         if self.count > len(names):
             raise ConfigError(f"attack.count is {self.count}; the fleet has {len(names)} devices")
         return tuple(names[-self.count :])
@@ -79,8 +70,6 @@ class AttackSettings(Settings):
 
 def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
     """What a malicious device sends in place of an honest update."""
-    if order.version < attack.from_version:
-        return update
     rng = torch_rng(order.seed, "attack", order.client, order.attempt)
     strength = attack.strength or STRENGTHS.get(attack.kind, 1.0)
 

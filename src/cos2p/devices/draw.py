@@ -51,7 +51,9 @@ def _spread(group: DeviceGroup, changes: dict[str, Any], rng: np.random.Generato
     """The figures that the group spreads, each multiplied by a log-normal factor with median 1."""
     found: dict[str, Any] = {}
     preset = PRESETS.get(group.preset)
-    for figure, sigma in group.spread.model_dump().items():
+    wide = group.spread
+    sigmas = {"flops": wide.flops, "memory": wide.memory, "down": wide.network, "up": wide.network}
+    for figure, sigma in sigmas.items():
         factor = math.exp(sigma * float(np.clip(rng.standard_normal(), -FARTHEST, FARTHEST)))
         median = changes.get(figure, getattr(preset, figure, None))
         if sigma and median is not None:

@@ -24,8 +24,7 @@ class DeviceSpread(Settings):
         description="Deviation of the logarithm of FLOP/s; 0.5: two of three have 0.6 to 1.6 times the group's.",
     )
     memory: float = Field(default=0.0, ge=0, le=2, description="The same for memory.")
-    down: float = Field(default=0.0, ge=0, le=2, description="The same for downloads.")
-    up: float = Field(default=0.0, ge=0, le=2, description="The same for uploads.")
+    network: float = Field(default=0.0, ge=0, le=2, description="The same for downloads and, drawn apart, uploads.")
 
 
 class DeviceGroup(Settings):

@@ -25,7 +25,6 @@ class ModelSettings(Settings):
     heads: int | None = Field(default=None, ge=1, description="Attention heads per block.")
     kv_heads: int | None = Field(default=None, ge=1, description="Key/value heads (llama).")
     mlp: int | None = Field(default=None, ge=1, description="MLP units per block.")
-    image: int | None = Field(default=None, ge=1, description="Edge of the image in pixels.")
     patch: int | None = Field(default=None, ge=1, description="Edge of a patch in pixels.")
     exits: ExitKind | None = Field(default=None, description="`bank`: an exit per depth; `shared`: one for all.")
     pooling: Pooling | None = Field(

@@ -203,7 +203,6 @@ def deal_shards(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, Devi
         alpha=settings.alpha,
         seed=recipe.seed,
         groups=train.groups,
-        minimum=settings.minimum,
     )
     shards = {}
     for (device, _), indices in zip(devices, parts, strict=True):

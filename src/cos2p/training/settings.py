@@ -50,7 +50,7 @@ class MemoryOptimizations(Settings):
     micro_batch: Annotated[Auto | Annotated[int, Field(ge=0)], BeforeValidator(_older)] = Field(
         default="auto",
         description="So many samples of a batch pass the model at a time, and their gradients add up: the same step, "
-        "but for rounding, with fewer activations; 0: all of them. Mixup mixes those that pass together. Trainers with "
+        "but for rounding, with fewer activations; 0: all of them. Trainers with "
         "an objective or a loop of their own (AdaViT, Q-ViT, FedMeZO) take all.",
     )
     bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")

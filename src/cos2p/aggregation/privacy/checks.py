@@ -30,7 +30,7 @@ def with_multiplier(settings: PrivacySettings, schedule: ScheduleSettings, devic
     if not settings.on or settings.multiplier is not None:
         return settings
     assert settings.epsilon is not None, "one of the two is given, see PrivacySettings"
-    expected = settings.participations or schedule.rounds
+    expected = schedule.rounds
     if expected is None:
         assert schedule.updates is not None, "a schedule has rounds or updates"
         expected = max(1, -(-schedule.updates // max(1, devices)))
@@ -64,10 +64,10 @@ class Privacy:
     """What a server holds of it."""
 
     def __init__(self, settings: PrivacySettings, holders: float, draw: Draw) -> None:
-        """`holders`: of a segment in a round on average, the denominator unless the settings name one."""
+        """`holders`: of a segment in a round on average: the denominator."""
         assert settings.multiplier is not None, "see with_multiplier"
         self.settings, self.draw = settings, draw
-        self.denominator = settings.denominator or holders
+        self.denominator = holders
         self.central = settings.noise == "central"
         self.deviation = settings.multiplier * settings.clip
         """Of the noise: on a round's sum, or on every update."""

@@ -24,7 +24,7 @@ class PrivacySettings(Settings):
         default=None,
         ge=0,
         description="σ: standard deviation of the noise in units of C. Empty: so that `epsilon` lasts for "
-        "`participations` updates of a device. 0: clipping alone, ε is infinite.",
+        "`schedule.rounds` updates of a device, or for its mean share of `schedule.updates`. 0: clipping alone, ε is infinite.",
     )
     epsilon: float | None = Field(
         default=None,
@@ -33,18 +33,6 @@ class PrivacySettings(Settings):
         "tasks, and when none is left the run ends. Empty: no budget, ε is only counted.",
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="δ: well below 1 over the number of devices.")
-    participations: int | None = Field(
-        default=None,
-        ge=1,
-        description="Updates of one device that the budget shall last for, if σ is chosen by it. Empty: "
-        "`schedule.rounds`, or the mean of `schedule.updates` over the devices.",
-    )
-    denominator: float | None = Field(
-        default=None,
-        gt=0,
-        description="What every round's sum is divided by, whoever took part. Empty: the holders of a segment that a "
-        "round has on average, from the rates and the schedule, at least 1.",
-    )
 
     @model_validator(mode="after")
     def _consistent(self) -> PrivacySettings:

@@ -14,29 +14,32 @@ from cos2p.aggregation.robust.settings import Combine
 FEWEST = 3
 """Holders among whom one malicious device is outvoted."""
 
+TRIMMED = 0.25
+"""Share that the trimmed mean leaves out at each end, at least one."""
+
 _STEPS = 24
 """Of Weiszfeld's iteration: where most agree, each halves the distance to them."""
 _TINY = 1e-30
 
 
-def combine(stack: Tensor, rule: Combine, trim: float) -> Tensor:
+def combine(stack: Tensor, rule: Combine) -> Tensor:
     """The step on which the updates agree; `stack` has one update in each row of its first axis."""
     held = ~stack.isnan()
     count = held.sum(0)
     if rule == "geometric":
         centre = _geometric(stack, held)
     else:
-        centre = _by_rank(stack, count, rule, trim)
+        centre = _by_rank(stack, count, rule)
     return torch.where(count >= FEWEST, centre, torch.nan)
 
 
-def _by_rank(stack: Tensor, count: Tensor, rule: Combine, trim: float) -> Tensor:
+def _by_rank(stack: Tensor, count: Tensor, rule: Combine) -> Tensor:
     """Mean of the values in the middle: of one or two for the median, of all but the outermost for the trimmed mean."""
     ordered = stack.sort(0).values  # what is not a number comes last
     if rule == "median":
         cut = (count - 1).clamp_min(0) // 2
     else:
-        cut = (trim * count).floor().long().clamp_min(1)
+        cut = (TRIMMED * count).floor().long().clamp_min(1)
         cut = torch.minimum(cut, (count - 1).clamp_min(0) // 2)
     rank = torch.arange(len(stack)).view(-1, *(1,) * (stack.ndim - 1))
     kept = (rank >= cut) & (rank < count - cut)

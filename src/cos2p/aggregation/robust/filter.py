@@ -6,7 +6,7 @@
 
 Until three devices are known there is no measure for a bound, so a run's first updates wait for each other, at most
 until their round closes. Where devices are compared, a sample of the last update of each is kept for later ones. What
-is kept is part of the checkpoint, never more than `most_held` updates of either kind, and no more than `HELD_BYTES` of
+is kept is part of the checkpoint, never more than `MOST_HELD` updates of either kind, and no more than `HELD_BYTES` of
 those that wait: a round that takes more is looked at in groups.
 """
 
@@ -32,6 +32,9 @@ from cos2p.models.spec import SubmodelSpec
 ABSURD = 2.0
 """Where devices are compared: an update so many times as long as the bound allows counts for nothing."""
 
+
+MOST_HELD = 32
+"""Updates of a round that are kept; a larger round is compared and combined in groups of this many."""
 
 HELD_BYTES = 2**30
 """What updates that wait for their round to close may take."""
@@ -98,7 +101,7 @@ class RobustFilter:
     @property
     def full(self) -> bool:
         """Nothing is gained by keeping more: compare these by themselves."""
-        if len(self._held) >= self.settings.most_held or self._held_bytes() >= HELD_BYTES:
+        if len(self._held) >= MOST_HELD or self._held_bytes() >= HELD_BYTES:
             return True
         waiting = {held.item.client for held in self._held if not held.bounded}
         return not self.settings.holds and len(waiting) >= MIN_DEVICES
@@ -178,7 +181,7 @@ class RobustFilter:
         for client, sketch in believable:
             self._last.pop(client, None)
             self._last[client] = sketch
-        for client in list(self._last)[: -self.settings.most_held]:
+        for client in list(self._last)[: -MOST_HELD]:
             del self._last[client]
         known = self.standing.opinions()
         return [

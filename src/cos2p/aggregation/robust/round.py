@@ -112,7 +112,7 @@ def _believed(
     if settings.combine != "mean":
         believed = [row for row, share in enumerate(shares) if share >= BELIEVED]
         if believed:
-            centre = combine(stack.values[believed], settings.combine, settings.trim)
+            centre = combine(stack.values[believed], settings.combine)
     for row, (number, place) in enumerate(zip(stack.who, stack.where, strict=True)):
         step = values[row]
         if shares[row] < 1.0:

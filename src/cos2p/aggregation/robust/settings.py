@@ -24,10 +24,9 @@ class RobustSettings(Settings):
     combine: Combine = Field(
         default="mean",
         description="How the updates of a round become one step: `mean`, weighted as the method says; where three or "
-        "more hold a scalar, their `median`, `trimmed` mean or `geometric` median (row by row). All but `mean` keep a "
-        "round's updates in memory.",
+        "more hold a scalar, their `median`, `trimmed` mean (without a quarter at each end) or `geometric` median (row "
+        "by row). All but `mean` keep a round's updates in memory.",
     )
-    trim: float = Field(default=0.25, gt=0, lt=0.5, description="`trimmed`: share left out at each end, at least one.")
     suspicion: Suspicion = Field(
         default="exclude",
         description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, or are more than twice "
@@ -40,11 +39,6 @@ class RobustSettings(Settings):
         ge=0,
         description="Most samples of a device that count where updates are weighed by samples, as a multiple of what "
         "the fleet's devices have in the median: how many it has is what it says. 1 to 2 if devices may lie. 0: all.",
-    )
-    most_held: int = Field(
-        default=32,
-        ge=3,
-        description="Updates of a round that are kept; a larger round is compared and combined in groups of this many.",
     )
 
     @property

@@ -39,7 +39,6 @@ def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelCo
         update={
             "path": path,
             "validation": "",
-            "validation_labels": "",
             "validation_fraction": 0.0,
             "test_fraction": recipe.partition.local_test or 0.1,
             "train_samples": 0,
