@@ -114,9 +114,7 @@ class Aggregator:
         try:
             after = self.merge.apply(before)
             check_finite(before, after)
-        except (
-            Exception
-        ) as error:  # the reader should have refused the update; if it did not, the model is unchanged
+        except Exception as error:  # the reader should have refused the update; if it did not, the model is unchanged
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             self.merge = self._make_merge(method)
             return before, [Refused(client=client, task="", reason=reason) for client in clients]
