@@ -176,7 +176,6 @@ def test_a_run_without_an_end(values: dict[str, Any]) -> None:
         ({"size": "vit-mini", "patch": 7}, {}, True),  # 28 pixels may come from the data
         ({"size": "vit-mini", "patch": 5}, {}, True),  # so may 25
         ({"size": "vit-mini", "patch": 5}, {"image_size": 28}, False),
-        ({"size": "vit-mini", "patch": 5, "image": 28}, {}, False),
         ({"size": "vit-mini", "heads": 7}, {}, False),
         ({"pretrained": "somewhere", "size": "unused"}, {}, True),
     ],

@@ -34,7 +34,7 @@ def coverage(
             )
         rates += [group.rate] * group.count
     # Depth alone matters here, so any image the patches fit will do.
-    config = chosen.model.config(image=chosen.model.image or chosen.model.patch or chosen.model.config().image)
+    config = chosen.model.config(image=chosen.model.patch or chosen.model.config().image)
     table = coverage_table(
         config,
         rates,

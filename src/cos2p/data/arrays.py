@@ -72,7 +72,9 @@ def read_idx(config: DataConfig) -> RawSplits:
         label_name = name.replace("images", "labels").replace("idx3", "idx1")
         file = paths.find(config.path, name)
         if label_name == name:
-            raise DataError(f"{file}: the name of its label file cannot be guessed; call them …images-idx3… and …labels-idx1…")
+            raise DataError(
+                f"{file}: the name of its label file cannot be guessed; call them …images-idx3… and …labels-idx1…"
+            )
         label_file = paths.find(config.path, label_name)
         return _raw(str(file), read_idx_array(file), read_idx_array(label_file), str(label_file), config)
 

@@ -6,7 +6,7 @@ Shapes: B images of a batch, C channels, H height, W width, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch

@@ -33,7 +33,9 @@ class LabelNames(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    train: tuple[str, ...] = Field(default=(), description="Of the training and validation files; empty: labels name themselves.")
+    train: tuple[str, ...] = Field(
+        default=(), description="Of the training and validation files; empty: labels name themselves."
+    )
     test: tuple[str, ...] = Field(default=(), description="Of the test file; empty: as in `train`.")
 
     @model_validator(mode="after")

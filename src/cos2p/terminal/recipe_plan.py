@@ -107,7 +107,7 @@ def _model(recipe: Recipe) -> str:
         return f"{recipe.model.pretrained}, as its checkpoint says"
     facts = {"channels": recipe.data.channels} if SIZES[recipe.model.size].family == "vit" else {}
     # The data's classes and, where it decides, image size are not known before it is read; blocks weigh most.
-    image = recipe.model.image or recipe.data.image_size or recipe.model.patch or SIZES[recipe.model.size].image
+    image = recipe.data.image_size or recipe.model.patch or SIZES[recipe.model.size].image
     config = recipe.model.config(**facts, image=image)
     return (
         f"{recipe.model.size}: {count(config.depth, 'block')} of width {config.dim}, "

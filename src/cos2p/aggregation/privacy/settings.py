@@ -24,7 +24,8 @@ class PrivacySettings(Settings):
         default=None,
         ge=0,
         description="σ: standard deviation of the noise in units of C. Empty: so that `epsilon` lasts for "
-        "`schedule.rounds` updates of a device, or for its mean share of `schedule.updates`. 0: clipping alone, ε is infinite.",
+        "`schedule.rounds` updates of a device, or for its mean share of `schedule.updates`. 0: clipping alone, ε is "
+        "infinite.",
     )
     epsilon: float | None = Field(
         default=None,

@@ -181,7 +181,7 @@ class RobustFilter:
         for client, sketch in believable:
             self._last.pop(client, None)
             self._last[client] = sketch
-        for client in list(self._last)[: -MOST_HELD]:
+        for client in list(self._last)[:-MOST_HELD]:
             del self._last[client]
         known = self.standing.opinions()
         return [
