@@ -34,8 +34,8 @@ from cos2p.fleet.device.training import TrainingProcess
 from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run as simulate
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
+from cos2p.runtime.simulation import run as simulate
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 

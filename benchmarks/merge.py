@@ -27,7 +27,7 @@ from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
-from cos2p.server.admission import check_update
+from cos2p.server.update_reader import check_update
 from cos2p.submodel import native
 from cos2p.submodel.slicing import compact_shapes
 

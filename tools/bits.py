@@ -20,8 +20,8 @@ from pathlib import Path
 from cos2p.errors import Cos2pError
 from cos2p.methods import methods
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import WALL_CLOCK_FIELDS
-from cos2p.runtime.run import run
+from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
+from cos2p.runtime.simulation import run
 
 SHORT = ("data.train_samples=400", "schedule.rounds=2", "schedule.evaluate_every=1", "schedule.updates=")
 FORMS = {

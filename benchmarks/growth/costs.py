@@ -21,7 +21,7 @@ from cos2p.devices.measure import Measurement, measure
 from cos2p.models.layout import init_weights, parameter_count
 from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Aggregated, Event
 
 RATES = (1 / 64, 1 / 16, 1 / 4, 9 / 16, 1.0)

@@ -26,9 +26,9 @@ from cos2p.runtime.run_setup import RunSetup, build_run_setup
 from cos2p.runtime.simulation import Simulation
 from cos2p.runtime.workers import TaskOutcome, Workers
 from cos2p.studies.ablation import OWN_ROWS
+from cos2p.training.contract import as_it_travels
 from cos2p.training.costs import trained_spec
 from cos2p.training.masks import Remembered
-from cos2p.training.wire import as_it_travels
 
 ROWS = ("as-the-recipe", "rolling", "first-order-masks", "prefix-int8", "cheap-scores")
 STEP = 1e-4

@@ -20,7 +20,7 @@ from cos2p.recipe import Recipe, apply_change, recipe_values, switch_method
 from cos2p.runtime.run_setup import fleet_devices
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
-from cos2p.training.wire import packed_bytes
+from cos2p.training.contract import packed_bytes
 
 SAMPLES = 512
 """A device's samples: FLOPs are in proportion to them; peak and bytes do not depend on them."""

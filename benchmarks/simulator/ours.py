@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.simulator.workload import Workload
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from benchmarks.simulator.floor import play
 from benchmarks.simulator.workload import Workload
 from cos2p.processes.passage import Passage
 from cos2p.runtime import workers
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {

@@ -32,9 +32,8 @@ from cos2p.inference.predicting import Item, Prediction, predict
 from cos2p.inference.sources import Exit, Trained, open_trained
 from cos2p.models.decoding import Sampling
 from cos2p.recipe import Recipe, apply_change, recipe_values
-from cos2p.runtime.results import check_same_recipe
-from cos2p.runtime.run import log_notes
-from cos2p.runtime.run import run as simulate
+from cos2p.runtime.run_folder import check_same_recipe, log_notes
+from cos2p.runtime.simulation import run as simulate
 from cos2p.studies.compare import Comparison
 from cos2p.studies.compare import compare as run_comparison
 from cos2p.studies.curve import read_curve

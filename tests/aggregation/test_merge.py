@@ -16,7 +16,7 @@ from cos2p.models.flat_tensors import FlatTensors, flat_layout
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
-from cos2p.training.wire import as_received
+from cos2p.training.contract import as_received
 from tests.aggregation.brute import contribution, paper_merge, random_delta, rounds, segments
 from tests.submodel.strategies import configs, random_weights
 from tests.tiny import VIT, assert_close, copy, same

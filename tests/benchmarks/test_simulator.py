@@ -21,7 +21,7 @@ from benchmarks.simulator.stages import Clock, Inline
 from benchmarks.simulator.workload import NO_PARTICIPATION, Workload
 from cos2p.aggregation.settings import ScheduleSettings
 from cos2p.runtime import workers
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 
 
 def test_the_loop_ends_with_the_weights_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import cos2p.runtime.run as runtime
+import cos2p.runtime.simulation as runtime
 from cos2p.cli.app import app
 from cos2p.cli.run import default_folder
 from cos2p.errors import TrainingError

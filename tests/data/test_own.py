@@ -17,7 +17,7 @@ from cos2p.data.own import bundle_name, pack_bundle
 from cos2p.data.select import Groups
 from cos2p.errors import DataError, RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 
 
 def waves(config: DataConfig, seed: int) -> Bundle:

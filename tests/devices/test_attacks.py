@@ -10,7 +10,7 @@ from cos2p.devices.attacks import TARGET, AttackSettings, corrupt, poisoned
 from cos2p.errors import ConfigError
 from cos2p.messages import Update
 from cos2p.models.spec import SubmodelSpec
-from cos2p.server.admission import root_mean_square
+from cos2p.server.update_reader import root_mean_square
 from tests.tiny import VIT, order
 
 GIVEN = order(SubmodelSpec.full(VIT))

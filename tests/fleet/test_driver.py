@@ -19,7 +19,7 @@ from cos2p.fleet.spool import Notice
 from cos2p.models.layout import Weights
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run as simulate
+from cos2p.runtime.simulation import run as simulate
 from cos2p.tracking.event_kinds import Arrived, Joined
 from cos2p.tracking.events import read_events
 from cos2p.training.embeddings import token_rows

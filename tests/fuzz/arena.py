@@ -15,7 +15,7 @@ from torch import Tensor
 from cos2p.aggregation.privacy.settings import PrivacySettings
 from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.messages import Order, Update
-from cos2p.messages.forms import TensorForm
+from cos2p.messages.envelope import TensorForm
 from cos2p.methods import build_method, make_contract, methods, run_task
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_weights
@@ -24,8 +24,8 @@ from cos2p.seeding import torch_rng
 from cos2p.server.protocol import ClientJoined, Effect, Stop
 from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event, Merged, Refused
+from cos2p.training.contract import as_it_travels
 from cos2p.training.statistics import StatisticsTrainer
-from cos2p.training.wire import as_it_travels
 from tests.fuzz.mutations import mutate
 from tests.runtime.played import trained_spec
 from tests.submodel.strategies import CONFIGS

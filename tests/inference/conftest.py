@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cos2p.runtime.run import run
 from cos2p.runtime.run_setup import build_run_setup
+from cos2p.runtime.simulation import run
 from tests.runtime.small import small
 
 

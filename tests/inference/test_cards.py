@@ -22,7 +22,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.hub import load_pretrained
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from tests.inference.cards import answers_of, assert_same, code_blocks, predicted, run_code
 from tests.runtime.texts import texts
 from tests.submodel.strategies import random_weights

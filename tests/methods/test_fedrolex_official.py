@@ -16,7 +16,7 @@ from cos2p.methods.heterofl.method import HeteroFl, ScaledMethod
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.runtime.classes import Classes
-from cos2p.runtime.results import write_results
+from cos2p.runtime.run_folder import write_results
 from cos2p.submodel.slicing import compact_shapes
 from cos2p.tracking.figures import RunFigures
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates

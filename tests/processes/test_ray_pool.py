@@ -13,8 +13,8 @@ import pytest
 from cos2p.errors import ConfigError
 from cos2p.processes.pool import WorkerDied
 from cos2p.processes.ray_pool import RayPool
-from cos2p.runtime.results import WALL_CLOCK_FIELDS
-from cos2p.runtime.run import run
+from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
+from cos2p.runtime.simulation import run
 from tests.runtime.small import small
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'cos2p[ray]'")

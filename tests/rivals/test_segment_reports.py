@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cos2p.errors import UpdateRefused
-from cos2p.messages.forms import check_forms, check_values
+from cos2p.messages.envelope import check_forms, check_values
 from cos2p.methods.widths import width_spec
 from cos2p.training.settings import ExtendedSettings, LocalSettings
 from cos2p_rivals.prunefl.device import PruneFlTrainer

@@ -10,7 +10,7 @@ import torch
 from cos2p.fleet.device.payload import read_task
 from cos2p.messages import Task
 from cos2p.messages.envelope import mapped
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.server.protocol import TimerFired
 from cos2p.server.server import Server
 from cos2p.submodel import native
@@ -24,7 +24,7 @@ from tests.tiny import copy, read_update, same
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model is a large one."""
     monkeypatch.setattr("cos2p.aggregation.merge.LARGE_BYTES", 0)
-    monkeypatch.setattr("cos2p.server.versions.SPOOLED_BYTES", 0)
+    monkeypatch.setattr("cos2p.server.orders.SPOOLED_BYTES", 0)
 
 
 def two_rounds(played: Server) -> list[dict[str, torch.Tensor]]:
@@ -45,7 +45,7 @@ def two_rounds(played: Server) -> list[dict[str, torch.Tensor]]:
 def test_the_same_versions_bit_for_bit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = two_rounds(server(method=method))
     monkeypatch.setattr("cos2p.aggregation.merge.LARGE_BYTES", 0)
-    monkeypatch.setattr("cos2p.server.versions.SPOOLED_BYTES", 0)
+    monkeypatch.setattr("cos2p.server.orders.SPOOLED_BYTES", 0)
     played = server(method=method)
     played.versions.spool = tmp_path
     for one, other in zip(plain, two_rounds(played), strict=True):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import BudgetError, RunError
-from cos2p.runtime.results import WALL_CLOCK_FIELDS
-from cos2p.runtime.run import run
+from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
+from cos2p.runtime.simulation import run
 from cos2p.tracking.files import held, prepare_folder
 from tests.runtime.small import small
 
@@ -67,7 +67,7 @@ def test_after_a_start_that_failed_the_next_one_needs_no_option(tmp_path: Path) 
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from cos2p.runtime.run import run\nfrom tests.runtime.small import small\n"
+        "from cos2p.runtime.simulation import run\nfrom tests.runtime.small import small\n"
         f"run(small(schedule={{'rounds': 1}}), {str(tmp_path / 'r')!r})\n"
     )
     places = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])

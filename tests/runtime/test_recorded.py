@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import WALL_CLOCK_FIELDS
-from cos2p.runtime.run import run
+from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
+from cos2p.runtime.simulation import run
 from cos2p.seeding import torch_rng
 
 RECORD = Path(__file__).parent / "recorded" / "digits.json"

@@ -9,7 +9,7 @@ import pytest
 
 from cos2p.errors import BudgetError
 from cos2p.runtime.rehearsal import Rehearsal, rehearse
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.terminal.recipe_plan import rehearsal_text
 from cos2p.units import format_bytes
 from tests.runtime.small import VALUES, small

@@ -17,10 +17,9 @@ import pytest
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
 from cos2p.runtime.card import recipe_toml
-from cos2p.runtime.results import WALL_CLOCK_FIELDS
-from cos2p.runtime.run import run
+from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
 from cos2p.runtime.run_setup import build_run_setup
-from cos2p.runtime.simulation import Simulation
+from cos2p.runtime.simulation import Simulation, run
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.training.client_cache import ClientCache
 from tests.runtime.small import VALUES, InlineWorkers, small

@@ -11,7 +11,7 @@ import cos2p
 from cos2p.inference.generating import generate
 from cos2p.inference.sources import open_trained
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from tools.llama2c_folder import convert
 
 

@@ -14,10 +14,10 @@ from cos2p.methods import make_contract
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.server import admission
-from cos2p.server.admission import root_mean_square
 from cos2p.server.protocol import ClientJoined
 from cos2p.server.server import Server
+from cos2p.server.update_reader import check_update as check
+from cos2p.server.update_reader import root_mean_square
 from tests.aggregation.brute import random_delta
 from tests.runtime.played import answer, join_all, notes, sent, server, snapshot
 from tests.test_messages import HOSTILE
@@ -27,7 +27,7 @@ Wrong = Callable[[Update], Update]
 
 
 def check_update(update: Update, order: Order, config: ModelConfig, **limits: float) -> float:
-    return admission.check_update(update, order, config, make_contract(config, order), **limits)
+    return check(update, order, config, make_contract(config, order), **limits)
 
 
 def with_delta(change: Callable[[Weights], Any]) -> Wrong:

@@ -13,7 +13,7 @@ import torch
 
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Update
-from cos2p.messages.forms import Forms, TensorForm
+from cos2p.messages.envelope import Forms, TensorForm
 from cos2p.methods import build_method, make_contract
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec

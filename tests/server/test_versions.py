@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cos2p.server.versions import Versions
+from cos2p.server.orders import Versions
 
 
 def test_versions_are_kept_as_long_as_they_are_needed() -> None:
@@ -35,7 +35,7 @@ def test_older_versions_can_be_put_back() -> None:
 
 def test_of_a_large_model_older_versions_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 0 and 1 share b, which version 2 changes: both then have it from the same file."""
-    monkeypatch.setattr("cos2p.server.versions.SPOOLED_BYTES", 0)
+    monkeypatch.setattr("cos2p.server.orders.SPOOLED_BYTES", 0)
     first = {"a": torch.zeros(4), "b": torch.arange(4.0), "c": torch.ones(1)}
     versions = Versions(first, spool=tmp_path)
     versions.advance(first | {"a": torch.ones(4)})

@@ -15,7 +15,7 @@ from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choos
 from cos2p.studies.grid import Row
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.client_cache import ClientCache
-from cos2p.training.wire import as_it_travels
+from cos2p.training.contract import as_it_travels
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 

@@ -12,7 +12,7 @@ import pytest
 from cos2p.checksums import check_folder, note_folder
 from cos2p.errors import Cos2pError, RunError
 from cos2p.inference.sources import open_trained
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.checkpoint import before as the_one_before
 from cos2p.view.document import Sources

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from cos2p import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import KINDS, Event
 from cos2p.tracking.events import read_events
 

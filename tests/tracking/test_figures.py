@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figures import RunFigures

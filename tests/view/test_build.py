@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Left
 from cos2p.tracking.events import EventLog
 from cos2p.view.build import RunSource

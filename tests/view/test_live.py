@@ -17,7 +17,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.run import run
+from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Event
 from cos2p.view import live
 from cos2p.view.live import LiveServer

@@ -36,7 +36,7 @@ from cos2p.submodel.segments import (
     whole_segments,
 )
 from cos2p.submodel.slicing import Slice, extract, is_uncut, trained_shapes, window_slices
-from cos2p.training.wire import as_received
+from cos2p.training.contract import as_received
 
 LARGE_BYTES = 2**29
 """From here on a copy of the model more or less matters."""

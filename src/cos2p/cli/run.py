@@ -117,7 +117,7 @@ def _train(
     recipe: Recipe, folder: Path, resume: bool, overwrite: bool, fleet: Path | None, listener: Listener | None
 ) -> dict[str, Any]:
     if fleet is None:
-        from cos2p.runtime.run import run as simulate
+        from cos2p.runtime.simulation import run as simulate
 
         return simulate(recipe, folder, resume=resume, overwrite=overwrite, listener=listener)
     from cos2p.fleet.admin.follow import run_on_fleet
@@ -143,7 +143,7 @@ def _again(folder: Path, fleet: Path | None) -> str:
 @contextmanager
 def following_run(folder: Path, mode: OutputMode, again: str) -> Iterator[Listener | None]:
     """Progress while a run goes on. A run that is stopped ends with the command that goes on with it."""
-    from cos2p.runtime.run import Interrupted
+    from cos2p.runtime.run_folder import Interrupted
 
     try:
         with _listening(mode) as listener:

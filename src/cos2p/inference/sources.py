@@ -28,7 +28,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.own_models import OWN_MODELS, own_model_file
-from cos2p.runtime.results import stored_recipe
+from cos2p.runtime.run_folder import stored_recipe
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.events import read_events
 from cos2p.training.personal import Personal

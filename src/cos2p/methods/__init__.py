@@ -18,7 +18,7 @@ from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import Ledger
 from cos2p.errors import ConfigError, TrainingError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.forms import TensorForm
+from cos2p.messages.envelope import TensorForm
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.device_method import DeviceMethod
 from cos2p.methods.fedasync import MixingMerge, MixingSettings

@@ -36,10 +36,10 @@ from cos2p.runtime.run_setup import Place, RunSetup, build_run_setup
 from cos2p.runtime.scoring import score_model
 from cos2p.seeding import torch_rng
 from cos2p.training.client_cache import ClientCache, disk_limit
+from cos2p.training.contract import as_it_travels
 from cos2p.training.idle_models import IdleModels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
-from cos2p.training.wire import as_it_travels
 from cos2p.units import format_bytes
 
 

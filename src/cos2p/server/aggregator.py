@@ -14,8 +14,8 @@ from cos2p.messages import Order, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
-from cos2p.server.admission import check_decoded, check_finite, refusal_reason, root_mean_square
 from cos2p.server.protection import filter_of, privacy_of, spent
+from cos2p.server.update_reader import check_decoded, check_finite, refusal_reason, root_mean_square
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 from cos2p.training.contract import TaskContract
 from cos2p.training.shard import steps
@@ -114,7 +114,7 @@ class Aggregator:
         try:
             after = self.merge.apply(before)
             check_finite(before, after)
-        except Exception as error:  # admission should have refused the update; if it did not, the model is unchanged
+        except Exception as error:  # the reader should have refused the update; if it did not, the model is unchanged
             reason = f"the round it took part in is undone: {refusal_reason(error)}"
             self.merge = self._make_merge(method)
             return before, [Refused(client=client, task="", reason=reason) for client in clients]

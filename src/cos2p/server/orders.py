@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+
 from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.errors import BudgetError
 from cos2p.memory.check import advice, check_fit, check_last_fit
@@ -24,9 +26,8 @@ from cos2p.models.layout import Weights
 from cos2p.server.client_cache import ClientCaches
 from cos2p.server.protocol import Dispatch
 from cos2p.server.rate_search import RateSearch
-from cos2p.server.versions import Versions
+from cos2p.training.contract import packed
 from cos2p.training.statistics import is_final_statistics
-from cos2p.training.wire import packed
 
 
 class Orders(Mapping[str, Order]):
@@ -183,3 +184,74 @@ class Orders(Mapping[str, Order]):
 def _held(order: Order) -> tuple[str, ...]:
     """How the names of the frozen parts begin that the device has kept."""
     return () if order.cached is None else tuple(order.cached.held)
+
+
+SPOOLED_BYTES = 64 * 2**20
+"""What an older version has alone goes to disk if it is more than this."""
+
+
+class Versions:
+    """The current version, and every older one that an unanswered task was cut from."""
+
+    def __init__(self, weights: Weights, version: int = 0, spool: Path | None = None) -> None:
+        self.current = version
+        self.spool = spool
+        """Folder for older versions; None: they stay in memory."""
+        self._held: dict[int, Weights] = {version: weights}
+
+    @classmethod
+    def restored(cls, current: int, groups: Mapping[str, Weights], spool: Path | None) -> Versions:
+        """From a checkpoint's groups of tensors, in which `version.N` is a version."""
+        versions = cls(groups[f"version.{current}"], current, spool)
+        for name, group in groups.items():
+            kind, _, number = name.partition(".")
+            if kind == "version" and int(number) != current:
+                versions.restore(int(number), group)
+        return versions
+
+    def __getitem__(self, version: int) -> Weights:
+        return self._held[version]
+
+    @property
+    def weights(self) -> Weights:
+        return self._held[self.current]
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return tuple(sorted(self._held))
+
+    def advance(self, weights: Weights, keep: bool = True) -> None:
+        """The next version. `keep`: the one before may still be asked for."""
+        before = self._held.pop(self.current)
+        old, self.current = self.current, self.current + 1
+        self._held[self.current] = weights
+        if keep:
+            self.restore(old, before)
+
+    def restore(self, version: int, weights: Weights) -> None:
+        """Put back an older version."""
+        self._held[version] = dict(weights)
+        if self.spool is None:
+            return
+        current = self.weights
+        alone = {name: tensor for name, tensor in weights.items() if tensor is not current.get(name)}
+        if sum(tensor.nbytes for tensor in alone.values()) <= SPOOLED_BYTES:
+            return
+        mapped = _mapped(alone, self.spool / f".version-{version}.cos2p-tmp")
+        for number, held in self._held.items():
+            if number != self.current:  # an older one may share it
+                held.update({name: mapped[name] for name, tensor in alone.items() if held.get(name) is tensor})
+
+    def forget(self, version: int) -> None:
+        """Nobody will ask for this one any more, unless it is the current."""
+        if version != self.current:
+            self._held.pop(version, None)
+
+
+def _mapped(tensors: Weights, path: Path) -> Weights:
+    """The same values in a file that has no name any more: it is gone with the tensors, however the process ends."""
+    try:
+        safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        return safetensors.torch.load_file(path)
+    finally:
+        path.unlink(missing_ok=True)

@@ -19,10 +19,9 @@ from cos2p.messages.envelope import Buffer, Envelope
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
-from cos2p.server.admission import refusal_reason
 from cos2p.server.aggregator import Aggregator
 from cos2p.server.coordinator import Coordinator
-from cos2p.server.orders import Orders
+from cos2p.server.orders import Orders, Versions
 from cos2p.server.protocol import (
     Aggregate,
     ClientJoined,
@@ -38,8 +37,7 @@ from cos2p.server.protocol import (
     UpdateRejected,
 )
 from cos2p.server.rules import rules_of
-from cos2p.server.update_reader import UpdateReader
-from cos2p.server.versions import Versions
+from cos2p.server.update_reader import UpdateReader, refusal_reason
 from cos2p.tracking.event_kinds import BUDGET_SPENT, Aggregated, Dispatched, Excluded, Left, Lowered, Merged, Refused
 from cos2p.training.contract import TaskContract
 from cos2p.training.rate_trial import at_own_rate

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import RunError
-from cos2p.runtime.results import check_same_recipe
+from cos2p.runtime.run_folder import check_same_recipe
 from cos2p.studies.grid import Cell, CellOutcome
 from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
 from cos2p.studies.report import Report

@@ -81,7 +81,7 @@ def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], N
     """The work of a real cell."""
     # Only here, in the cell's own process: the study itself stays small and starts at once.
     from cos2p.recipe import Recipe
-    from cos2p.runtime.run import run  # likewise
+    from cos2p.runtime.simulation import run  # likewise
 
     run(Recipe.parse(recipe, own=True), folder, resume=True, listener=Reporter(send), as_bound=True)
 

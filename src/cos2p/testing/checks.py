@@ -32,9 +32,9 @@ from cos2p.testing.allocated import peak_allocated
 from cos2p.testing.fleet import Fleet, same
 from cos2p.testing.gpu import stand_in_gpu
 from cos2p.tracking.event_kinds import Refused
+from cos2p.training.contract import as_it_travels
 from cos2p.training.idle_models import IdleModels
 from cos2p.training.settings import MemoryOptimizations
-from cos2p.training.wire import as_it_travels
 
 SMALL = {"depth": 2, "dim": 16, "heads": 4, "mlp": 32, "patch": 4}
 LARGE = {"depth": 2, "dim": 128, "heads": 4, "mlp": 1024, "patch": 4}

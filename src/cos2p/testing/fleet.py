@@ -18,9 +18,9 @@ from cos2p.server.protocol import ClientJoined, Effect, Finish, Send
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Event
+from cos2p.training.contract import as_it_travels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
-from cos2p.training.wire import as_it_travels
 
 
 class Fleet:

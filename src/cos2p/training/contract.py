@@ -6,6 +6,7 @@ loop is the `Trainer`, which names its contract in `contract_type`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,17 +17,17 @@ from torch import Tensor
 from typing_extensions import Self
 
 from cos2p.costs.budget import Ledger
-from cos2p.messages import Order, Piece, Update
-from cos2p.messages.forms import Forms
+from cos2p.messages import Order, Piece, Precision, Update
+from cos2p.messages.envelope import Forms, TensorForm
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
+from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import Slice, compact_shape, cut_out, frozen_names, frozen_slices, take, trained_shapes
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
-from cos2p.training.prefix import encode
+from cos2p.training.prefix import SCALE, decode, encode
 from cos2p.training.settings import ExtendedSettings, LocalSettings
 from cos2p.training.shard import steps
-from cos2p.training.wire import packed_bytes
 
 MOST_REPORTED = 1e9
 """No figure of a report is larger, up or down."""
@@ -114,7 +115,7 @@ class TaskContract:
         return update_bytes(self.config, self.order)
 
     def wire_upload(self) -> int:
-        """The same as `training.wire` has it, for the clock."""
+        """The same as it is packed, for the clock."""
         if self.order.wire.up == "float32":
             return self.upload()
         answer = self.answer(trained_spec(self.order))
@@ -152,3 +153,90 @@ class TaskContract:
 
 def _encoded(weights: Weights, sent: str, name: str, cut: Slice | None, precision: Any, key: str) -> Tensor:
     return encode({sent: take(weights, {name: cut})[name]}, precision)[key]
+
+
+# On its way a trainable matrix takes 32 bits, or 16 (float16, times a power of two of its own), or 8 (row by row with a
+# scale each; one with short rows in 16). Vectors stay in 32: they are some hundredths of the bytes, and small errors of
+# theirs move whole features. Weights are rounded to the nearest: a device subtracts from what it received, so that no
+# rounding adds up over rounds. Updates in 8 bits are rounded at random, so that their mean is the true one.
+
+SHORT_ROW = 16
+"""A row with fewer entries is not worth a scale of four bytes."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def packed(tensors: Mapping[str, Tensor], precision: Precision, rng: torch.Generator | None = None) -> Weights:
+    """As they travel. `rng`: 8 bits are drawn, not rounded to the nearest. `unpacked` is the way back."""
+    if precision == "float32":
+        return dict(tensors)
+    made: Weights = {}
+    for name, tensor in tensors.items():
+        kind = _kind(tuple(tensor.shape), precision)
+        if kind is None:
+            made[name] = tensor
+        elif kind == torch.int8:
+            made[name], made[name + SCALE] = _by_row(tensor, rng)
+        else:
+            made[name], made[name + SCALE] = _in_half(tensor)
+    return made
+
+
+def unpacked(tensors: Mapping[str, Tensor]) -> Weights:
+    """Back to float32; those in 32 bits are the same tensors."""
+    return decode(tensors)
+
+
+def as_received(tensors: Mapping[str, Tensor], precision: Precision) -> Weights:
+    """What a device has of weights that the server sends."""
+    return unpacked(packed(tensors, precision))
+
+
+def as_it_travels(update: Update, order: Order) -> Update:
+    """The last step before an update becomes bytes."""
+    if order.wire.up == "float32":
+        return update
+    rng = torch_rng(order.seed, "wire", order.client, order.attempt)
+    return replace(update, delta=packed(dict(sorted(update.delta.items())), order.wire.up, rng))
+
+
+def packed_forms(shapes: Shapes, precision: Precision) -> Forms:
+    """What tensors of these shapes become, for the update reader."""
+    forms: dict[str, TensorForm] = {}
+    for name, shape in shapes.items():
+        kind = _kind(tuple(shape), precision)
+        forms[name] = TensorForm(tuple(shape), kind or torch.float32)
+        if kind is not None:
+            forms[name + SCALE] = TensorForm((shape[0],) if kind == torch.int8 else (), low=0.0)
+    return forms
+
+
+def packed_bytes(shapes: Shapes, precision: Precision) -> int:
+    if precision == "float32":
+        return sum(map(math.prod, shapes.values())) * torch.float32.itemsize
+    return sum(form.bytes for form in packed_forms(shapes, precision).values())
+
+
+def _kind(shape: tuple[int, ...], precision: Precision) -> torch.dtype | None:
+    """Of the codes; None: it travels as it is."""
+    if precision == "float32" or len(shape) < 2:
+        return None
+    return torch.int8 if precision == "int8" and math.prod(shape[1:]) >= SHORT_ROW else torch.float16
+
+
+def _in_half(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Its largest entry between ½ and 1: far from float16's upper end, its small ones as far from the lower as can be.
+
+    A power of two changes no digit.
+    """
+    largest = tensor.abs().max() if tensor.numel() else tensor.new_ones(())
+    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+    return (tensor / scale).half(), scale
+
+
+def _by_row(tensor: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    rows = tensor.flatten(1)
+    scale = rows.abs().amax(1).clamp_min(1e-30) / 127
+    steps = rows / scale[:, None]
+    steps = steps.round_() if rng is None else (steps + torch.rand(steps.shape, generator=rng)).floor_()
+    return steps.clamp_(-127, 127).to(torch.int8).view(tensor.shape), scale

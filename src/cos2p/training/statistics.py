@@ -28,7 +28,7 @@ from cos2p.costs.flops import block_forward, embedding_forward
 from cos2p.costs.shape import Shape
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.forms import Forms, TensorForm
+from cos2p.messages.envelope import Forms, TensorForm
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec

@@ -41,7 +41,7 @@ from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
 from cos2p.training.client_cache import ClientCache, data_digest
-from cos2p.training.contract import TaskContract
+from cos2p.training.contract import TaskContract, unpacked
 from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
@@ -67,7 +67,6 @@ from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
 from cos2p.training.settings import PLAIN, ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled
 from cos2p.training.suffix import StreamedSuffix
-from cos2p.training.wire import unpacked
 
 Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
 

@@ -9,7 +9,7 @@ import torch
 from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.robust.bound import DEVICES, MIN_DEVICES, RECENT, NormBound
 from cos2p.models.spec import SubmodelSpec
-from cos2p.server.admission import root_mean_square
+from cos2p.server.update_reader import root_mean_square
 from cos2p.submodel.slicing import compact_shapes
 from tests.tiny import VIT
 

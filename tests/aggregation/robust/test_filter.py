@@ -17,9 +17,9 @@ from cos2p.messages import Order, Update
 from cos2p.methods import build_method, make_contract
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
-from cos2p.server.admission import root_mean_square
 from cos2p.server.protocol import ClientJoined
 from cos2p.server.server import Server
+from cos2p.server.update_reader import root_mean_square
 from tests.runtime.played import join_all, notes, restored, sent, snapshot, trained_spec
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, context, same

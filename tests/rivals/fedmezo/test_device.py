@@ -17,7 +17,7 @@ from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.server.admission import check_update
+from cos2p.server.update_reader import check_update
 from cos2p.submodel.slicing import compact_shapes, extract
 from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer

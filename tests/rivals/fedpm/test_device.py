@@ -16,7 +16,7 @@ from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import build_method, make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
-from cos2p.server.admission import check_update
+from cos2p.server.update_reader import check_update
 from cos2p.testing.allocated import peak_allocated
 from cos2p_rivals.fedpm.device import ScoreSettings, SegmentScoreSettings
 from cos2p_rivals.fedpm.network import (

@@ -4,7 +4,7 @@ For every kind of segment (heads, units, each shared tensor whatever its block) 
 device are remembered, after they were bounded, so that no device can raise the measure by lying more. The measure is
 the median over the devices of the median of each: a device that answers often counts once. A kind that fewer than
 three devices have sent is measured by the kind that moves furthest of those that three have. While there is none, only
-`admission`'s own limit holds.
+the update reader's own limit holds.
 """
 
 from __future__ import annotations

@@ -60,10 +60,10 @@ from cos2p.submodel.rates import cut
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.files import write_atomic
 from cos2p.training.client_cache import CacheMiss, ClientCache, disk_limit
+from cos2p.training.contract import as_it_travels
 from cos2p.training.embeddings import token_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
-from cos2p.training.wire import as_it_travels
 
 
 def main() -> None:

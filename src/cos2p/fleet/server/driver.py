@@ -34,7 +34,7 @@ from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
-from cos2p.runtime.results import run_facts
+from cos2p.runtime.run_folder import run_facts
 from cos2p.runtime.run_setup import first_weights, run_context
 from cos2p.runtime.session import Session
 from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired, UpdateRejected

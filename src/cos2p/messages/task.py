@@ -1,0 +1,295 @@
+"""`Order`, `Task`, `Update`: the messages, and how they are written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
+from cos2p.messages.packing import CODES, Packet, pack
+from cos2p.models.flat_tensors import MOST_BYTES, FlatTensors
+from cos2p.models.layout import Weights
+from cos2p.models.spec import BlockSize, SubmodelSpec
+
+Precision = Literal["float32", "float16", "int8"]
+"""How tensors travel."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How what trains travels (see `training.contract`): the weights to a device, and its update back."""
+
+    down: Precision = "float32"
+    up: Precision = "float32"
+
+
+LabelSkew = Literal["ignored", "logit-adjustment"]
+"""What a device does about the unequal shares of its labels (`training.label_skew`)."""
+
+
+@dataclass(frozen=True)
+class CachedParts:
+    """What a device has or is to keep in its cache (see `training.client_cache`) for a task."""
+
+    parts: Mapping[str, str]
+    """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
+    held: frozenset[str]
+    """Those of them that do not come with the task: the device has them."""
+    features: int = 0
+    """The device has its samples' features behind so many blocks, through just these parts; 0: none that are valid."""
+    keep: int = 0
+    """The device is to keep the features behind so many blocks; 0: none."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without what is empty: bytes count."""
+        values = {"parts": dict(self.parts), "held": sorted(self.held), "features": self.features, "keep": self.keep}
+        return {name: value for name, value in values.items() if value}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CachedParts:
+        given = (values.get("features", 0), values.get("keep", 0))
+        return cls(dict(values["parts"]), frozenset(values.get("held", ())), *map(int, given))
+
+    def through(self, depth: int) -> tuple[str, ...]:
+        """The names of the parts below so many blocks, in their order."""
+        return tuple(self.parts[key] for key in ("embed.", *(f"blocks.{block}." for block in range(depth))))
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything about a task but its tensors: small, JSON, kept by the server until the answer comes."""
+
+    client: str
+    task: str
+    version: int
+    """Version of the model the weights are cut from."""
+    cycle: int
+    attempt: int
+    seed: int
+    """Seed of the run; a device derives its own from it, its name and `attempt`."""
+    trainer: str
+    """Which local trainer does the work (see `methods.trainers`)."""
+    settings: Mapping[str, Any]
+    """The trainer's settings, as JSON."""
+    lr: float
+    """Learning rate of this task, after the run's schedule."""
+    spec: SubmodelSpec
+    """What is sent. With quotas its width is that of the candidates."""
+    quotas: tuple[BlockSize, ...] | None = None
+    """Per block of the window, how much the device may keep: train the masks first. None: train `spec` as it is."""
+    prefix_precision: Precision = "float32"
+    """How the frozen part travels."""
+    label_skew: LabelSkew = "ignored"
+    """Whether the device takes the shares of its own labels into account (see `training.label_skew`)."""
+    cached: CachedParts | None = None
+    """Frozen parts that outlive the task; None: all come with it and go with it."""
+    wire: Wire = Wire()
+    """How the trainable tensors travel."""
+    rates: tuple[float, ...] = ()
+    """Learning rates to try before the training, ascending (see `training.rate_trial`); empty: none, `lr` is set."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "settings": dict(self.settings),
+            "spec": self.spec.to_dict(),
+            "quotas": None if self.quotas is None else [[q.heads, q.units] for q in self.quotas],
+        }
+        # left out where they say nothing: bytes count
+        cached, wire, rates = values.pop("cached"), values.pop("wire"), values.pop("rates")
+        if cached is not None:
+            values["cached"] = cached.to_dict()
+        if wire != Wire():
+            values["wire"] = asdict(wire)
+        if rates:
+            values["rates"] = list(rates)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Order:
+        quotas, cached = values["quotas"], values.get("cached")
+        return cls(
+            **{
+                **values,
+                "spec": SubmodelSpec.from_dict(values["spec"]),
+                "quotas": None if quotas is None else tuple(BlockSize(*q) for q in quotas),
+                "cached": None if cached is None else CachedParts.from_dict(cached),
+                "wire": Wire(**values.get("wire", {})),
+                "rates": tuple(values.get("rates", ())),
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An order with its tensors: train this submodel on your data."""
+
+    order: Order
+    weights: Weights
+    """The trainable part, compact, as packed by `training.contract`."""
+    prefix: Weights = field(default_factory=dict)
+    """The frozen part, as encoded by `training.prefix.encode`."""
+
+    def to_bytes(self) -> bytes:
+        return bytes(self.packet())
+
+    def packet(self) -> Packet:
+        return pack(self.order.to_dict(), w=self.weights, p=self.prefix)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Task:
+        envelope = Envelope.open(data, TASK_HEADER_BYTES)
+        parts = _tensors(envelope, "w", "p")
+        return cls(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+
+
+class TaskReader:
+    """Reads one task after the other. Of small models, tensors that the task before had, too, are the very same."""
+
+    def __init__(self) -> None:
+        self._body = b""
+        self._table: Table | None = None
+        self._parts: dict[str, Weights] = {}
+        self._changes = 0
+
+    def read(self, head: bytes, body: bytes) -> Task:
+        """A packet's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
+        envelope = Envelope.of(head, body)
+        parts = self._parts
+        if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:
+            parts = _tensors(envelope, "w", "p")
+            if len(body) <= MOST_BYTES:
+                self._body, self._table, self._parts, self._changes = body, envelope.table, parts, _changes(parts)
+        return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+
+
+NEEDED_REPORT = ("prefix_recomputed", "uncached", "trial_")
+"""Beginnings of figures in a report that the server acts on: whether features were recomputed and parts could be
+kept, and the losses of the rates that `training.lr = "auto"` asks a device to try."""
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a device learned: only what it trained, as the difference to what it received.
+
+    A server, which knows the task, reads it with `server.update_reader` and compares first.
+    """
+
+    client: str
+    task: str
+    version: int
+    spec: SubmodelSpec
+    """What was trained: the task's spec, narrowed to the final mask."""
+    delta: Weights
+    """w_start − w_end of every held trainable tensor, compact; on its way as `training.contract` packs it."""
+    samples: int
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """Losses, the personal submodel's scores on the local test part, seconds: numbers for the log."""
+    extras: Weights = field(default_factory=dict)
+
+    def without_figures(self) -> Update:
+        """The same with nothing in its report but what the server needs."""
+        kept = {name: value for name, value in self.report.items() if name.startswith(NEEDED_REPORT)}
+        return replace(self, report=kept)
+
+    def to_bytes(self) -> bytes:
+        return bytes(self.packet())
+
+    def packet(self) -> Packet:
+        return pack(self._meta(), d=self.delta, x=self.extras)
+
+    def write(self, path: Path) -> None:
+        """The same into a file, straight from the tensors' memory: bytes would be the update once or twice more."""
+        whole = {name: tensor.contiguous() for name, tensor in _named(d=self.delta, x=self.extras).items()}
+        safetensors.torch.save_file(whole, path, metadata=_described(self._meta()))
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "client": self.client,
+            "task": self.task,
+            "version": self.version,
+            "spec": self.spec.to_dict(),
+            "samples": self.samples,
+            "report": dict(self.report),
+        }
+
+
+def tensor_bytes(*parts: Mapping[str, Tensor]) -> int:
+    """Bytes of the values, without headers."""
+    return sum(tensor.nbytes for part in parts for tensor in part.values())
+
+
+def load_tensors(data: bytes) -> Weights:
+    """Tensors by name, in memory of their own.
+
+    safetensors gives them in another order every time, and at any address: sums over them, and matrix kernels, may
+    round differently, and a result would depend on which process got the bytes.
+    """
+    return {name: tensor.clone() for name, tensor in sorted(safetensors.torch.load(data).items())}
+
+
+def _named(**parts: Mapping[str, Tensor]) -> Weights:
+    return {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
+
+
+def _described(meta: Mapping[str, Any]) -> dict[str, str]:
+    return {"cos2p": json.dumps(meta)}
+
+
+def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
+    envelope.check_parts(*labels)
+    return {label: envelope.part(label) for label in labels}
+
+
+def _changes(parts: Mapping[str, Weights]) -> int:
+    """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
+    return sum(
+        part.changes if isinstance(part, FlatTensors) else sum(t._version for t in part.values())
+        for part in parts.values()
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A tensor of a message that is made only when it is written."""
+
+    like: Tensor
+    """Its shape and type, without values."""
+    make: Callable[[], Tensor]
+
+
+def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+    """Of tensors that are there already."""
+    return {name: Piece(tensor, partial(tensors.__getitem__, name)) for name, tensor in tensors.items()}
+
+
+def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:
+    """What `Task.to_bytes` gives, into a file, tensor by tensor: no two of them are in memory at a time."""
+    pieces = {f"w/{name}": piece for name, piece in weights.items()} | {f"p/{n}": piece for n, piece in prefix.items()}
+    # The widest types first, so that each tensor begins where its type may be read.
+    ordered = sorted(pieces.items(), key=lambda item: -item[1].like.itemsize)
+    header: dict[str, Any] = {"__metadata__": {"cos2p": json.dumps(order.to_dict())}}
+    end = 0
+    for key, piece in ordered:
+        begin, end = end, end + piece.like.numel() * piece.like.itemsize
+        header[key] = {
+            "dtype": CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
+        }  # fmt: skip
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, piece in ordered:
+            file.write(_view(piece.make()))
+
+
+def _view(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
