@@ -53,7 +53,7 @@ weights: $(READY)
 	$(BIN)/python -m tools.weights
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --clean --strict
 	@echo "site/index.html"
 
 format: $(READY)
