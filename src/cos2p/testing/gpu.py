@@ -15,13 +15,18 @@ parts of torch: it works with torch 2.13 and not with 2.4.
 
 from __future__ import annotations
 
+import gc
+import json
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -170,3 +175,27 @@ def stand_in_gpu() -> Iterator[StandInGpu]:
     gpu = StandInGpu()
     with gpu._fakes, gpu:
         yield gpu
+
+
+def peak_allocated(function: Callable[[], object]) -> int:
+    """Most bytes of tensors alive at once that were made inside `function`."""
+    gc.collect()  # a cycle of an earlier call would end inside
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    # torch remembers the sizes of blocks across profiles: the end of a block that began outside may be reported with the
+    # size of another one that had its address. Only blocks that began inside count.
+    made: dict[int, int] = {}
+    alive = most = 0
+    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
+        change, address = event["args"]["Bytes"], event["args"]["Addr"]
+        if change > 0:
+            made[address] = change
+        else:
+            change = -made.pop(address, 0)
+        alive += change
+        most = max(most, alive)
+    return most
