@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cos2p import ElasticTransformer, Recipe, SubmodelSpec
-from cos2p.aggregation.closed_form import closed_form
+from cos2p.aggregation.head_merge import closed_form
 from cos2p.data.examples import Examples, Normalize
 from cos2p.models.config import ModelConfig
 from cos2p.models.context import make_context

@@ -29,10 +29,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cos2p.accelerator import CPU
 from cos2p.data.examples import Examples
 from cos2p.data.paths import find
 from cos2p.errors import BudgetError
-from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.cap import CAPPED_ENV
+from cos2p.fleet.device.worker import read_task, warm_up
 from cos2p.messages import Order
 from cos2p.methods import make_contract, make_trainer, run_task
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
@@ -128,7 +130,8 @@ def measured(name: str, row: Row, samples: int, repeats: int) -> dict[str, Any]:
 def _child(name: str, row: Row, samples: int, folder: str) -> dict[str, float]:
     request = json.dumps({"name": name, "row": vars(row), "samples": samples, "folder": folder})
     command = [sys.executable, "-m", "benchmarks.finetune", "--child"]
-    environment = os.environ | CHILD_ENV | {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    capped = CAPPED_ENV if row.kind == "ours" else {}
+    environment = os.environ | CHILD_ENV | capped | {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     child = subprocess.run(command, input=request, capture_output=True, text=True, env=environment, check=False)
     if child.returncode:
         raise SystemExit(f"{row.title}: {child.stderr.strip()[-2000:]}")
@@ -187,7 +190,7 @@ def _measure(request: dict[str, Any]) -> None:
     (shard,) = run_setup.shards.values()
     config, pretrained = run_setup.config, str(find(run_setup.recipe.model.pretrained))
     del run_setup
-    _warm_up()
+    warm_up(CPU)  # what is loaded late, and what kernels keep once they have run, belongs to the idle process
     work: Callable[[], Callable[[], object]]
     if row.kind == "ours":
         path = Path(request["folder"], "task")
@@ -208,21 +211,17 @@ def _measure(request: dict[str, Any]) -> None:
     forget_peak()
     job = work()
     start = time.process_time()
-    job()
+    kept = job()
     seconds = time.process_time() - start
-    mapped = max(0, status_bytes("RssFile") - files)
+    mapped = max(0, status_bytes("RssFile") - files)  # while the task is still there
+    del kept
     print(json.dumps({"peak": status_bytes("VmHWM") - idle - mapped, "seconds": seconds}))
-
-
-def _warm_up() -> None:
-    """What kernels keep once they have run belongs to the idle process."""
-    layer = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.LayerNorm(768))
-    layer(torch.ones(64, 768)).sum().backward()
 
 
 def _do_task(config: Any, path: Path, shard: Shard) -> object:
     task = read_task(path)
-    return make_trainer(config, task.order).run(task, shard, {})
+    trainer = make_trainer(config, task.order)
+    return trainer, trainer.run(task, shard, {})
 
 
 class _Classifier(nn.Module):

@@ -45,8 +45,10 @@ SLOWDOWNS = (8.0, 12.0, 20.0, 32.0)
 RATES = (0.5625, 0.5625, 0.25, 0.0625)
 
 
-def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, latency: float) -> Recipe:
-    """The fleet of the benchmark, at the measured speeds."""
+def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, latency: float, out: Path) -> Recipe:
+    """The fleet of the benchmark, at the measured speeds; a trace in the folder `out` has the link's figures."""
+    trace = out / "link.csv"
+    trace.write_text(f"latency,jitter\n{latency},0\n", encoding="utf-8")
     groups = [
         {
             "preset": "laptop",
@@ -57,8 +59,7 @@ def recipe(devices: int, rounds: int, flops: dict[float, float], link: float, la
             "memory": "2GB",
             "down": link,
             "up": link,
-            "latency": latency,
-            "jitter": 0.0,
+            "trace": str(trace),
         }
         for i in range(devices)
     ]
@@ -218,14 +219,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-fleet"))
     options = parser.parse_args()
     began = time.monotonic()
-    probe = recipe(options.devices, options.rounds, dict.fromkeys(RATES, 1e9), 1e8, 0.0)
+    options.out.mkdir(parents=True, exist_ok=True)
+    probe = recipe(options.devices, options.rounds, dict.fromkeys(RATES, 1e9), 1e8, 0.0, options.out)
     speeds = measured_speed(probe)
     print("FLOP/s on one core: " + ", ".join(f"{rate:g}: {speed / 1e9:.1f}e9" for rate, speed in speeds.items()))
     real, virtual = options.out / "real", options.out / "virtual"
-    real.parent.mkdir(parents=True, exist_ok=True)
-    result, memory = on_the_fleet(recipe(options.devices, options.rounds, speeds, 1e8, 0.0), real)
+    result, memory = on_the_fleet(recipe(options.devices, options.rounds, speeds, 1e8, 0.0, options.out), real)
     link, latency = link_of(real)
-    simulated = simulate(recipe(options.devices, options.rounds, speeds, link, latency), virtual, overwrite=True)
+    simulated = simulate(
+        recipe(options.devices, options.rounds, speeds, link, latency, options.out), virtual, overwrite=True
+    )
     report(real, virtual, {"real": result, "virtual": simulated}, memory)
     print(f"took {time.monotonic() - began:.0f} s")
 

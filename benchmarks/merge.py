@@ -27,7 +27,7 @@ from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
-from cos2p.server.update_reader import check_update
+from cos2p.server.update_reader import UpdateReader
 from cos2p.submodel import native
 from cos2p.submodel.slicing import compact_shapes
 
@@ -60,12 +60,11 @@ def jobs(config: ModelConfig, spec: SubmodelSpec, start: Weights) -> dict[str, C
     rounds = Rounds(config, spec, start)
     target = {name: torch.empty_like(tensor) for name, tensor in rounds.delta.items()}
     order = Order("pi-1", "pi-1#0", 0, 0, 0, 0, "submodel", {}, 1e-3, spec)
-    update = Update("pi-1", "pi-1#0", 0, spec, rounds.delta, samples=100)
+    reader = UpdateReader(order, config, make_contract(config, order), max_rms=10.0)
+    message = bytes(Update("pi-1", "pi-1#0", 0, spec, rounds.delta, samples=100).packet())
     return {
         COPY: lambda: [target[name].copy_(tensor) for name, tensor in rounds.delta.items()],
-        "check at the update reader": lambda: check_update(
-            update, order, config, make_contract(config, order), max_rms=10.0
-        ),
+        "check at the update reader": lambda: reader.read(reader.open(message)),
         "add, first of its round": lambda: rounds.add(0),
         "add, τ = 0": lambda: rounds.add(0),
         "add, first with τ = 1": lambda: rounds.add(1),

@@ -26,8 +26,10 @@ import torch
 from torch import Tensor
 
 from cos2p import model_config
-from cos2p.costs.budget import Workload, flops, largest_rate, peak
-from cos2p.costs.fitting import make_spec
+from cos2p.costs.fitting import largest_rate, make_spec
+from cos2p.costs.flops import flops
+from cos2p.costs.ledger import peak
+from cos2p.costs.shape import Workload
 from cos2p.devices.measure import measure
 from cos2p.numerics.adan import TEMPORARY_BYTES
 from cos2p.numerics.optimizers import eight_bit, make_optimizer

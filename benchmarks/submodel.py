@@ -22,9 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cos2p import ModelConfig, SubmodelSpec, __version__, model_config
-from cos2p.costs.budget import Workload, flops, peak
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.workload import Prefix
+from cos2p.costs.flops import flops
+from cos2p.costs.ledger import peak
+from cos2p.costs.shape import Workload
 from cos2p.devices.measure import Form, Measurement, measure
 from cos2p.submodel.rates import cut
 
@@ -32,7 +33,7 @@ MODELS = ("vit-tiny", "vit-base")
 RATES = (0.5625, 0.25, 0.0625, 0.0156)
 PLACES = ("bottom", "middle", "top")
 COLUMNS = (
-    *("form", "R", "window", "prefix", "predicted MB", "measured MB", "meas/pred", "mem/full", "mem/ideal"),
+    *("form", "R", "window", "predicted MB", "measured MB", "meas/pred", "mem/full", "mem/ideal"),
     *("CPU s", "wall s", "CPU/full", "CPU/ideal", "prefix pass s"),
 )
 
@@ -53,8 +54,8 @@ class Cell:
 
     def flop_share(self) -> float:
         """What the submodel's training takes of the full model's FLOPs; a frozen prefix has no part in it."""
-        alone = self.workload.with_(prefix="streamed")
-        return flops(self.config, self.spec, alone) / flops(self.config, SubmodelSpec.full(self.config), alone)
+        whole = SubmodelSpec.full(self.config)
+        return flops(self.config, self.spec, self.workload) / flops(self.config, whole, self.workload)
 
     def row(self, measured: Measurement, full: Measurement) -> list[str]:
         share = self.flop_share()
@@ -66,10 +67,10 @@ class Cell:
         frozen = self.spec.frozen > 0
         return [
             *("full" if self.rate == 1.0 else self.form, f"{self.rate:g}", self.place),
-            *(self.workload.prefix if frozen else "-", predicted, f"{measured.peak_bytes / 1e6:.1f}", ratio),
+            *(predicted, f"{measured.peak_bytes / 1e6:.1f}", ratio),
             *(f"{memory:.3f}", f"{memory / share:.2f}"),
             *(f"{measured.cpu_seconds:.3f}", f"{measured.seconds:.3f}", f"{seconds:.3f}", f"{seconds / share:.2f}"),
-            f"{measured.prefix_seconds:.2f}" if frozen and self.workload.prefix == "streamed" else "-",
+            f"{measured.prefix_seconds:.2f}" if frozen else "-",
         ]
 
 
@@ -82,11 +83,7 @@ def cells(config: ModelConfig, rates: Sequence[float], places: Sequence[str], wo
         top = config.depth - cut(config, rate).blocks
         starts = {"bottom": 0, "middle": top // 2, "top": top}
         for place in places:
-            start = starts[place]
-            prefixes: tuple[Prefix, ...] = ("streamed", "held") if start else ("streamed",)
-            for prefix in prefixes:
-                spec = make_spec(config, rate, start)
-                yield Cell(config, spec, workload.with_(prefix=prefix), rate, place)
+            yield Cell(config, make_spec(config, rate, starts[place]), workload, rate, place)
 
 
 def table(name: str, plan: Sequence[Cell], steps: int, progress: Progress) -> Table:

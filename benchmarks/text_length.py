@@ -16,8 +16,7 @@ import torch
 
 from cos2p import ElasticTransformer, SubmodelSpec, extract, init_weights
 from cos2p.costs.flops import shape_flops
-from cos2p.costs.shape import Shape
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.data import load
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import model_config

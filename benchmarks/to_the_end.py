@@ -1,6 +1,7 @@
 """CIFAR-10 trained to the end: every run of docs/results/to-the-end.md, one after the other, each kept as a small file.
 
     COS2P_DATA=<folder that holds cifar10/> python -m benchmarks.to_the_end --records docs/results/to-the-end/runs
+    python -m benchmarks.to_the_end --records docs/results/to-the-end/runs --tables     the page's tables, no run
 
 A run that has its file is not run again, so the list can be stopped at any moment and continued on another machine. A
 run that was stopped goes on from its checkpoint in `--work`. Learning rates are chosen first, for every method from the
@@ -18,7 +19,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
+
+from cos2p.numerics.metrics import mean_interval
 
 RATES = (1e-3, 2e-3, 4.5e-3)
 TRIAL_SEED = 1000
@@ -98,7 +102,7 @@ class Job:
         if self.updates:
             changes["schedule.updates"] = str(self.updates)
         settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        go_on = ["--resume"] if (out / "checkpoint").exists() else ["--overwrite"]
+        go_on = ["--resume"] if (out / "checkpoint.safetensors").exists() else ["--overwrite"]
         start = [sys.executable, "-m", "cos2p", "run", "cifar10", "--method", self.row.method, "--out", str(out)]
         return [*start, "--seed", str(self.seed), "--workers", "1", "--quiet", *settings, *go_on]
 
@@ -135,7 +139,7 @@ def jobs(records: Path) -> Iterator[Job]:
 
 def record(job: Job, out: Path, seconds: float) -> dict[str, Any]:
     """Everything of a run that the page needs: its figures and its curve, no weights."""
-    from cos2p.studies.curve import read_curve
+    from cos2p.studies.target import read_curve
 
     curve = [point.to_dict() for point in read_curve(out)]
     result = json.loads((out / "result.json").read_text())
@@ -145,12 +149,70 @@ def record(job: Job, out: Path, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def read_runs(records: Path) -> dict[str, list[dict[str, Any]]]:
+    """The finished runs of every row that has one, trials apart."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in ROWS:
+        files = [records / f"{row.name}-{seed}.json" for seed in row.seeds]
+        if found := [json.loads(file.read_text()) for file in files if file.is_file()]:
+            runs[row.name] = found
+    return runs
+
+
+def results_table(records: Path) -> str:
+    """Every row that has a run: its score at the end, and what it spent until FedRolex's last score."""
+    runs = read_runs(records)
+    target = mean_interval(run["result"]["top1"] for run in runs["fedrolex"])[0]
+    lines = [
+        f"| row | lr | seeds | top-1 | virtual time | sent | to {100 * target:.1f} %: time | sent | processor |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in runs.items():
+        results = [run["result"] for run in found]
+        sent = mean(result["bytes_down"] + result["bytes_up"] for result in results)
+        seconds = mean(result["virtual_seconds"] for result in results)
+        cells = [name, f"{found[0]['lr']:g}", str(len(found)), _score(results), f"{seconds / 60:.0f} min"]
+        lines.append("| " + " | ".join([*cells, f"{sent / 1e6:.0f} MB", *_cost(found, target)]) + " |")
+    return "\n".join(lines)
+
+
+def trials_table(records: Path) -> str:
+    """Validation scores of the three learning rates of every row that has all its trials."""
+    lines = [f"| row | {' | '.join(f'{lr:g}' for lr in RATES)} |", "|---|" + "---|" * len(RATES)]
+    for row in ROWS:
+        if not row.rate_of and chosen_rate(row, records) is not None:
+            found = [json.loads((records / f"{job.name}.json").read_text())["result"] for job in trials(row)]
+            lines.append(f"| {row.name} | " + " | ".join(f"{100 * one['validation_top1']:.1f}" for one in found) + " |")
+    return "\n".join(lines)
+
+
+def _score(results: list[dict[str, Any]]) -> str:
+    middle, half = mean_interval(100 * result["top1"] for result in results)
+    return f"{middle:.1f} ± {half:.1f}" if len(results) > 1 else f"{middle:.1f}"
+
+
+def _cost(found: list[dict[str, Any]], target: float) -> list[str]:
+    """Virtual time, bytes and processor time until the target: means over seeds, dashes if one never reached it."""
+    reached = [next((point for point in run["curve"] if point["top1"] >= target), None) for run in found]
+    points = [point for point in reached if point is not None]
+    if len(points) < len(found):
+        return ["–"] * 3
+    sent = mean(point["bytes_up"] + point["bytes_down"] for point in points)
+    seconds = mean(point["virtual_seconds"] for point in points)
+    processor = mean(point["processor_seconds"] for point in points)
+    return [f"{seconds / 60:.0f} min", f"{sent / 1e6:.0f} MB", f"{processor / 60:.0f} min"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/to-the-end"))
     parser.add_argument("--hours", type=float, default=1e9, help="begin no run after so many hours")
+    parser.add_argument("--tables", action="store_true", help="print the tables of the records and run nothing")
     options = parser.parse_args()
+    if options.tables:
+        print(results_table(options.records), trials_table(options.records), sep="\n\n")
+        return
     options.records.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     while True:

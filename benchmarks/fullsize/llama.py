@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.fullsize.tasks import Record, announce, first_orders, measure, tier_of
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import open_tensors
-from cos2p.models.hub_match import Checkpoint, match
+from cos2p.models.hub_fit import Checkpoint, match
 from cos2p.models.layout import Weights, layout
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import build_run_setup

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cos2p.costs.budget import Ledger
+from cos2p.costs.ledger import Ledger
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.training import TrainingProcess
 from cos2p.messages import Order

@@ -16,7 +16,7 @@ from benchmarks.simulator.stages import spent
 from benchmarks.simulator.workload import digits_over_and_over
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Workload
 from cos2p.devices.measure import Measurement, measure
 from cos2p.models.layout import init_weights, parameter_count
 from cos2p.models.sizes import model_config

@@ -3,7 +3,7 @@
     python -m benchmarks.simulator.stages [--rounds 5] [--devices 1000] [--apart]
 
 The workload of `benchmarks.simulator` with the worker inside the simulation's own process, so that one clock sees both
-sides; of the way between them the pipes are missing, not the memory next to them. With `--apart` it has a process of
+sides; of the way between them the pipes and the memory next to them are missing. With `--apart` it has a process of
 its own, and only the whole can be told. The first round warms up and is not counted. Of the others every second one is
 timed stage by stage; what that costs (fifty calls of a clock for an update) is not in the ones between, which are
 compared with the plain loop. It does a round after each of them: what others do to the machine meanwhile, they do to
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import pickle
 import statistics
 import tempfile
 import time
@@ -31,13 +32,12 @@ import torch
 from benchmarks.peers.work import load
 from benchmarks.simulator.floor import play
 from benchmarks.simulator.workload import Workload
-from cos2p.processes.passage import Passage
 from cos2p.runtime import workers
 from cos2p.runtime.simulation import run
 from cos2p.tracking.event_kinds import Aggregated, Event
 
 STAGES = {
-    "server: cut the task's weights": ("cos2p.server.server", "Server.task"),
+    "server: cut the task's weights": ("cos2p.server.orders", "Orders.task"),
     "server: pack the task": ("cos2p.messages", "Task.packet"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
@@ -52,8 +52,7 @@ STAGES = {
     "device: test itself (without forward)": ("cos2p.training.trainer", "Trainer.scores"),
     "device: the rest of training (copies, delta)": ("cos2p.training.trainer", "Trainer.train"),
     "device: pack the update": ("cos2p.messages", "Update.packet"),
-    "on the way, both ways: write": ("cos2p.processes.passage", "Passage.packed"),
-    "on the way, both ways: read": ("cos2p.processes.passage", "Passage.unpacked"),
+    "on the way, both ways": ("benchmarks.simulator.stages", "passed"),
     "server: compare the update with its task": ("cos2p.server.update_reader", "UpdateReader.open"),
     "server: unpack and check it": ("cos2p.server.update_reader", "UpdateReader.read"),
     "server: bound it": ("cos2p.aggregation.robust.filter", "RobustFilter.take"),
@@ -108,21 +107,20 @@ class Inline:
     """A pool of processes that has none: the task is done at once, here. Bytes take the way they would take."""
 
     def __init__(self, count: int, start: Callable[..., None], *arguments: Any) -> None:
-        self._down, self._up = Passage(), Passage()
         start(*arguments)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(passed(self._up, function(*passed(self._down, arguments))))
+        future.set_result(passed(function(*passed(arguments))))
         return future
 
     def close(self) -> None:
         """Nothing to stop."""
 
 
-def passed(passage: Passage, value: Any) -> Any:
+def passed(value: Any) -> Any:
     """As it arrives at the other end."""
-    return passage.unpacked(passage.packed(value))
+    return pickle.loads(pickle.dumps(value))
 
 
 @dataclass(frozen=True)
