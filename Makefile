@@ -7,13 +7,15 @@
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
 # make test-gpu   what needs a CUDA GPU; where there is none every test is skipped and says so
 # make test-fleet   a real fleet of processes on this machine, with all its faults: twenty minutes on two cores
+# make test-network   a real fleet behind slow, lossy and broken links: network namespaces and TUN, as root; some minutes
+# make test-arm   an arm64 Debian, emulated, with cos2p built and installed in it: a run, and one device of a real fleet; as root
 # All set up .venv themselves; a second call is quick.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: dist demo test test-slow docs weights fuzz test-gpu test-fleet lint types unit format setup clean
+.PHONY: dist demo test test-slow docs weights fuzz test-gpu test-fleet test-network test-arm lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run demo --out runs/demo --overwrite
@@ -37,7 +39,7 @@ unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
 
 test-slow: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not fleet"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not fleet and not network and not arm"
 
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --updates 100000 --seed 0
@@ -47,6 +49,12 @@ test-gpu: $(READY)
 
 test-fleet: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m fleet
+
+test-network: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m network -rs
+
+test-arm: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m arm -rs
 
 weights: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights]'

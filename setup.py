@@ -8,7 +8,7 @@ setup(
     ext_modules=[
         Extension(
             "cos2p.submodel.native._library",
-            sources=[f"{FOLDER}/adding.c", f"{FOLDER}/sums.c", f"{FOLDER}/squares.c"],
+            sources=[f"{FOLDER}/adding.c", f"{FOLDER}/sums.c"],
             depends=[f"{FOLDER}/common.h", f"{FOLDER}/order.h"],
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off"],
             libraries=["m"],

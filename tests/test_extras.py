@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from cos2p.numerics.metrics import student_quantile
+from cos2p.older_python import tomllib
 
-SELDOM = ("sklearn", "scipy", "pyarrow", "PIL", "tokenizers", "huggingface_hub", "pandas", "matplotlib", "transformers")
+SELDOM = (
+    "sklearn", "scipy", "pyarrow", "PIL", "tokenizers", "huggingface_hub", "pandas", "matplotlib", "transformers",
+    "onnx", "onnxruntime", "onnxscript", "nvflare", "ray", "tensorboard", "mlflow", "wandb", "dp_accounting",
+)  # fmt: skip
 BLOCK = f"""
 import sys
 class Missing:
@@ -28,6 +33,24 @@ def python(code: str, folder: Path) -> str:
 
 def test_a_device_imports_none_of_them(tmp_path: Path) -> None:
     code = "import cos2p.fleet.device.worker, cos2p.methods, cos2p.inference.sources, cos2p.data.load; print('fine')"
+    assert python(code, tmp_path).endswith("fine\n")
+
+
+def test_a_devices_list_grows_on_purpose_alone() -> None:
+    """Size and time on a board go with it (docs/howto/boards.md)."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    names = {re.split(r"[<>=!~; ]", entry)[0] for entry in project["dependencies"]}
+    assert names == {
+        "torch", "numpy", "safetensors", "pydantic", "typer", "rich", "tomli", "tomli-w", "typing_extensions", "psutil",
+    }  # fmt: skip
+    assert project["optional-dependencies"]["nvflare"] == ["nvflare==2.9.0"]
+
+
+def test_from_python_none_of_them_is_needed(tmp_path: Path) -> None:
+    code = (
+        "import cos2p, cos2p.api; cos2p.run; cos2p.compare; import cos2p.cli, cos2p.inference.exporting; print('fine')"
+    )
     assert python(code, tmp_path).endswith("fine\n")
 
 

@@ -11,7 +11,7 @@ from cos2p.methods import methods
 from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe, apply_change, recipe_problems, recipe_values, switch_method
 from cos2p.recipes import recipe_text, shipped_recipes
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from cos2p import ModelConfig, SubmodelSpec
-from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import RobustSettings, ScheduleSettings
 from cos2p.data.examples import IGNORE, Examples, Normalize
 from cos2p.devices.device import device
 from cos2p.messages import Order, Precision, Task, Update

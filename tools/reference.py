@@ -24,6 +24,7 @@ from typer.main import get_command
 from typing_extensions import get_type_hints
 
 import cos2p.errors
+from cos2p import api
 from cos2p.cli.app import EXIT_CODES, app
 from cos2p.devices.device import PRESETS
 from cos2p.devices.settings import DeviceGroup
@@ -366,7 +367,53 @@ def disclosure_page() -> str:
     return intro + table("message", "when", "field", "size", "why", "how to switch it off", rows=rows)
 
 
+def python_page() -> str:
+    """The Python API: functions with their arguments, then what a run and a study have."""
+    lines = [
+        "# Python API\n",
+        "What the commands do, from Python: `import cos2p`.",
+        "[A first run](../tutorial/first-run.md#from-python) shows it in",
+        "use; names for methods of your own are on [a page of their own](method-names.md).\n",
+    ]
+    for function in (api.run, api.finetune, api.compare, api.open, api.wrap):
+        lines += [
+            f"## `cos2p.{function.__name__}`\n",
+            _signature(f"cos2p.{function.__name__}", function),
+            _doc(function),
+        ]
+    for kind in (api.Run, api.Study):
+        lines += [f"## `{kind.__name__}`\n", _doc(kind)]
+        members = {name: one for name, one in vars(kind).items() if not name.startswith("_") and inspect.getdoc(one)}
+        rows = [(f"`{_call(name, one)}`", first_paragraph(inspect.getdoc(one) or "")) for name, one in members.items()]
+        lines.append(table("name", "what it is", rows=rows))
+    return "\n".join(lines)
+
+
+def _signature(name: str, function: Callable[..., Any]) -> str:
+    arguments = "\n".join(f"    {_plain(one)}," for one in inspect.signature(function).parameters.values())
+    result = str(inspect.signature(function).return_annotation)
+    return f"```text\n{name}(\n{arguments}\n) -> {result}\n```\n"
+
+
+def _call(name: str, member: Any) -> str:
+    if not inspect.isfunction(member):
+        return name
+    parameters = [_plain(one).partition(":")[0] for one in inspect.signature(member).parameters.values()]
+    return f"{name}({', '.join(parameters[1:])})"
+
+
+def _plain(one: inspect.Parameter) -> str:
+    default = "" if one.default is one.empty else f" = {one.default!r}".replace("'", '"')
+    stars = "**" if one.kind is one.VAR_KEYWORD else ""
+    return f"{stars}{one.name}: {one.annotation}{default}"
+
+
+def _doc(thing: Any) -> str:
+    return re.sub(r"\n\n>>> .*", "", inspect.getdoc(thing) or "", flags=re.DOTALL) + "\n"
+
+
 PAGES = {
+    "python.md": python_page,
     "disclosure.md": disclosure_page,
     "recipe.md": recipe_page,
     "methods.md": methods_page,

@@ -36,12 +36,12 @@ from cos2p.runtime.run_folder import check_same_recipe, log_notes
 from cos2p.runtime.simulation import run as simulate
 from cos2p.studies.compare import Comparison
 from cos2p.studies.compare import compare as run_comparison
-from cos2p.studies.curve import read_curve
 from cos2p.studies.folder import study_folder
 from cos2p.studies.folder import write_report as write_study
 from cos2p.studies.grid import Base
 from cos2p.studies.progress import StudyProgress
 from cos2p.studies.runner import Runner
+from cos2p.studies.target import read_curve
 from cos2p.studies.views import showing
 from cos2p.terminal.following import following
 from cos2p.terminal.formatting import percent, print_line

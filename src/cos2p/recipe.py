@@ -10,17 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from cos2p.accelerator import Accelerator
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import PrivacySettings, RobustSettings, ScheduleSettings
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
 from cos2p.devices.attacks import AttackSettings
 from cos2p.devices.settings import DeviceGroup, FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import import_method, method_class, method_settings, methods
-from cos2p.models.settings import ModelSettings
-from cos2p.models.sizes import SIZES
+from cos2p.models.sizes import SIZES, ModelSettings
 from cos2p.older_python import tomllib
 from cos2p.recipes import recipe_text
 from cos2p.settings import Settings, merged_tables, problems
@@ -32,11 +29,9 @@ from cos2p.units import parse_bytes
 class RunSettings(Settings):
     engine: Literal["local", "ray"] = Field(
         default="local",
-        description="Where simulated devices train: in processes of this machine, or as workers of a Ray cluster. "
+        description="Where simulated devices train: in processes of this machine, or as workers of a Ray cluster "
+        "(that of RAY_ADDRESS, else the one this machine belongs to). "
         "Never changes a result.",
-    )
-    address: str = Field(
-        default="", description="The Ray cluster, HOST:PORT or ray://HOST:PORT; empty: the one this machine belongs to."
     )
     workers: int = Field(
         default=0, ge=0, description="Worker processes; 0: one for each core (of the cluster). Never changes a result."
@@ -239,6 +234,9 @@ def _device_problems(values: Mapping[str, Any]) -> list[str]:
     for number, fields in enumerate(groups if isinstance(groups, list | tuple) else ()):
         try:
             group = DeviceGroup.model_validate(fields)
+            model = values.get("model")
+            if group.base and not (isinstance(model, Mapping) and model.get("pretrained")):
+                wrong.append(f"fleet.devices.{number}.base: a fresh model has no checkpoint; set model.pretrained")
             group.device(group.name or group.preset)
         except ValidationError:
             continue  # reported already
@@ -259,7 +257,7 @@ def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
 
 
 def _privacy_problems(values: Mapping[str, Any]) -> list[str]:
-    """Losses that devices report would tell of their data, and no noise covers them."""
+    """Losses that devices report follow from their data, and no noise covers them."""
     training, privacy = values.get("training", {}), values.get("privacy", {})
     try:
         private = PrivacySettings.model_validate(privacy).on

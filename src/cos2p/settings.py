@@ -17,6 +17,9 @@ RENAMED: dict[str, str] = {
 }
 """Fields and values of recipes up to 0.1.0, and their names since."""
 
+OTHER_WORDS = {"learning_rate": "lr", "batch_size": "batch", "num_epochs": "epochs", "num_rounds": "rounds"}
+"""What other libraries call a field."""
+
 GONE = {
     "attack.devices": "the last `attack.count` devices lie",
     "attack.from_version": "they lie from the start",
@@ -24,16 +27,27 @@ GONE = {
     "data.augment.mixup": "no result needed it",
     "data.augment.padding": "images are shifted by up to four pixels",
     "data.label_names.validation": "validation files count as the training file does",
+    "data.subset": 'write it behind the name, path = "nyu-mll/glue:sst2"',
     "data.test_labels": "the name follows from that of the image file",
     "data.token_cache": "token ids are always kept",
     "data.train_labels": "the name follows from that of the image file",
     "data.validation_labels": "the name follows from that of the image file",
+    "fleet.devices.downtime": "a device is back after a minute; a `trace` has a column of that name",
+    "fleet.devices.jitter": "the preset's holds; a `trace` has a column of that name",
+    "fleet.devices.latency": "the preset's holds; a `trace` has a column of that name",
+    "fleet.devices.sessions_period": "write the sessions out for the whole run",
+    "fleet.target_seconds": "memory alone decides; set `rate` where a task takes too long",
     "model.image": "images have the size that the data has (`data.image_size`)",
     "partition.minimum": "a device gets at least two samples",
     "privacy.denominator": "it follows from the rates and the schedule",
     "privacy.participations": "set `privacy.multiplier`, or leave it to `schedule`",
     "robust.most_held": "32 updates of a round are kept",
+    "robust.patience": "a device is excluded after five updates in a row that count for nothing",
     "robust.trim": "a quarter is left out at each end",
+    "run.address": "set the environment variable RAY_ADDRESS",
+    "schedule.choose": "those who take part are drawn evenly",
+    "schedule.max_failures": "five tasks in a row may fail",
+    "schedule.max_in_flight": "set `schedule.clients_per_round`",
 }
 """Fields of recipes up to 0.1.0 that are gone, and what holds in their place."""
 
@@ -80,7 +94,8 @@ def _did_you_mean(kind: type[BaseModel] | None, loc: tuple[int | str, ...]) -> s
             continue
         field = kind.model_fields.get(step)
         kind = None if field is None else _nested(field.annotation)
-    close = get_close_matches(str(loc[-1]), kind.model_fields, n=1) if kind is not None else []
+    name = OTHER_WORDS.get(str(loc[-1]), str(loc[-1]))
+    close = get_close_matches(name, kind.model_fields, n=1) if kind is not None else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
-from cos2p.aggregation.closed_form import HeadForm, closed_form
+from cos2p.aggregation.head_merge import HeadForm, closed_form
 from cos2p.models.layout import Weights
 from cos2p.training.statistics import packed
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from cos2p.aggregation.closed_form import closed_form
-from cos2p.aggregation.head_merge import HeadMerge
+from cos2p.aggregation.head_merge import HeadMerge, closed_form
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.spec import SubmodelSpec

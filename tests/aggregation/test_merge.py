@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.weights import Rule
-from cos2p.models.flat_tensors import FlatTensors, flat_layout
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.slicing import extract
@@ -230,39 +229,3 @@ def test_loaded_sums_are_copies() -> None:
     expected = merged(VIT, [contribution(VIT, SMALL, current, 0)], current)
     merge.add(contribution(VIT, SMALL, current, 1), current)
     assert same(other.apply(current), expected)
-
-
-# ---------------------------------------------------------------- updates in one piece
-
-
-def in_flat_tensors(item: Contribution) -> Contribution:
-    arranged = flat_layout(tuple(sorted((name, tuple(tensor.shape)) for name, tensor in item.delta.items())))
-    dense = torch.cat([item.delta[name].flatten() for name in arranged.shapes])
-    return replace(item, delta=FlatTensors(arranged, arranged.spread(dense.numpy())))
-
-
-@pytest.mark.parametrize("rule", ["uniform", "samples", "paper"])
-def test_what_comes_in_one_piece_is_merged_as_tensor_by_tensor_bit_for_bit(rule: Rule) -> None:
-    """Whole updates, a cut one between them, and a checkpoint in the midst."""
-    current, whole = random_weights(VIT, 1), SubmodelSpec.full(VIT)
-    specs = [whole, whole, LARGE, whole]
-    items = [
-        contribution(VIT, spec, current, seed, staleness=seed % 2, samples=3 + seed) for seed, spec in enumerate(specs)
-    ]
-    plain, pieces = (SegmentMerge(VIT, rule, step_exponent=0.3) for _ in range(2))
-    for number, item in enumerate(items):
-        assert plain.add(item, current) == pieces.add(in_flat_tensors(item), current)
-        assert same(plain.holders, pieces.holders)
-        assert same(plain.weight, pieces.weight)
-        if number == 0:
-            pieces.load_state(pieces.state())
-    assert same(plain.apply(current), pieces.apply(current))
-
-
-def test_whole_updates_in_one_piece_stay_so_in_the_sums() -> None:
-    current, merge = random_weights(VIT, 1), SegmentMerge(VIT, "uniform")
-    for seed in range(2):
-        merge.add(in_flat_tensors(contribution(VIT, SubmodelSpec.full(VIT), current, seed)), current)
-    assert isinstance(merge.sum, FlatTensors)
-    updated = merge.apply(current)
-    assert safetensors.torch.load(safetensors.torch.save(updated)).keys() == updated.keys()

@@ -24,6 +24,12 @@ from cos2p.runtime import workers
 from cos2p.runtime.simulation import run
 
 
+def test_every_stage_that_is_timed_exists() -> None:
+    clock = Clock()
+    clock.attach()
+    clock.detach()
+
+
 def test_the_loop_ends_with_the_weights_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same batches, same steps, same average: what differs in time is not the work."""
     few = {"source": "digits", "train_samples": 80, "test_samples": 20}

@@ -37,6 +37,24 @@ def test_provisioning_again_says_that_there_is_nothing_to_do(kits: Path) -> None
     assert "has its kit in" in out
 
 
+def test_the_wheel_is_in_the_kits_and_the_next_steps_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    plan, wheel = tmp_path / "fleet.toml", tmp_path / "cos2p-0.1.0-py3-none-any.whl"
+    plan.write_text(PLAN, encoding="utf-8")
+    code, _, err = cli("fleet", "provision", plan, "-o", tmp_path / "kits", "--package", wheel)
+    assert code == 2
+    assert "there is no such wheel or .tar.gz; build both with: make dist" in err
+    wheel.write_bytes(b"wheel")
+    code, out, err = cli("fleet", "provision", plan, "-o", tmp_path / "kits", "--package", wheel)
+    assert code == 0, err
+    holders = sorted(path.parent.name for path in (tmp_path / "kits").rglob("*.whl"))
+    assert holders == ["pi-1", "server"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "kits").rglob("*.whl"))
+    assert f"pip install NAME/{wheel.name} nvflare==2.9.0" in out
+    assert "on each device: cos2p fleet join NAME" in out
+    assert f"cos2p run RECIPE --fleet {tmp_path / 'kits' / 'admin'}" in out
+
+
 def test_a_device_that_finds_no_server_says_so_at_once(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     greetings: list[str] = []
     monkeypatch.setattr("cos2p.cli.fleet._keep_running", lambda machine, greeting: greetings.append(greeting))
@@ -78,7 +96,7 @@ def test_without_the_extra_every_command_says_what_to_install(
     monkeypatch.setattr("cos2p.fleet.nvflare.find_spec", lambda name: None)
     code, _, err = cli(*arguments.split())
     assert code == 10
-    assert "pip install 'cos2p[nvflare]'" in err
+    assert "pip install nvflare==2.9.0" in err
 
 
 def test_the_profile_recommends_in_words() -> None:

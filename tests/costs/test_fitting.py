@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p import ModelConfig, model_config
-from cos2p.costs.budget import Workload, peak
 from cos2p.costs.fitting import fit_submodel, make_spec
+from cos2p.costs.ledger import peak
+from cos2p.costs.shape import Workload
 from cos2p.errors import BudgetError, ConfigError
 from cos2p.models.layout import init_weights
 from cos2p.models.sizes import SIZES

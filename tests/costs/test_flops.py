@@ -7,13 +7,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.flops import block_forward, flops, task_flops
-from cos2p.costs.workload import Workload
+from cos2p.costs.flops import block_forward, flops
+from cos2p.costs.shape import Workload
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract, extract_prefix
-from cos2p.training.distillation import exits_loss
+from cos2p.training.losses import exits_loss
 from tests.submodel.strategies import random_inputs, random_weights
 
 SMALL = {
@@ -76,30 +76,17 @@ def attention_difference(config: ModelConfig, spec: SubmodelSpec, mask: bool) ->
 @pytest.mark.parametrize("name", SMALL)
 def test_a_step_costs_what_torch_counts(name: str, spec: str, mask: bool) -> None:
     config, part = SMALL[name], SPECS[spec]
-    predicted = flops(config, part, Workload(batch=BATCH, prefix="held"), "mask" if mask else "weight")
+    predicted = flops(config, part, Workload(batch=BATCH, features="none"), "mask" if mask else "weight")
     assert counted(config, part, mask) == predicted + attention_difference(config, part, mask)
 
 
-def test_a_cached_prefix_is_counted_once_and_a_held_one_at_every_step() -> None:
+def test_a_cached_prefix_is_counted_once_and_one_that_is_not_kept_at_every_step() -> None:
     config = model_config("vit-nano")
     spec = make_spec(config, 0.25, start=4)
-    streamed, held = Workload(batch=8, samples=32, epochs=5), Workload(batch=8, samples=32, epochs=5, prefix="held")
-    once = flops(config, spec, streamed, "prefix")
-    assert flops(config, spec, held, "prefix") == 0
-    assert flops(config, spec, held) - flops(config, spec, streamed) == once / 4  # 32 samples in batches of 8
-    assert task_flops(config, spec, streamed) == once + 20 * flops(config, spec, streamed)
-    assert task_flops(config, spec, held) == 20 * flops(config, spec, held)
-
-
-def test_the_mask_phase_runs_at_the_candidates_width() -> None:
-    config = model_config("vit-nano")
-    spec = make_spec(config, 0.25)
-    wide = SubmodelSpec(spec.frozen, (BlockKeep.full(config),) * len(spec.window), spec.exits)
-    workload = Workload(batch=8, samples=16, mask_epochs=3)
-    extra = task_flops(config, spec, workload) - task_flops(config, spec, Workload(batch=8, samples=16))
-    assert extra == 3 * 2 * flops(config, wide, workload, "mask")
-    thin = task_flops(config, spec, workload, candidates=spec) - task_flops(config, spec, Workload(batch=8, samples=16))
-    assert thin == pytest.approx(3 * 2 * flops(config, spec, workload, "mask"))
+    kept, again = (Workload(batch=8, samples=32, features=store) for store in ("memory", "none"))  # type: ignore[arg-type]
+    once = flops(config, spec, kept, "prefix")
+    assert flops(config, spec, again, "prefix") == 0
+    assert flops(config, spec, again) - flops(config, spec, kept) == once / 4  # 32 samples in batches of 8
 
 
 def test_flops_follow_the_rate() -> None:

@@ -21,12 +21,11 @@ from cos2p.costs.ledger import (
     slack,
     with_slack,
 )
-from cos2p.costs.shape import Shape, frozen_scalars, trainable_scalars, trainable_sizes, trainable_tensors
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload, trainable_scalars, trainable_sizes, trainable_tensors
 from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
 from cos2p.numerics.optimizers import STATE_BYTES
-from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices
+from cos2p.submodel.slicing import compact_shapes
 from tests.submodel.strategies import submodels, submodels_around
 
 TINY = model_config("vit-tiny")
@@ -41,8 +40,6 @@ def test_scalars_are_those_of_the_tensors(case: tuple[ModelConfig, SubmodelSpec,
     assert trainable_scalars(config, shape) == sum(math.prod(s) for s in tensors.values())
     assert sorted(trainable_sizes(config, shape)) == sorted(math.prod(s) for s in tensors.values())
     assert trainable_tensors(config, shape) in (len(tensors), len(tensors) - 1)  # an untied table is not counted
-    prefix = (compact_shape(config, name, cut) for name, cut in frozen_slices(config, spec).items())
-    assert frozen_scalars(config, shape) == sum(math.prod(s) for s in prefix)
 
 
 def test_the_full_vit_tiny_by_hand() -> None:
@@ -113,13 +110,6 @@ def test_a_streamed_prefix_costs_the_same_wherever_the_window_sits() -> None:
     bottom = peak(TINY, make_spec(TINY, 0.25, start=0), workload)
     embeddings = 4 * (512 * (3 * 16 * 16) + 512 + 512 + 197 * 512)
     assert bottom.weights - top.weights == embeddings
-
-
-def test_a_held_prefix_is_charged_block_by_block() -> None:
-    held = [ledger(TINY, make_spec(TINY, 0.25, start=start), Workload(prefix="held")) for start in (1, 2)]
-    block = parameter_count(TINY) - parameter_count(TINY.with_(depth=7))
-    assert held[1].prefix - held[0].prefix == 4 * block
-    assert held[1].features == 0
 
 
 def test_the_cache_costs_what_it_says_or_nothing_on_disk() -> None:
@@ -207,19 +197,10 @@ def test_logits_of_a_language_model_are_charged_for_every_exit() -> None:
     assert difference == pytest.approx(6 * logits, rel=0.1)  # three arrays for each; one exit alone holds a part
 
 
-def test_further_costs_a_device_may_have() -> None:
-    spec = make_spec(TINY, 0.25, start=4)
-    plain = ledger(TINY, spec, Workload(samples=10))
-    assert ledger(TINY, spec, Workload(samples=10, shard_bytes=1)).inputs == plain.inputs + 10 * 3 * 224 * 224
-    assert ledger(TINY, spec, Workload(samples=10, keep_start=True)).weights == 2 * plain.weights
-    waiting = ledger(TINY, spec, Workload(samples=10, payload_bytes=2)).prefix
-    assert waiting == ledger(TINY, spec, Workload(samples=10, prefix="held")).prefix // 2
-
-
-@given(submodels(), st.integers(1, 16), st.sampled_from(["streamed", "held"]))
-def test_more_samples_never_need_less(case: tuple[ModelConfig, SubmodelSpec, int], batch: int, prefix: str) -> None:
+@given(submodels(), st.integers(1, 16), st.sampled_from(["memory", "none"]))
+def test_more_samples_never_need_less(case: tuple[ModelConfig, SubmodelSpec, int], batch: int, store: str) -> None:
     config, spec, _ = case
-    fewer, more = (Workload(batch=size, prefix=prefix) for size in (batch, batch + 1))  # type: ignore[arg-type]
+    fewer, more = (Workload(batch=size, features=store) for size in (batch, batch + 1))  # type: ignore[arg-type]
     assert peak(config, spec, fewer).total < peak(config, spec, more).total
 
 
@@ -236,7 +217,6 @@ def test_an_unknown_phase_is_refused() -> None:
         ({"micro_batch": 9}, "micro_batch 9 is larger than the batch 8"),
         ({"micro_batch": 2, "step_in_backward": True}, "micro_batch 2 is smaller than the batch 8, whose gradients"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
-        ({"prefix": "cut"}, "prefix is 'cut'; known: streamed, held"),
         ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),
         ({"activation_bytes": 1}, "activation_bytes is 1; known: 2, 4"),
         ({"feature_bytes": 3}, "feature_bytes is 3; known: 2, 4"),

@@ -9,19 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec, extract_prefix, init_weights, model_config
-from cos2p.costs.shape import Shape
-from cos2p.costs.tape import pass_tape
-from cos2p.costs.walk import walk
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload
+from cos2p.costs.tape import pass_tape, walk
 from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.activations import lighten
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shapes
-from cos2p.testing.allocated import peak_allocated
-from cos2p.training.distillation import exits_loss
-from cos2p.training.prefix import PrefixFile, encode
-from cos2p.training.suffix import StreamedSuffix
+from cos2p.testing.gpu import peak_allocated
+from cos2p.training.losses import exits_loss
+from cos2p.training.prefix import PrefixFile, StreamedSuffix, encode
 from tests.submodel.strategies import specs
 
 PLAIN = {

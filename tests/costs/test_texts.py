@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cos2p import ModelConfig, model_config
-from cos2p.costs.budget import Workload, shape_peak
-from cos2p.costs.shape import WHOLE, Shape, Tables
-from cos2p.submodel.rates import cut
-from cos2p.submodel.window import positions
+from cos2p.costs.ledger import shape_ledger, shape_peak
+from cos2p.costs.shape import WHOLE, Shape, Tables, Workload
+from cos2p.submodel.rates import cut, positions
 
 MINILM = ModelConfig(
     "bert", dim=384, depth=6, heads=12, mlp=1536, classes=77, vocab=30522, max_tokens=512, token_types=2
@@ -50,3 +49,16 @@ def test_a_frozen_table_is_read_by_rows_however_large_it_is() -> None:
     models = (MINILM, MINILM.with_(vocab=300_000))
     small, large = (shape_peak(config, Shape.at(config, 0.0156), workload).total for config in models)
     assert small == large < 25e6
+
+
+def test_short_texts_are_counted_as_they_are_and_positions_whole() -> None:
+    shape = Shape.at(MINILM, 1.0, start=0)
+    whole = Workload(batch=16, samples=64, keep_start=True)
+    short = whole.with_(tokens=32, shard_tokens=64 * 20)
+    padded = shape_peak(MINILM.with_(max_tokens=32), shape, whole).total
+    positions = (512 - 32) * MINILM.dim * 4
+    assert padded + 4 * positions < shape_peak(MINILM, shape, short).total < shape_peak(MINILM, shape, whole).total
+    top = Shape.at(MINILM, 0.25, tables=Tables(513, fixed=True))
+    cached = short.with_(shard_tokens=64 * 32)
+    assert shape_ledger(MINILM, top, cached, "weight").features == 64 * 32 * MINILM.dim * 4
+    assert shape_ledger(MINILM, top, short, "weight").features == 64 * 20 * MINILM.dim * 4

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cos2p.costs.walk import Moment, Op, Recomputed, walk
+from cos2p.costs.tape import Moment, Op, Recomputed, walk
 
 
 def test_walk_finds_the_worst_moment_of_forward_and_backward() -> None:

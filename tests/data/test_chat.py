@@ -48,11 +48,32 @@ def test_every_turn_of_the_assistant_is_learned_and_nothing_else(tmp_path: Path)
     assert spoken(torch.tensor(answers[0])) == "5</>"
 
 
+def test_an_answer_ends_with_the_end_of_text_where_the_template_has_no_mark_for_it(tmp_path: Path) -> None:
+    train = load(config(tmp_path, [CHAT] * 5, PLAIN), seed=0).train
+    inputs, following = train.batch(torch.tensor([0]))
+    assert spoken(inputs[0]) == "User: 2+2?\nAssistant: 4\nUser: +1?\nAssistant: 5\n"
+    learned = following[0][following[0] != IGNORE]
+    assert (spoken(learned), int(learned[-1])) == (" 4\n 5\n", 2)
+
+
+def test_templates_may_say_what_those_of_hugging_face_say() -> None:
+    source = (
+        "{% for m in messages %}\n{% if loop.index > 2 %}{% break %}{% endif %}{{ m | tojson }}"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}\n{%- endgeneration %}{% endif %}{% endfor %}"
+    )
+    chat = [{"role": "user", "content": "schön"}, {"role": "assistant", "content": "ja"}, *CHAT]
+    assert ChatTemplate(source).render(chat) == (
+        '{"role": "user", "content": "schön"}{"role": "assistant", "content": "ja"}ja'
+    )
+
+
 def test_a_long_chat_loses_its_beginning_and_never_its_last_answer(tmp_path: Path) -> None:
     train = load(config(tmp_path, [CHAT] * 5, max_tokens=20), seed=0).train
     _, following = train.batch(torch.tensor([0]))
     assert spoken(following[0][following[0] != IGNORE]) == "5</>"
-    with pytest.raises(DataError, match=r"row 0: the last answer leaves nothing .* raise data\.max_tokens, now 4"):
+    with pytest.raises(
+        DataError, match=r"train\.jsonl, line 1: the last answer leaves nothing .* raise data\.max_tokens, now 4"
+    ):
         load(config(tmp_path, [CHAT] * 5, max_tokens=4), seed=0)
 
 

@@ -77,7 +77,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_images_by_name_of_the_set(hub: dict[str, Any]) -> None:
-    bundle = load(DataConfig(source="hub", path="pets", subset="plain"), seed=0)
+    bundle = load(DataConfig(source="hub", path="pets:plain"), seed=0)
 
     assert hub == {"path": "pets", "name": "plain"}
     assert bundle.class_names == ("cat", "dog")

@@ -17,8 +17,7 @@ from PIL import Image
 
 from cos2p.data import DataConfig, lazy, load
 from cos2p.data import lazy as lazy_module
-from cos2p.data.encoded import ImageFiles
-from cos2p.data.lazy import ImageStore, LazyImages
+from cos2p.data.lazy import ImageFiles, ImageStore, LazyImages
 from cos2p.errors import DataError
 
 IMAGE = 4 * 4

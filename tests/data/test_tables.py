@@ -164,7 +164,7 @@ def test_texts_are_kept_letter_by_letter(here: Path) -> None:
 def test_an_empty_text_is_named_by_its_row(here: Path) -> None:
     for empty in ('""', '" "'):
         write_csv(here / "train.csv.gz", "label,text\n" + "0,a\n1,b\n" * 3 + f"0,{empty}\n")
-        with pytest.raises(DataError, match=r"train\.csv\.gz: the text of row 6 is empty; fill in column 'text'"):
+        with pytest.raises(DataError, match=r"train\.csv\.gz: the text of line 8 is empty; fill in column 'text'"):
             load(csv(test="train.csv.gz"), seed=0)
 
 
@@ -197,7 +197,7 @@ def test_json_lines_and_csv_are_not_mistaken_for_each_other(here: Path) -> None:
     with pytest.raises(DataError, match="cannot be read as JSON lines, an object a line"):
         load(DataConfig(source="jsonl", train="train.jsonl", text_column="text"), seed=0)
     (here / "train.jsonl").write_text('{"text": "a", "label": 0}\n{"text": null, "label": 1}\n' * 3)
-    with pytest.raises(DataError, match="column 'text' is empty in row 1"):
+    with pytest.raises(DataError, match="column 'text' is empty in line 2"):
         load(DataConfig(source="jsonl", train="train.jsonl", test="train.jsonl", text_column="text"), seed=0)
 
 
@@ -248,7 +248,7 @@ def test_what_is_wrong_with_a_csv_file_is_said(here: Path) -> None:
     with pytest.raises(DataError, match=r"has no column 'text'; it has label, sentence; set data\.text_column"):
         load(csv(), seed=0)
     write_csv(file, "label,text\n0,a\n,b\n")
-    with pytest.raises(DataError, match="row 1 has no label"):
+    with pytest.raises(DataError, match="line 3 has no label"):
         load(csv(), seed=0)
     write_csv(file, "label,text\n")
     with pytest.raises(DataError, match="holds no samples"):

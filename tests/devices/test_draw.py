@@ -75,9 +75,9 @@ def test_sessions_follow_the_traced_device(tmp_path: Path) -> None:
     fleet, sessions = tmp_path / "fleet.csv", tmp_path / "sessions.csv"
     fleet.write_text("device,flops\na,1e9\nb,2e9\n")
     sessions.write_text("device,from,to\nb,50,60\na,0,10\na,10,20\n")
-    made = group_devices(group(trace=str(fleet), sessions=str(sessions), sessions_period=100), names(2), seed=0)
+    made = group_devices(group(trace=str(fleet), sessions=str(sessions)), names(2), seed=0)
     assert {one.flops: one.sessions for one in made} == {1e9: ((0, 20),), 2e9: ((50, 60),)}
-    assert made[0].session_period == 100
+    assert made[0].session_period is None
     strangers = group_devices(group(sessions=str(sessions)), names(20), seed=0)
     assert {one.sessions for one in strangers} == {((0, 20),), ((50, 60),)}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cos2p.accelerator import CPU
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Workload
 from cos2p.data.examples import Examples, Normalize
 from cos2p.devices.measure import _Peak, _warm_up
 from cos2p.messages import Order, Task

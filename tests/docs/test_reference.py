@@ -70,3 +70,21 @@ def test_the_first_page_of_the_recipe_is_short_and_nothing_is_left_out() -> None
     rows = re.compile(r"^\| `\w+` \|", re.MULTILINE)
     assert 30 < len(rows.findall(first)) <= 50
     assert "`eight_bit`" in rest
+
+
+def test_the_python_page_has_every_function_and_every_member() -> None:
+    page = (FOLDER / "python.md").read_text(encoding="utf-8")
+    for name in ("run", "finetune", "compare", "open", "wrap"):
+        assert f"## `cos2p.{name}`" in page
+    for kind in (cos2p.Run, cos2p.Study):
+        for member in (name for name in vars(kind) if not name.startswith("_") and callable(getattr(kind, name))):
+            assert f"| `{member}(" in page, member
+    assert 'memory: str = "",' in page
+
+
+def test_the_glossary_is_in_order_and_has_the_letters_of_the_page() -> None:
+    text = (FOLDER.parent / "explanation" / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| (?!word|---)([^|]+) \|", text, re.MULTILINE)
+    assert words == sorted(words, key=str.lower)
+    for letter in ("R", "RU", "N\\*", "τ", "γ", "window", "segment"):
+        assert any(letter in word.split(", ") for word in words), letter

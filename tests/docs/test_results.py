@@ -10,10 +10,9 @@ import pytest
 
 from cos2p.older_python import tomllib
 from cos2p.studies.columns import COLUMNS, Column
-from cos2p.studies.markdown import to_markdown
 from cos2p.studies.picture import picture
 from cos2p.studies.record import read_record
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, to_markdown
 from cos2p.studies.tables import Figure, Line
 from tests.docs.blocks import REPOSITORY
 
@@ -32,8 +31,8 @@ PAGES = [
     ("semi-async.md", 0, "semi-async/fashion-mini", "results"),
     ("semi-async.md", 1, "semi-async/cifar10-mini", "results"),
     ("sweeps.md", 0, "sweeps/mu", "results"),
-    ("attacks.md", 2, "attacks/quickstart", "results"),
-    ("attacks.md", 3, "attacks/fashion-mini", "results"),
+    ("attacks.md", 3, "attacks/quickstart", "results"),
+    ("attacks.md", 4, "attacks/fashion-mini", "results"),
     ("rival.md", 5, "rival/fashion-mini", "own"),
     ("rival.md", 6, "rival/wire", "own"),
     ("text.md", 0, "text/agnews-mini", "results"),
@@ -283,5 +282,13 @@ def test_every_table_of_a_study_is_checked() -> None:
         page: len(tables_of(RESULTS / page))
         for page in ("comparison.md", "ablation.md", "semi-async.md", "sweeps.md", "attacks.md")
     }
-    assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 4}
+    assert shown == {"comparison.md": 3, "ablation.md": 2, "semi-async.md": 2, "sweeps.md": 1, "attacks.md": 5}
     assert len(RECORDS) == 54
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_page_begins_with_words(page: Path) -> None:
+    """What was asked and what came out stands before any command or table."""
+    first = page.read_text(encoding="utf-8").split("\n\n")[1]
+    assert not first.startswith(("```", "    ", "|", "#", "- ")), first
+    assert len(first.split()) >= 12

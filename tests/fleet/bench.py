@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.messages import JoinRequest
 from cos2p.fleet.server.driver import Driver
-from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.inbox import Answered
+from cos2p.fleet.server.served_run import Evaluator
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice, digest_of
 from cos2p.fleet.wire import CHUNK_BYTES

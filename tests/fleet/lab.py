@@ -22,7 +22,7 @@ from cos2p.fleet.admin.local import LocalFleet, make_local_fleet
 from cos2p.fleet.admin.machines import Machine
 from cos2p.fleet.device.owner import DeviceFile
 from cos2p.recipe import Recipe
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 
 Event = dict[str, Any]
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.apis.fl_context import FLContext
+
 from cos2p.errors import ConfigError
-from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.machines import Machine
 from cos2p.fleet.kit import Kit, check_clock, kit_validity
 from cos2p.fleet.notices import NoticeReader, Notices
@@ -102,6 +105,50 @@ def test_revoked_and_replaced_kits_stay_out(tmp_path: Path) -> None:
     register.note("pi-1", later, "token-3")
     assert register.objection_to_token("pi-1", "token-3") == ""
     assert "token-3" not in (tmp_path / "access.json").read_text()  # whoever reads the file cannot act in its name
+
+
+def test_a_clock_that_is_behind_leaves_no_revoked_kit_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cos2p.fleet.nvflare.access import Register
+
+    register = Register(tmp_path)
+    register.note("pi-1", 5000.0, "token-1")
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    register.revoke("pi-1")
+    assert "was revoked" in register.objection("pi-1", 5000.0)
+    assert "was revoked" in register.objection_to_token("pi-1", "token-1")
+    assert register.objection("pi-1", 5001.0) == ""  # made anew
+
+
+class Manager:
+    """Of NVFlare's client manager what `Access` wraps."""
+
+    def __init__(self) -> None:
+        self.name_to_clients: dict[str, SimpleNamespace] = {}
+
+    def authenticate(self, request: tuple[str, float, str], fl_ctx: FLContext) -> SimpleNamespace:
+        client = SimpleNamespace(token=f"token of {request[2]}", last_connect_time=time.time())
+        self.name_to_clients[request[0]] = client
+        return client
+
+    def heartbeat(self, token: str, client_name: str, client_fqcn: str, fl_ctx: FLContext) -> bool:
+        return True
+
+    def disable_client(self, client_name: str) -> None: ...
+    def enable_client(self, client_name: str) -> None: ...
+
+
+def test_a_clock_that_jumps_lets_no_twin_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cos2p.fleet.nvflare import access
+
+    monkeypatch.setattr(access, "_who", lambda request: request)
+    guard, manager, right = access.Access(), Manager(), time.time
+    guard._register, guard._notices = access.Register(tmp_path), Notices(tmp_path)
+    guard._wrap(manager)
+    assert manager.authenticate(("pi-1", 100.0, "first"), FLContext()) is not None
+    for jump in (4000.0, -4000.0):
+        monkeypatch.setattr(time, "time", lambda jump=jump: right() + jump)
+        assert manager.authenticate(("pi-1", 100.0, "thief"), FLContext()) is None
+        assert manager.authenticate(("pi-1", 100.0, "first"), FLContext()) is not None
 
 
 def test_devices_that_register_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

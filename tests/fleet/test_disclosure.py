@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.fleet.disclosure import MESSAGES, disclosed, of_kit
-from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit
+from cos2p.fleet.messages import JoinRequest
 from cos2p.messages import Update
 
 
@@ -39,8 +39,7 @@ def test_the_heads_a_device_sends_are_made_of_these_messages() -> None:
 
 def test_a_kit_says_what_its_owner_has_switched_off(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
-    from cos2p.fleet.admin.fleet_plan import FleetPlan
-    from cos2p.fleet.admin.kits import provision
+    from cos2p.fleet.admin.kits import FleetPlan, provision
 
     plan = FleetPlan.model_validate({"devices": [{"name": "pi-1"}]})
     kit = next(kit for kit in provision(plan, tmp_path) if kit.name == "pi-1")

@@ -15,7 +15,7 @@ import torch
 
 from cos2p.errors import TrainingError
 from cos2p.fleet.server.inbox import Answered
-from cos2p.fleet.spool import Notice
+from cos2p.fleet.spool import Notice, digest_of
 from cos2p.models.layout import Weights
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
@@ -356,6 +356,53 @@ def test_bytes_that_did_not_come_are_not_waited_for(bench: Bench) -> None:
     bench.wait(lambda: bench.events("refused"))
     assert "did not come" in refused(bench)[0]
     bench.wait(lambda: len(bench.events("dispatched", "dev-1")) == 2)
+
+
+@pytest.mark.parametrize("what", ["hello", "unfit", "refused"])
+def test_who_sends_the_same_without_end_is_excluded(tmp_path: Path, what: str) -> None:
+    bench = make(tmp_path, small_recipe(2, rounds=3))
+    bench.join("dev-1")
+    bench.join("dev-2")
+    bench.wait(lambda: bench.events("joined", "dev-2"))
+    for number in range(1000):
+        call = {"hello": bench.driver.hello, "unfit": bench.driver.unfit}.get(what)
+        bench.driver.refused("dev-2", "", "no offset") if call is None else call("dev-2", f"{number}")
+    bench.wait(lambda: bench.events("excluded", "dev-2"))
+    bench.answer("dev-1")
+    bench.wait(lambda: bench.events("merged", "dev-1"))
+    assert len(bench.events("unfit")) <= 60
+    bench.stop()
+
+
+def test_one_that_drips_holds_up_no_round_for_ever(tmp_path: Path) -> None:
+    """A byte at a time, and each one a sign of life. The round waits twenty times as long as most answers took."""
+    bench = make(tmp_path, small_recipe(3, rounds=3, method__name="cos2p-sync", fleet__heartbeat_seconds=60.0))
+    for name in ("dev-1", "dev-2", "dev-3"):
+        bench.join(name)
+    held = bench.train("dev-3")
+    data, task = held.to_bytes(), held.task
+    slow = [bench.train("dev-1"), bench.train("dev-2")]
+    bench.clock += 30.0
+    for update in slow:
+        bench.answer(update.client, update)
+    bench.wait(lambda: len(bench.events("merged")) == 2)
+    notice = Notice(task, len(data), digest_of(data))
+    for number in range(58):  # ten minutes less ten seconds
+        bench.clock += 10.0
+        bench.transfers.push("dev-3", notice, number, memoryview(data[number : number + 1]))
+        for name in ("dev-1", "dev-2", "dev-3"):
+            bench.driver.heartbeat(name)
+        time.sleep(0.01)
+    assert not bench.events("aggregated")
+    for _ in range(4):
+        bench.clock += 10.0
+        bench.driver.heartbeat("dev-3")
+    bench.wait(lambda: bench.events("aggregated"))
+    assert sorted(bench.events("aggregated")[0]["clients"]) == ["dev-1", "dev-2"]
+    bench.transfers.push("dev-3", notice, 58, memoryview(data[58:]))  # it is late, and not lost
+    bench.driver.answered(Answered("dev-3", task, notice))
+    bench.wait(lambda: bench.events("merged", "dev-3"))
+    bench.stop()
 
 
 def test_who_is_excluded_is_not_heard_any_more(tmp_path: Path) -> None:

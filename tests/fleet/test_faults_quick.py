@@ -12,8 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.status import status_tables
 from cos2p.fleet.kit import server_address
 from cos2p.fleet.notices import FORBIDDEN

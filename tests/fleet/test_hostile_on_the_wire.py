@@ -11,21 +11,22 @@ import pytest
 import safetensors.torch
 import torch
 
+from cos2p.server.rules import Rules
 from tests.fleet.lab import Lab, running_lab, small_recipe
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 MALICIOUS = "dev-4"
 HONEST = ("dev-1", "dev-2", "dev-3")
-ROUNDS = 10
+ROUNDS = 14
 
 
 def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path) -> None:
     recipe = small_recipe(
-        4, rounds=ROUNDS, schedule__max_failures=4, method={"name": "fedavg"}, partition={"kind": "iid"},
+        4, rounds=ROUNDS, method={"name": "fedavg"}, partition={"kind": "iid"},
         data__train_samples=400, training={"epochs": 3, "optimizer": "sgd", "lr": 0.05},
         fleet__enforce_memory=False, fleet__heartbeat_seconds=60.0,
-        robust={"bound": 2.0, "suspicion": "exclude", "patience": 2},
+        robust={"bound": 2.0, "suspicion": "exclude"},
     )  # fmt: skip
     with running_lab(tmp_path, recipe, absent=(MALICIOUS,)) as lab:
         say(lab, "mixed")
@@ -42,7 +43,7 @@ def test_a_lying_device_is_named_and_benched_and_the_others_go_on(tmp_path: Path
         assert result["finished"] == "rounds"
         (excluded,) = lab.reported("excluded", MALICIOUS)
         assert "not an update" in excluded["reason"]
-        assert len(lab.reported("refused", MALICIOUS)) == recipe.schedule.max_failures
+        assert len(lab.reported("refused", MALICIOUS)) == Rules.max_failures
         assert not lab.reported("merged", MALICIOUS)
 
 

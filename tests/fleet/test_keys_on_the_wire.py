@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.machines import Machine
 from cos2p.fleet.kit import Kit, server_address
 from tests.fleet.lab import Lab, running_lab, slow, small_recipe

@@ -15,19 +15,18 @@ import pytest
 
 import cos2p
 from cos2p.errors import BudgetError, ConfigError, MissingExtra, RunError, UpdateRefused
-from cos2p.fleet.admin.fleet_plan import FleetPlan
-from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.local import slowed, with_devices
 from cos2p.fleet.admin.machines import Machine, lock
 from cos2p.fleet.device.owner import DeviceFile
-from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import MARK, Kit, server_address
+from cos2p.fleet.messages import JoinRequest
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import CONTROLLER, EXECUTOR, settle
 from cos2p.fleet.server.members import member_of
 from cos2p.memory.planning import choose
 from cos2p.methods import build_method
-from cos2p.models.settings import ModelSettings
+from cos2p.models.sizes import ModelSettings
 from cos2p.models.spec import from_bits
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import build_run_setup, run_context
@@ -170,7 +169,7 @@ def test_a_kit_is_opened_for_what_it_is(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cos2p.fleet.nvflare.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'cos2p\[nvflare\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install nvflare==2.9.0"):
         require_nvflare()
 
 
@@ -183,6 +182,9 @@ def test_facts_from_outside_are_checked() -> None:
                   {"samples": 1, "test_samples": 0, "memory": -1}, {"samples": 10**12, "test_samples": 0},
                   {"samples": 1, "test_samples": 0, "flops": float("nan")},
                   {"samples": 1, "test_samples": 0, "rows": "xy"}, {"samples": 1, "test_samples": 0, "rows": "0"},
+                  {"samples": 1, "test_samples": 0, "texts": 7}, {"samples": 2, "test_samples": 0, "texts": [8, 17]},
+                  {"samples": 2, "test_samples": 0, "texts": [8, 7]},
+                  {"samples": 2, "test_samples": 0, "texts": [-1, -1]},
                   {"samples": 1, "test_samples": 0, "rows": "ff" * 2**20}):  # fmt: skip
         with pytest.raises(UpdateRefused):
             JoinRequest.from_dict(wrong)
@@ -210,6 +212,15 @@ def test_the_tokens_a_device_names_decide_what_fits_it(tmp_path: Path) -> None:
     for wrong in ("00", "00" * 40 + "01"):
         with pytest.raises(UpdateRefused, match="the model knows 0 to 258"):
             member_of(recipe, config, device, JoinRequest(50, 10, rows=wrong))
+
+
+def test_a_device_says_how_long_its_texts_are_and_none_is_longer_than_the_model_takes(tmp_path: Path) -> None:
+    recipe = text_recipe(tmp_path).model_copy(update={"model": ModelSettings(size="bert-nano", dim=256, heads=8)})
+    config, device = build_run_setup(recipe).config, "jetson-agx-orin-64gb-1"
+    assert JoinRequest.from_dict({"samples": 50, "test_samples": 10, "texts": [8, 400]}).texts == (8, 400)
+    assert member_of(recipe, config, device, JoinRequest(50, 10, texts=(8, 400))).texts == (8, 400)
+    with pytest.raises(UpdateRefused, match="its longest text has 10000 tokens"):
+        member_of(recipe, config, device, JoinRequest(50, 10, texts=(10_000, 20_000)))
 
 
 def test_a_rate_that_does_not_fit_is_not_begun_with() -> None:

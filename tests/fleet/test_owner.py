@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import cos2p.errors
 from cos2p.aggregation.privacy.account import epsilon_of, multiplier_for
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.data import paths
 from cos2p.errors import ConfigError, Cos2pError, DataError, OwnerRefused
-from cos2p.fleet.device.jobs import outward
+from cos2p.fleet.device.jobs import Setup, outward
 from cos2p.fleet.device.owner import TEMPLATE, OwnerFile, Spend, Spending, remembered_file
 from cos2p.fleet.device.shards import own_shard
 from cos2p.fleet.device.task_check import PrivacyAccount, check_task
+from cos2p.fleet.device.worker import _Device
 from cos2p.memory.tasks import make_order
 from cos2p.messages import Order, Wire
 from cos2p.methods import Call, methods
@@ -198,6 +199,27 @@ def test_a_task_may_not_ask_for_more_than_the_recipe_said(tmp_path: Path) -> Non
             word.check_order(settings)
 
 
+@pytest.mark.parametrize(
+    ("rule", "left_out", "refused"),
+    [
+        ('[accept]\ncolumns = ["text", "diagnosis"]', ("data", "image_column"), "data.image_column = 'image'"),
+        ('[accept.fields]\n"training.epochs" = {min = 100}', ("training", "epochs"), "training.epochs = "),
+        ('[accept.fields]\n"method.masks.lr" = {max = 0.0}', ("method", "masks"), "method.masks.lr = "),
+    ],
+)
+def test_what_a_recipe_leaves_out_holds_with_its_default(
+    tmp_path: Path, rule: str, left_out: tuple[str, str], refused: str
+) -> None:
+    """The training process reads the recipe as it will train; a server may send one with fields missing."""
+    values = small_recipe(1).model_dump(mode="json")
+    values[left_out[0]].pop(left_out[1])
+    word, config = owner(tmp_path, rule), CONFIG.to_dict()
+    setup = Setup("dev-1", values, config, [], kit=str(tmp_path), owner=word.model_dump(mode="json"))
+    answer = _Device(setup).prepare()
+    assert refused in answer["public"]
+    assert answer["kind"] == "OwnerRefused"
+
+
 def test_the_smaller_memory_counts(tmp_path: Path) -> None:
     word = owner(tmp_path, '[spend]\nmemory = "1GB"')
     assert [word.smaller_memory(m) for m in (0, 5, 2 * 10**9)] == [10**9, 5, 10**9]
@@ -355,3 +377,11 @@ def test_noise_that_protects_nothing_is_not_local_privacy(tmp_path: Path, multip
     with pytest.raises(OwnerRefused, match="gives no protection"):
         account(tmp_path, multiplier=multiplier, epsilon=None)
     account(tmp_path, multiplier=0.5, epsilon=None)
+
+
+def test_no_delta_of_the_server_makes_little_noise_enough(tmp_path: Path) -> None:
+    """With δ near 1 any noise would do: what the device counts for itself and its owner is at δ = 1e-5."""
+    with pytest.raises(OwnerRefused, match="gives no protection"):
+        account(tmp_path, multiplier=0.2, epsilon=8.0, delta=0.999)
+    owner = {"multiplier": 2.0, "epsilon": None, "delta": 0.999, "total": epsilon_of(3, 2.0, 1e-5)}
+    assert answered(tmp_path, **owner) == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from tests.fleet.lab import running_lab, slow, small_recipe
 
 pytest.importorskip("dp_accounting")

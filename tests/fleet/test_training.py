@@ -13,14 +13,14 @@ import pytest
 
 from cos2p.accelerator import overhead, resolve
 from cos2p.aggregation.privacy.account import multiplier_for
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.errors import DataError, OwnerRefused
 from cos2p.fleet.device.cap import SLACK_BYTES, bytes_asked
 from cos2p.fleet.device.jobs import Job, Setup
 from cos2p.fleet.device.owner import Accept, OwnerFile
-from cos2p.fleet.device.payload import read_task
 from cos2p.fleet.device.training import TrainingProcess
+from cos2p.fleet.device.worker import read_task
 from cos2p.messages import Order, Task, Update
 from cos2p.methods import Call, build_method, make_contract, run_task
 from cos2p.recipe import Recipe
@@ -93,7 +93,7 @@ def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> No
         )
         job, _ = transfers.job(0.25, start=2)
         outcome = transfers.process.train(job)
-        assert outcome.done
+        assert not outcome.failure
         assert outcome.numbers["seconds"] > 0
         expected, _ = run_task(
             transfers.run_setup.config, make_task(transfers.run_setup, 0.25, 2), transfers.run_setup.shards["dev-1"], {}
@@ -102,7 +102,7 @@ def test_it_trains_what_the_simulator_trains_and_remembers(tmp_path: Path) -> No
         assert all(transfers.update.delta[n].allclose(expected.delta[n], atol=1e-6) for n in expected.delta)
         assert unpack_memory((tmp_path / "remembered").read_bytes()) == {}
         pid = transfers.process.pid
-        assert transfers.process.train(job).done
+        assert not transfers.process.train(job).failure
         assert transfers.process.pid == pid  # warm: the same process does the next task
         its_process_is_killed(transfers, job)
     finally:
@@ -126,7 +126,9 @@ def test_it_trains_a_method_of_an_installed_package_that_its_owner_accepts(tmp_p
     (tmp_path / "task").write_bytes(task.to_bytes())
     try:
         transfers.process.start()
-        assert transfers.process.train(Job(*(str(tmp_path / name) for name in ("task", "update", "remembered")))).done
+        assert not transfers.process.train(
+            Job(*(str(tmp_path / name) for name in ("task", "update", "remembered")))
+        ).failure
         expected, _ = run_task(run_setup.config, task, run_setup.shards["dev-1"], {})
         assert (transfers.update.extras["mask"] == expected.extras["mask"]).all()
     finally:
@@ -141,10 +143,10 @@ def its_process_is_killed(transfers: Transfers, job: Job) -> None:
     victim.suspend()  # so that it cannot be done before it is killed
     threading.Timer(0.5, victim.kill).start()
     outcome = transfers.process.train(job)
-    assert not outcome.done
+    assert outcome.failure
     assert not outcome.out_of_memory
-    assert "killed by signal 9 (SIGKILL)" in outcome.reason
-    assert transfers.process.train(job).done
+    assert "killed by signal 9 (SIGKILL)" in outcome.failure
+    assert not transfers.process.train(job).failure
     assert transfers.process.pid != pid
 
 
@@ -158,11 +160,11 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
         transfers.process.start()
         job, _ = transfers.job(1.0)
         outcome = transfers.process.train(job)
-        assert not outcome.done
+        assert outcome.failure
         assert outcome.out_of_memory
         assert outcome.numbers["memory"] == cap
         assert 0 < outcome.numbers["peak"] < cap + 1.25 * SLACK_BYTES
-        assert "out of memory: the cap is" in outcome.reason
+        assert "out of memory: the cap is" in outcome.failure
         assert not (tmp_path / "update").exists()
         rate = next(
             rate
@@ -173,7 +175,7 @@ def test_the_system_keeps_the_cap_and_the_ledger_says_what_fits(tmp_path: Path) 
             rate, start=run_setup.config.depth - len(make_task(run_setup, rate).order.spec.window)
         )
         outcome = transfers.process.train(smaller)
-        assert outcome.done, outcome.reason
+        assert not outcome.failure
         assert outcome.numbers["peak"] <= make_contract(run_setup.config, order).memory(12).total + SLACK_BYTES
     finally:
         transfers.process.stop()
@@ -191,7 +193,7 @@ def test_one_task_after_the_other_keeps_the_cap(tmp_path: Path) -> None:
         for start in (0, 1, 2, 0, 1, 2):
             job, _ = transfers.job(0.375, start)
             outcome = transfers.process.train(job)
-            assert outcome.done, outcome.reason
+            assert not outcome.failure
             assert outcome.numbers["peak"] <= cap + SLACK_BYTES // 2
         assert transfers.process.pid == pid
     finally:
@@ -214,7 +216,7 @@ def test_the_first_task_with_torchs_own_optimiser_keeps_the_ledger(tmp_path: Pat
         for start in (2, 0):
             job, order = transfers.job(0.1, start)
             outcome = transfers.process.train(job)
-            assert outcome.done, outcome.reason
+            assert not outcome.failure
             assert outcome.numbers["peak"] <= make_contract(transfers.run_setup.config, order).memory(12).total
     finally:
         transfers.process.stop()
@@ -230,7 +232,7 @@ def test_a_gpu_keeps_the_cap_and_what_fits_trains(tmp_path: Path) -> None:
         try:
             assert transfers.process.start()["memory"] == cap - overhead(gpu)
             outcome = transfers.process.train(transfers.job(1.0)[0])
-            assert (outcome.done, outcome.out_of_memory) == (fits, not fits), outcome.reason
+            assert (not outcome.failure, outcome.out_of_memory) == (fits, not fits), outcome.failure
             assert 0 < outcome.numbers["peak"] <= cap
         finally:
             transfers.process.stop()
@@ -259,10 +261,10 @@ def test_whoever_is_over_the_cap_is_killed_where_the_system_has_none(tmp_path: P
         )  # the child knows of no cap
         job, _ = transfers.job(1.0)
         outcome = transfers.process.train(job)
-        assert not outcome.done
+        assert outcome.failure
         assert outcome.out_of_memory
         assert outcome.numbers["peak"] > 10 * MB
-        assert "killed" in outcome.reason
+        assert "killed" in outcome.failure
     finally:
         transfers.process.stop()
 
@@ -304,7 +306,7 @@ def test_rates_are_tried_where_recipe_and_owner_say_so(
         asked = replace(task, order=replace(task.order, rates=(1e-4, 1e-3)))
         job, _ = transfers.job(0.25)
         (tmp_path / "task").write_bytes(asked.to_bytes())
-        assert transfers.process.train(job).done
+        assert not transfers.process.train(job).failure
         assert sorted(transfers.update.report) == (["trial_0", "trial_1"] if tries else [])
     finally:
         transfers.process.stop()
@@ -319,18 +321,18 @@ def test_local_privacy_is_the_devices_own(tmp_path: Path) -> None:
     transfers = Transfers(tmp_path, recipe, kit=str(tmp_path), run="lab-1")
     job, order = transfers.job(0.25)
     try:
-        assert transfers.process.train(job).done
+        assert not transfers.process.train(job).failure
         transfers.process.stop()
-        assert transfers.process.train(job).done
+        assert not transfers.process.train(job).failure
         (tmp_path / "update").unlink()
         third = transfers.process.train(job)
-        assert not third.done
-        assert "one more update is too much" in third.reason
+        assert third.failure
+        assert "one more update is too much" in third.failure
         assert not (tmp_path / "update").exists()
         statistics = replace(order, trainer="statistics", settings={**order.settings, "depths": [4]})
         task = make_task(transfers.run_setup, 0.25)
         (tmp_path / "task").write_bytes(replace(task, order=statistics).to_bytes())
-        assert "statistics of the device's features, in a task" in transfers.process.train(job).reason
+        assert "statistics of the device's features, in a task" in transfers.process.train(job).failure
         transfers.process.stop()
         with pytest.raises(OwnerRefused, match="too much"):  # a device that joins again
             transfers.process.start()

@@ -13,6 +13,7 @@ from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Send, TaskFailed
 from cos2p.server.server import Server
 from tests.fleet.lab import small_recipe
+from tests.runtime.played import Played
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def run_setup() -> RunSetup:
 def server(run_setup: RunSetup, method: str, member: Member) -> Server:
     recipe = small_recipe(2, method={"name": method})
     context = RunContext(run_setup.config, {member.name: member}, recipe.training, recipe.schedule, recipe.seed, False)
-    return Server(context, build_method(recipe.method, context), first_weights(recipe, run_setup.config))
+    return Played(context, build_method(recipe.method, context), first_weights(recipe, run_setup.config))
 
 
 def sent(effects: list[object]) -> list[Send]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, digest_of, digest_of_file
-from cos2p.fleet.wire import CHUNK_BYTES, HEAD_BYTES, MESSAGE_BYTES, BadFrame, pack, unpack
+from cos2p.fleet.wire import CHUNK_BYTES, HEAD_BYTES, LEAST_CHUNK, MESSAGE_BYTES, BadFrame, ChunkSize, pack, unpack
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text()), st.binary(max_size=1000))
@@ -99,6 +100,23 @@ def test_chunks_out_of_order_and_sizes_beyond_the_limit_are_refused(tmp_path: Pa
     with pytest.raises(UpdateRefused, match="byte 5 came where byte 0"):
         incoming.write(5, b"x")
     incoming.drop()
+
+
+def test_a_chunk_that_the_disk_cannot_hold_comes_again(tmp_path: Path) -> None:
+    """The server's disk was full for a while: the update is as whole as any."""
+    data = bytes(range(256)) * 64
+    incoming = Incoming(tmp_path / "in", Notice("pi-0#0", len(data), digest_of(data)), limit=2**20)
+    assert incoming.write(0, data[:8000]) == 8000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="large"):
+                incoming.write(8000, data[8000:])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert incoming.write(8000, data[8000:]) == len(data)
+    assert incoming.close().read_bytes() == data
 
 
 def test_an_outgoing_payload_is_read_in_chunks(tmp_path: Path) -> None:
@@ -200,3 +218,21 @@ def test_what_an_earlier_process_left_is_cleaned_away(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "old").write_bytes(b"x")
     assert not list(clean(tmp_path / "in").iterdir())
+
+
+@pytest.mark.parametrize("rate", [2_000.0, 8_000.0, 200_000.0, 1e8])
+def test_chunks_follow_the_measured_rate_and_one_that_is_lost_makes_the_next_smaller(rate: float) -> None:
+    size = ChunkSize()
+    for _ in range(20):
+        size.moved(size.bytes, size.bytes / rate)
+    assert size.rate == pytest.approx(rate)
+    assert size.bytes == min(CHUNK_BYTES, max(LEAST_CHUNK, int(5 * rate)))
+    before = size.bytes
+    size.failed()
+    assert size.bytes == max(LEAST_CHUNK, before // 2)
+
+
+def test_a_client_with_a_slow_link_asks_for_small_chunks(tmp_path: Path) -> None:
+    outgoing = Outgoing(tmp_path / "task", "t", lambda path: path.write_bytes(bytes(3 * CHUNK_BYTES)))
+    assert len(outgoing.read(0, 1000)) == 1000
+    assert len(outgoing.read(0, 9 * CHUNK_BYTES)) == CHUNK_BYTES

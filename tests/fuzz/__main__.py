@@ -1,4 +1,5 @@
 """Many mutated updates against a server of every kind: no crash, no harmful acceptance, no memory out of few bytes.
+As many made-up messages against the lists of what a fleet's processes take from each other, where NVFlare is installed.
 
 python -m tests.fuzz --updates 100000 --seed 0
 """
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import count, islice
 
 from tests.fuzz.arena import arena, kinds, mutated, play
@@ -64,11 +66,30 @@ class Tally:
         return f"{dict(self.fates)}, grew by at most {self.most / 2**20:.1f} MiB"
 
 
+def messages(first: int, number: int) -> int:
+    """How many of the made-up messages did harm."""
+    if find_spec("nvflare") is None:
+        print("no messages: NVFlare is not installed")
+        return 0
+    from tests.fuzz.channels import attempt
+
+    fates, bad = Counter[str](), 0
+    for seed in range(first, first + number):
+        fate, harm = attempt(seed)
+        fates[fate] += 1
+        bad += bool(harm)
+        if harm and bad <= SHOWN:
+            print(f"message {seed}: {harm}", flush=True)
+    print(f"{number:,} messages: {dict(fates)}, {bad} harmful, seed {first}")
+    return bad
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--updates", type=int, default=100_000)
     options.add_argument("--seed", type=int, default=0, help="the first update's number; the same one repeats it")
     given = options.parse_args()
+    harmful = messages(given.seed, given.updates)
     titles, tally = list(kinds()), Tally()
     for title in titles:
         play(arena(title), arena(title).honest)  # what is made once and kept
@@ -79,7 +100,7 @@ def main() -> int:
             reported = time.monotonic()
             print(f"{number + 1:,} of {given.updates:,}: {tally}", file=sys.stderr, flush=True)
     print(f"{given.updates:,} updates against {len(titles)} servers: {tally}, seed {given.seed}")
-    return 1 if tally.bad else 0
+    return 1 if tally.bad or harmful else 0
 
 
 if __name__ == "__main__":

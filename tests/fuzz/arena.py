@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.aggregation.settings import PrivacySettings, RobustSettings
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import TensorForm
 from cos2p.methods import build_method, make_contract, methods, run_task
@@ -115,7 +114,7 @@ def kinds() -> dict[str, Kind]:
 def arena(title: str) -> Arena:
     kind = kinds()[title]
     config = CONFIGS[kind.model]
-    rules = {"rounds": 3, "max_update_rms": LARGEST_MOVE, "max_failures": 1}  # who is refused needs no next task here
+    rules = {"rounds": 3, "max_update_rms": LARGEST_MOVE}
     house = context(config, rates=(0.25, 0.5, 1.0), training=kind.training, **rules)
     members = {name: replace(member, rows=ROWS if config.vocab else "") for name, member in house.members.items()}
     house = replace(

@@ -15,6 +15,15 @@ from tests.fuzz.mutations import bombs
 TITLES = list(kinds())
 
 
+def test_no_message_of_a_hostile_device_is_taken_that_a_run_does_not_need() -> None:
+    pytest.importorskip("nvflare")
+    from tests.fuzz.channels import attempt as attempt_message
+
+    found = [attempt_message(seed) for seed in range(5000)]
+    assert [harm for _, harm in found if harm] == []
+    assert {fate for fate, _ in found} == {"refused", "taken"}
+
+
 @pytest.mark.parametrize("title", TITLES)
 def test_what_an_honest_device_sends_is_merged(title: str) -> None:
     verdict = play(arena(title), arena(title).honest)

@@ -87,6 +87,24 @@ def test_prompts_of_unequal_lengths_write_together_what_each_writes_alone(folder
     assert written(folder, PROMPTS) == [written(folder, [prompt])[0] for prompt in PROMPTS]
 
 
+def test_a_prompt_that_fills_the_positions_takes_nothing_from_its_neighbours(folder: Path) -> None:
+    long, short = "x" * 58, "unity is"
+    *_, found = generate(open_trained(folder), [long, short], 20)
+    assert [own.text for own in found] == [*written(folder, [long], 20), *written(folder, [short], 20)]
+    assert found[0].tokens < 20
+
+
+def test_what_is_drawn_does_not_depend_on_what_is_written_beside_it(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "p.txt").write_text("a\n" * 10)
+    out = tmp_path / "out.jsonl"
+    command = ["generate", str(folder), "--prompts", str(tmp_path / "p.txt"), "-o", str(out), "--tokens", "8"]
+    done = CliRunner().invoke(app, [*command, "--temperature", "1.5", "--seed", "5"])
+    assert done.exit_code == 0, done.output
+    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
+    assert texts == [written(folder, ["a"], 8, Sampling(1.5, seed=5 + number))[0] for number in range(10)]
+    assert len(set(texts)) > 5
+
+
 def test_a_text_by_the_cache_is_the_text_without_it(folder: Path) -> None:
     trained = open_trained(folder)
     ids = [1, *trained.encoder.encode_piece("unity")]
@@ -145,6 +163,11 @@ def test_what_cannot_be_written_is_one_clear_line(tmp_path: Path, folder: Path) 
     (tmp_path / "g" / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(CheckpointError, match=r"holds a GGUF file.*tools\.gguf_folder"):
         open_trained(tmp_path / "g")
+    (tmp_path / "p.txt").write_text("a\n" * 9 + "x" * 100)
+    command = ["generate", str(folder), "--prompts", str(tmp_path / "p.txt"), "-o", str(tmp_path / "o.jsonl")]
+    done = CliRunner().invoke(app, command)
+    assert "prompt 10: the prompt has 101 tokens" in " ".join(done.output.split())
+    assert not (tmp_path / "o.jsonl").exists()
     (tmp_path / "p.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(DataError, match="line 1 has neither a `prompt` nor `messages`"):
         read_prompts(tmp_path / "p.jsonl")
@@ -183,3 +206,25 @@ def test_ctrl_c_keeps_what_is_there(tmp_path: Path, folder: Path, monkeypatch: p
     (line,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert line["tokens"] == 3
     assert not line["ended"]
+
+
+def test_chats_score_a_folder_that_was_given_no_column(tmp_path: Path, folder: Path) -> None:
+    chats = [
+        [{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": word}] for word in ("ab", "cd")
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": own}) + "\n" for own in chats))
+    done = CliRunner().invoke(app, ["evaluate", str(folder), "--data", str(tmp_path / "chats.jsonl"), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["samples"] == 2
+    assert found["generated"] == 0
+    trained = open_trained(folder)
+    given = [("User: say " + w + "\nAssistant:", " " + w + "\n") for w in ("ab", "cd")]
+    losses = []
+    for before, after in given:
+        ids = [*trained.encoder.around[0], *trained.encoder.encode_piece(before)]
+        own = [*trained.encoder.encode_piece(after), trained.encoder.end]
+        scores = trained.model(torch.tensor([[*ids, *own]]))[0].detach()
+        shares = scores.log_softmax(-1).view(-1, scores.shape[-1])
+        losses += [-float(shares[len(ids) + n - 1, token]) for n, token in enumerate(own)]
+    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from cos2p.errors import BudgetError
-from cos2p.memory.check import advice, check_last_fit
+from cos2p.memory.planning import advice, check_last_fit
 from cos2p.memory.ways import needed_bytes
 from cos2p.methods import build_method
-from cos2p.methods.base import Call, Method
-from cos2p.methods.head_settings import trained_instead
+from cos2p.methods.base import Call, Method, trained_instead
 from cos2p.training.settings import MemoryOptimizations, TrainingSettings
 from tests.methods.budgets import with_memory as with_bytes
 from tests.methods.fleet import digits_house

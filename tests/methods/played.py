@@ -12,6 +12,7 @@ from cos2p.runtime.simulation import Simulation
 from cos2p.server.protocol import Send
 from cos2p.server.server import Server
 from cos2p.tracking.event_kinds import Event
+from tests.runtime.played import Played
 from tests.runtime.small import InlineWorkers, small
 from tests.tiny import read_update
 
@@ -50,7 +51,7 @@ def first_orders(run_setup: RunSetup) -> tuple[Server, list[Order]]:
     """A server that has just given everybody a task."""
     from cos2p.server.protocol import ClientJoined
 
-    server = Server(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
+    server = Played(run_setup.context, run_setup.method(), first_weights(run_setup.recipe, run_setup.config))
     effects = [e for name in run_setup.context.members for e in server.handle(ClientJoined(name))]
     return server, [e.order for e in effects if isinstance(e, Send)]
 

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from cos2p import ElasticTransformer, SubmodelSpec
-from cos2p.aggregation.closed_form import closed_form
+from cos2p.aggregation.head_merge import closed_form
 from cos2p.errors import ConfigError
 from cos2p.memory.ways import fitted_order
 from cos2p.methods import Method, Settings, build_method, methods
-from cos2p.methods.base import RunContext
+from cos2p.methods.base import HeadSettings, RunContext
 from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
-from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.sizes import model_config

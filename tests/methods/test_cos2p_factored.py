@@ -25,6 +25,7 @@ from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged
+from cos2p.training.rate_trial import LADDERS, WORST, at_own_rate, read_report, trial_size
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
@@ -69,6 +70,23 @@ def test_factors_travel_in_few_bits() -> None:
     name = "blocks.0.fc2.weight"
     moved, exact = (fleet.server.weights[name] - fleet.start[name] for fleet in (packed, whole))
     assert 0 < float((moved - exact).norm()) < 0.5 * float(exact.norm())
+
+
+def test_factors_try_learning_rates_and_train_with_the_bits_of_the_one_they_take() -> None:
+    """Few enough samples that a try has fewer batches than the directions are looked for in."""
+    fleet = Fleet(roomy(), ALL)
+    order = next(order for order in fleet.orders if order.trainer == "factored")
+    task, shard = fleet.server.orders.task(order), fleet.shards[order.client]
+    tried_order = replace(order, rates=LADDERS["adan"])
+    tried, _ = run_task(fleet.context.config, Task(tried_order, task.weights, task.prefix), shard, {})
+    ratios = read_report(tried_order, tried.report)
+    assert any(ratio not in (1.0, WORST) for ratio in ratios), "something was tried"
+    plain = replace(order, lr=at_own_rate(tried_order, tried.report).lr)
+    update, _ = run_task(fleet.context.config, Task(plain, task.weights, task.prefix), shard, {})
+    assert same(dict(tried.delta), dict(update.delta))
+    size = trial_size(make_contract(fleet.context.config, tried_order), len(shard.train))
+    assert size is not None
+    assert size.share(len(shard.train), 1) > replace(size, looks=0).share(len(shard.train), 1)
 
 
 def test_a_restart_changes_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
-from cos2p.submodel.window import growing_top
+from cos2p.submodel.rates import growing_top
 from tests.methods.fleet import Fleet, digits_house, with_rates
 from tests.methods.test_cos2p import assign, method
 from tests.submodel.strategies import CONFIGS, random_inputs

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cos2p.methods import method_class, methods
-from cos2p.methods.heterofl.cut import scaled_config, scaled_cut, take_scaled
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p_rivals.adavit.model import AdaptiveTransformer, first_policies
+from cos2p_rivals.heterofl.cut import scaled_config, scaled_cut, take_scaled
 from cos2p_rivals.qvit.model import QuantTransformer, first_tensors
 from tests.tiny import VIT
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cos2p.errors import BudgetError, ConfigError, RecipeError
-from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.worker import read_task
 from cos2p.memory.parts import HEAD, Part
 from cos2p.memory.planning import least_of
 from cos2p.messages import Task, Update, tensor_bytes

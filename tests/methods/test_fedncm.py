@@ -29,8 +29,10 @@ def test_the_head_is_the_means_of_all_data_in_one_round() -> None:
     torch.testing.assert_close(F.normalize(found, dim=1), F.normalize(sums, dim=1), atol=1e-5, rtol=1e-4)
 
 
-def test_told_again_it_says_the_same_and_nothing_else_moves() -> None:
+def test_all_report_once_and_nothing_else_moves() -> None:
     once, thrice = (Fleet(digits_house(rounds=n), {"name": "fedncm"}).run() for n in (1, 3))
+    assert len(thrice.orders) == len(thrice.server.context.members)
+    assert thrice.server.versions.current == 1
     head = ("exits.2.linear.weight", "exits.2.linear.bias")
     torch.testing.assert_close(once.server.weights[head[0]], thrice.server.weights[head[0]], atol=1e-5, rtol=1e-4)
     others = [name for name in once.start if name not in head]

@@ -14,6 +14,7 @@ from cos2p.models.layout import init_weights
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
 from tests.methods.fleet import digits, digits_house
+from tests.runtime.played import Played
 from tests.tiny import same
 
 EVERYBODY = digits_house(updates=6, mu=0.5, t_clk=0.0)
@@ -21,7 +22,7 @@ NAMES = list(EVERYBODY.members)
 
 
 def server(context: RunContext, method: Mapping[str, Any]) -> Server:
-    return Server(context, build_method(method, context), init_weights(context.config, 0))
+    return Played(context, build_method(method, context), init_weights(context.config, 0))
 
 
 def orders(effects: list[Effect]) -> list[Order]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cos2p.methods import build_method
-from cos2p.methods.topwindow import TopWindow
+from cos2p.methods.cos2p.method import TopWindow
 from tests.methods.budgets import asked
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import VIT, context

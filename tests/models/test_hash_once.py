@@ -3,7 +3,7 @@
 import pickle
 from dataclasses import dataclass, replace
 
-from cos2p.models.hash_once import hash_once
+from cos2p.models.config import hash_once
 
 COUNTED: list[int] = []
 

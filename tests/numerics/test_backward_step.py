@@ -14,7 +14,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.backward_step import stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 
 OPTIMIZERS = ["adan", "adamw", "sgd", "adan-8bit", "adamw-8bit"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cos2p.methods import build_method
-from cos2p.methods.fedrolex_official import FedRolexOfficial
-from cos2p.methods.heterofl.cut import scaled_cut
+from cos2p_rivals.fedrolex_official import FedRolexOfficial
+from cos2p_rivals.heterofl.cut import scaled_cut
 from tests.official.case import fixture
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config
 from tests.tiny import context

@@ -12,10 +12,10 @@ import torch
 
 from cos2p import SubmodelSpec
 from cos2p.methods import build_method
-from cos2p.methods.heterofl.cut import fold_scaler, scaled_config, scaled_cut, take_scaled
-from cos2p.methods.heterofl.device import Scaler
-from cos2p.methods.heterofl.method import HeteroFl
 from cos2p.models.transformer import ElasticTransformer, make_context
+from cos2p_rivals.heterofl.cut import fold_scaler, scaled_config, scaled_cut, take_scaled
+from cos2p_rivals.heterofl.device import Scaler
+from cos2p_rivals.heterofl.method import HeteroFl
 from tests.official.case import agree, fixture, wave
 from tests.official.thin_case import assert_combined, assert_index_lists, our_config, start
 from tests.tiny import context

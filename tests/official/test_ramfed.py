@@ -14,10 +14,10 @@ import torch
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.ramfed import MemoryMerge
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights, init_weights
 from cos2p.submodel.slicing import compact_shapes
+from cos2p_rivals.ramfed import MemoryMerge
 from tests.official.case import agree, fixture, wave
 
 OFFICIAL = fixture("ramfed")

@@ -13,9 +13,9 @@ import torch
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.heterofl.cut import ScaledCut, scaled_slices, take_scaled
-from cos2p.methods.heterofl.method import ScaledMerge
 from cos2p.models.layout import Weights, init_weights
+from cos2p_rivals.heterofl.cut import ScaledCut, scaled_slices, take_scaled
+from cos2p_rivals.heterofl.method import ScaledMerge
 from tests.official.case import agree, wave
 
 _ENCODER = "transformer_encoder.layers.0."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import struct
 import sys
@@ -12,12 +13,12 @@ import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from cos2p.processes import passage
-from cos2p.processes.passage import Common, Pieces
+from cos2p.processes import pool as pool_module
 from cos2p.processes.pool import ProcessPool, WorkerDied
 
 SECONDS = 60
@@ -45,32 +46,20 @@ def say_half_a_sentence(spoken: Path) -> None:
     time.sleep(SECONDS)
 
 
-def doubled(data: bytes) -> Pieces:
-    return Pieces([data, memoryview(data)])
+def doubled(data: bytes) -> bytes:
+    return data * 2
 
 
-_objects: list[bytes] = []
+class Deadly:
+    """Whoever writes it down is killed."""
+
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return bytes, ()
 
 
-def seen_before(data: bytes) -> bool:
-    _objects.append(data)
-    return any(data is known for known in _objects[:-1])
-
-
-class Deadly(list[bytes]):
-    """Whoever writes it down is killed after the first piece."""
-
-    counted = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield b"x" * 100_000
-        if self.counted:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.counted = True
-
-
-def begin_an_answer() -> Pieces:
-    return Pieces(Deadly())
+def begin_an_answer() -> tuple[bytes, Deadly]:
+    return b"x" * 100_000, Deadly()
 
 
 def workers() -> list[psutil.Process]:
@@ -153,25 +142,25 @@ def test_ctrl_c_does_not_reach_a_process_not_even_at_its_start(pool: ProcessPool
 
 
 def test_long_bytes_go_through_memory_and_longer_ones_through_the_pipe(pool: ProcessPool) -> None:
-    for size in (0, 10, 3_000_000, 100, passage.MOST // 2 + 1, passage.MOST + 1):
+    for size in (0, 10, 3_000_000, 100, pool_module.MOST // 2 + 1, pool_module.MOST + 1):
         data = os.urandom(64) * (size // 64 + 1)
-        assert pool.submit(doubled, Pieces([data, b"end"])).result(SECONDS) == (data + b"end") * 2
+        assert pool.submit(doubled, data).result(SECONDS) == data * 2
 
 
-def test_a_process_keeps_what_its_jobs_have_in_common(pool: ProcessPool) -> None:
-    first, other = [b"x" * 1000], [b"x" * 1000]
-    jobs = [pool.submit(seen_before, Common(data)) for data in (first, first, other, other)]
-    assert [job.result(SECONDS) for job in jobs] == [False, True, False, True]
+def test_without_such_memory_everything_goes_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    pool = ProcessPool(1, start, "hello")
+    try:
+        assert pool.submit(doubled, b"x" * 1_000_000).result(SECONDS) == b"x" * 2_000_000
+    finally:
+        pool.close()
 
 
-def test_the_process_after_a_killed_one_is_sent_everything_anew(pool: ProcessPool) -> None:
-    common = Common([b"x" * 1000])
+def test_what_cannot_be_pickled_costs_no_process(pool: ProcessPool) -> None:
     pid = pool.submit(greet, "you").result(SECONDS)[1]
-    assert pool.submit(doubled, common).result(SECONDS) == b"x" * 2000
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied):
-        pool.submit(doubled, common).result(SECONDS)
-    assert pool.submit(doubled, common).result(SECONDS) == b"x" * 2000
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        pool.submit(doubled, lambda: 0).result(SECONDS)  # type: ignore[arg-type]
+    assert pool.submit(greet, "you").result(SECONDS)[1] == pid
 
 
 def test_a_process_killed_while_it_writes_its_answer_leaves_nothing_behind() -> None:
@@ -183,7 +172,7 @@ def test_a_process_killed_while_it_writes_its_answer_leaves_nothing_behind() -> 
             job = pool.submit(begin_an_answer)
             with pytest.raises(WorkerDied, match="by signal 9"):
                 job.result(SECONDS)
-            assert pool.submit(doubled, Pieces([b"x" * 100_000])).result(SECONDS) == b"x" * 200_000
+            assert pool.submit(doubled, b"x" * 100_000).result(SECONDS) == b"x" * 200_000
     finally:
         pool.close()
     del job

@@ -89,7 +89,10 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key not in WALL_CLOCK_FIELDS}
 
 
-def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     recipe = small(schedule={"rounds": 3})
     here = run(recipe, tmp_path / "here")
     killed: list[int] = []
@@ -100,7 +103,7 @@ def test_a_run_is_the_same_bit_for_bit_though_a_node_dies(cluster: Any, tmp_path
             killed.append(1)
 
     there = run(
-        small(schedule={"rounds": 3}, run={"engine": "ray", "address": cluster.address, "workers": 2}),
+        small(schedule={"rounds": 3}, run={"engine": "ray", "workers": 2}),
         tmp_path / "there",
         listener=kill_one,
     )

@@ -57,10 +57,11 @@ def test_every_rival_is_registered_by_the_entry_points_of_users_methods() -> Non
     registered = {e.name for e in entry_points(group="cos2p.methods") if e.value.startswith("cos2p_rivals.")}
     assert registered == {name for name, kind in methods().items() if kind.__module__.startswith("cos2p_rivals.")}
     written = set()
-    for file in RIVALS.glob("*/method.py"):
-        for value in vars(import_module(f"cos2p_rivals.{file.parent.name}.method")).values():
+    for file in RIVALS.rglob("*.py"):
+        module = ".".join(file.relative_to(RIVALS.parent).with_suffix("").parts)
+        for value in vars(import_module(module)).values():
             if isinstance(value, type) and issubclass(value, Method) and "name" in vars(value):
-                written |= {value.name} if value.__module__.startswith("cos2p_rivals.") else set()
+                written |= {value.name} if value.__module__ == module else set()
     assert registered == written, "pyproject.toml and the methods differ; or the package was not installed since"
 
 

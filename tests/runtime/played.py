@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from cos2p.messages import Order, Update
-from cos2p.methods import build_method
+from cos2p.messages.envelope import Buffer
+from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import RunContext
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
+from cos2p.server.update_reader import UpdateReader
 from cos2p.tracking.event_kinds import Event
+from cos2p.training.contract import as_it_travels
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights
 from tests.tiny import context, copy
+
+
+class Played(Server):
+    """A server to which an update may be given as it is: it is sent as its task asks."""
+
+    def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
+        if isinstance(data, Update):
+            order = next((order for order in self.orders.values() if order.task == data.task), None)
+            data = (data if order is None else as_it_travels(data, order)).to_bytes()
+        return super().receive(sender, data)
+
+
+def check_update(
+    update: Update, order: Order, config: ModelConfig, max_rms: float = math.inf, max_samples: float = math.inf
+) -> float:
+    """What a server that gave the order says of the update: UpdateRefused, or its root mean square."""
+    reader = UpdateReader(order, config, make_contract(config, order), max_samples, max_rms)
+    return reader.read(reader.open(as_it_travels(update, order).to_bytes()))[1]
 
 
 def server(
     given: RunContext | None = None, method: str = "cos2p", settings: Mapping[str, Any] | None = None, **schedule: Any
 ) -> Server:
     given = given or context(**{"mu": 0.5, "t_clk": 10.0, "redispatch": "at-once", **schedule})
-    return Server(given, build_method({"name": method, **(settings or {})}, given), random_weights(given.config, 0))
+    return Played(given, build_method({"name": method, **(settings or {})}, given), random_weights(given.config, 0))
 
 
 def join_all(played: Server) -> list[Effect]:

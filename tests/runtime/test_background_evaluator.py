@@ -7,7 +7,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.processes.pool import WorkerDied
-from cos2p.runtime.background_evaluator import LAST_ATTEMPTS, BackgroundEvaluator, Evaluation
+from cos2p.runtime.evaluation import LAST_ATTEMPTS, BackgroundEvaluator, Evaluation
 
 
 class Slow:

@@ -12,7 +12,7 @@ from cos2p import ElasticTransformer, SubmodelSpec, extract
 from cos2p.data import Bundle, DataConfig, Examples
 from cos2p.data.text import tokenize_answers
 from cos2p.recipe import Recipe
-from cos2p.runtime.classes import Classes
+from cos2p.runtime.evaluation import Classes
 from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import run
 from tests.runtime.test_recorded import recipe

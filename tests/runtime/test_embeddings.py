@@ -130,7 +130,7 @@ def test_every_assignment_is_cut_and_the_door_knows_it() -> None:
         ),
         "refused",
     )
-    assert "embed.tokens has shape (4, 16), the spec says (3, 16)" in note["reason"]
+    assert "embed.tokens is torch.float32 of shape (4, 16); expected is float32, 3 × 16" in note["reason"]
 
 
 def test_a_late_update_lands_on_the_rows_it_was_cut_from() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.worker import read_task
 from cos2p.messages import Task
 from cos2p.messages.envelope import mapped
 from cos2p.runtime.simulation import run

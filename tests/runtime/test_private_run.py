@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cos2p.aggregation.privacy.account import multiplier_for
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.errors import RecipeError
 from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import Simulation

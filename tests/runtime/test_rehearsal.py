@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import BudgetError
-from cos2p.runtime.rehearsal import Rehearsal, rehearse
+from cos2p.runtime.rehearsal import Rehearsal, rehearse, share_of_a_round
 from cos2p.runtime.simulation import run
 from cos2p.terminal.recipe_plan import rehearsal_text
 from cos2p.units import format_bytes
@@ -55,3 +56,25 @@ def test_a_task_over_the_memory_is_said_to_be_so() -> None:
     over = rehearsal_text(rehearse(full(needed // 2, enforce_memory=False)))
     assert [line for line in over if f"over the budget: needs {format_bytes(needed)} of " in line]
     assert not any("budget" in line for line in rehearsal_text(rehearse(full(needed))))
+
+
+def test_the_time_counts_what_devices_do_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics are a pass forward; a round of several devices closes when the trigger says so."""
+    monkeypatch.setattr("cos2p.runtime.rehearsal._machine_flops", lambda: 1e9)
+    plain, closed = (rehearsed(start) for start in ("fresh", "means"))
+    assert plain.seconds == plain.seconds_of_a_round * plain.rounds
+    assert (plain.statistics_rounds, closed.statistics_rounds) == (0, 1)
+    assert closed.seconds == pytest.approx(closed.seconds_of_a_round * (closed.rounds - 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "share"),
+    [
+        (Trigger.synchronous(), 1.0),
+        (Trigger.semi_asynchronous(0.5, 0.0), 0.5),
+        (Trigger.semi_asynchronous(0.5, 10.0), 0.75),
+        (Trigger.asynchronous(), 0.125),
+    ],
+)
+def test_share_of_eight_devices_whose_updates_a_round_has(trigger: Trigger, share: float) -> None:
+    assert share_of_a_round(trigger, 8) == share

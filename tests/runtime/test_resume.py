@@ -16,7 +16,7 @@ import pytest
 
 from cos2p.errors import RunError
 from cos2p.recipe import Recipe
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.runtime.run_folder import WALL_CLOCK_FIELDS
 from cos2p.runtime.run_setup import build_run_setup
 from cos2p.runtime.simulation import Simulation, run
@@ -80,7 +80,7 @@ def test_a_crash_after_any_event_changes_nothing(tmp_path: Path) -> None:
 def _faulty_devices() -> list[dict[str, Any]]:
     weak = {"preset": "jetson-xavier-nx-8gb", "count": 2, "rate": 0.0625, "batch": 16, "flops": 1e7, "drop_rate": 0.3}
     strong = {"preset": "jetson-agx-orin-64gb", "count": 2, "rate": 0.5625, "batch": 32, "flops": 9e7}
-    return [{**weak, "downtime": 5.0}, strong]
+    return [weak, strong]
 
 
 def submodels(workers: int) -> Recipe:

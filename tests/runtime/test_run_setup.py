@@ -122,3 +122,9 @@ def test_a_rate_that_nobody_set_is_one_whose_tasks_fit_as_the_method_makes_them(
 def _values(changes: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = small(**changes).model_dump(mode="json", exclude_none=True)
     return values
+
+
+def test_a_batch_larger_than_the_data_is_said() -> None:
+    (note,) = build_run_setup(small(fleet={"devices": [{"preset": "laptop", "count": 3, "batch": 4096}]})).notes
+    assert note.startswith("batch 4096 is more than any laptop has (")
+    assert not build_run_setup(small(fleet={"devices": [{"preset": "laptop", "count": 3, "batch": 2}]})).notes

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cos2p.data.examples import Examples
-from cos2p.runtime import scoring
+from cos2p.runtime import evaluation
+from cos2p.runtime.evaluation import evaluated_part, score_model
 from cos2p.runtime.run_setup import build_run_setup, first_weights
-from cos2p.runtime.scoring import evaluated_part, score_model
 from tests.runtime.small import small
 
 
@@ -48,11 +48,14 @@ def test_texts_without_labels_are_drawn_from_the_whole_file() -> None:
 def test_the_validation_samples_are_limited_too_but_not_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     run_setup = build_run_setup(small(schedule={"evaluate_samples": 20}))
     weights, seen = first_weights(run_setup.recipe, run_setup.config), []
-    real = scoring.evaluate_exits
-    monkeypatch.setattr(scoring, "evaluate_exits", lambda *given: seen.append(len(given[1])) or real(*given))  # type: ignore[func-returns-value]
+    real = evaluation.evaluate_exits
+    monkeypatch.setattr(evaluation, "evaluate_exits", lambda *given: seen.append(len(given[1])) or real(*given))  # type: ignore[func-returns-value]
     score_model(run_setup.recipe, run_setup.config, run_setup.bundle, weights, everything=False)
     last = score_model(run_setup.recipe, run_setup.config, run_setup.bundle, weights, everything=True)
     assert seen == [20, 20, len(run_setup.bundle.validation), len(run_setup.bundle.test)]
     assert len(run_setup.bundle.validation) > 20
+    counts = last.pop("classes")
+    assert sum(counts["samples"]) == len(run_setup.bundle.test) == sum(counts["named"])
+    assert sum(counts["right"]) / len(run_setup.bundle.test) == list(last["test"].values())[-1]["top1"]
     unlimited = replace(run_setup, recipe=small())
     assert last == score_model(unlimited.recipe, run_setup.config, run_setup.bundle, weights, everything=False)

@@ -16,8 +16,8 @@ from cos2p.models.hub import save_pretrained
 from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime import settled
-from cos2p.runtime.pooling import LEAST, compare_poolings
 from cos2p.runtime.run_setup import build_run_setup
+from cos2p.runtime.settled import LEAST, compare_poolings
 from cos2p.runtime.simulation import run
 from cos2p.seeding import torch_rng
 from cos2p.tracking.event_kinds import Event, Started

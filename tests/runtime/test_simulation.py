@@ -115,8 +115,8 @@ def test_a_device_that_leaves_is_not_waited_for() -> None:
 
 def test_devices_come_and_go_by_their_sessions(tmp_path: Path) -> None:
     """Two of four are there for 2 of every 30 seconds, too short for a task: what they had in hand is lost."""
-    (tmp_path / "sessions.csv").write_text("device,from,to\nany,0,2\n")
-    sessions = {"sessions": str(tmp_path / "sessions.csv"), "sessions_period": 30.0}
+    (tmp_path / "sessions.csv").write_text("device,from,to\n" + "".join(f"any,{t},{t + 2}\n" for t in (0, 30, 60, 90)))
+    sessions = {"sessions": str(tmp_path / "sessions.csv")}
     simulation, events = play(fleet=_fleet(**sessions), schedule={"rounds": 1000, "virtual_seconds": 70.0})
     assert [(e["t"], e["until"]) for e in of(events, "left", client="jetson-xavier-nx-8gb-1")] == [
         (2, 30),
@@ -140,13 +140,13 @@ def test_a_device_that_dies_in_the_middle_is_noticed_by_its_silence() -> None:
 
 
 def test_a_device_that_restarts_loses_its_task_and_gets_another() -> None:
-    _, events = play(fleet=_fleet(drop_rate=0.5, downtime=10.0), schedule={"rounds": 8})
+    _, events = play(fleet=_fleet(drop_rate=0.5), schedule={"rounds": 40})
     lost = of(events, "lost")
     assert lost
     answered = {e["task"] for e in of(events, "arrived")}
     assert not answered & {e["task"] for e in lost}
     back = [e for e in of(events, "joined", client=lost[0]["client"]) if e["t"] > lost[0]["t"]]
-    assert back[0]["t"] == pytest.approx(lost[0]["t"] + 10.0)
+    assert back[0]["t"] == pytest.approx(lost[0]["t"] + 60.0)
 
 
 def test_the_end_of_virtual_time_ends_the_run_with_what_was_buffered() -> None:
@@ -194,12 +194,6 @@ def test_without_a_local_test_part_clients_have_no_scores_and_all_data_trains() 
     assert all(len(shard.test) == 0 for shard in simulation.run_setup.shards.values())
     assert not any("local_top1" in event["report"] for event in of(events, "merged"))
     assert all(device["top1"] is None for device in result["devices"].values())
-
-
-def test_the_recipe_says_how_often_a_device_may_fail() -> None:
-    run_setup = build_run_setup(small(schedule={"rounds": 1, "max_failures": 2}))
-    simulation = Simulation(run_setup, InlineWorkers(run_setup), lambda event: None)  # type: ignore[arg-type]
-    assert simulation.server.coordinator.rules.max_failures == 2
 
 
 BIG = "jetson-agx-orin-64gb-1"

@@ -9,25 +9,18 @@ import pytest
 import torch
 
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Order, Update
-from cos2p.methods import make_contract
-from cos2p.models.config import ModelConfig
+from cos2p.messages import Update
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.server.protocol import ClientJoined
 from cos2p.server.server import Server
-from cos2p.server.update_reader import check_update as check
 from cos2p.server.update_reader import root_mean_square
 from tests.aggregation.brute import random_delta
-from tests.runtime.played import answer, join_all, notes, sent, server, snapshot
+from tests.runtime.played import answer, check_update, join_all, notes, sent, server, snapshot
 from tests.test_messages import HOSTILE
 from tests.tiny import VIT, same
 
 Wrong = Callable[[Update], Update]
-
-
-def check_update(update: Update, order: Order, config: ModelConfig, **limits: float) -> float:
-    return check(update, order, config, make_contract(config, order), **limits)
 
 
 def with_delta(change: Callable[[Weights], Any]) -> Wrong:
@@ -82,10 +75,6 @@ WRONG: dict[str, tuple[Wrong, str]] = {
         with_spec(lambda s: replace(s, window=(BlockKeep((0,), (10,)), *s.window[1:]))),
         "has no unit 10",
     ),
-    "a unit twice": (
-        with_spec(lambda s: replace(s, window=(BlockKeep((0,), (3, 3)), *s.window[1:]))),
-        "ascending without repetition",
-    ),
     "another window": (
         with_spec(lambda s: replace(s, frozen=s.frozen + 1, exits=tuple(e + 1 for e in s.exits))),
         "its window or exits are not those of the task",
@@ -100,8 +89,8 @@ WRONG: dict[str, tuple[Wrong, str]] = {
         with_spec(lambda s: replace(s, window=(BlockKeep((0, 1, 2), (0, 1)), *s.window[1:]))),
         "3 heads and 2 units kept, 2 and 5 allowed",
     ),
-    "a tensor too few": (with_delta(lambda d: d.pop("blocks.0.q.weight")), r"1 tensors are missing, blocks\.0\.q"),
-    "no tensor at all": (with_delta(lambda d: d.clear()), "tensors are missing"),
+    "a tensor too few": (with_delta(lambda d: d.pop("blocks.0.q.weight")), r"blocks\.0\.q\.weight is missing"),
+    "no tensor at all": (with_delta(lambda d: d.clear()), "is missing"),
     "a tensor too many": (with_delta(lambda d: d.update({"blocks.3.q.weight": torch.zeros(1)})), r"blocks\.3\.q"),
     "a frozen thing": (with_delta(lambda d: d.update({"malice": torch.zeros(1)})), "malice"),
     "a wrong shape": (with_delta(lambda d: d.update({"blocks.0.q.bias": torch.zeros(3)})), r"shape \(3,\)"),
@@ -121,7 +110,7 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "one huge number": (corrupted(3e38), "root mean square is"),
     "no samples": (lambda u: replace(u, samples=0), "trained on 0 samples"),
     "more samples than the device has": (lambda u: replace(u, samples=11), "trained on 11 samples; 1 to 10"),
-    "samples beyond measure": (lambda u: replace(u, samples=10**400), "samples; 1 to 10"),
+    "samples beyond measure": (lambda u: replace(u, samples=10**400), "not an update"),
 }
 
 
@@ -244,10 +233,29 @@ def test_who_is_refused_time_and_again_is_benched() -> None:
         excluded = notes(played.receive("pi-0", b"garbage"), "excluded")
     assert [note["client"] for note in excluded] == ["pi-0"]
     assert "not an update" in excluded[0]["reason"]
-    assert notes(played.receive("pi-0", b"garbage"), "refused")[0]["reason"] == "it has no open task"
+    assert notes(played.receive("pi-0", b"garbage"), "refused")[0]["reason"] == "it is excluded from this run"
     again = played.handle(ClientJoined("pi-0"))  # it says that it is ready: nothing changes
     assert [note["client"] for note in notes(again, "excluded")] == ["pi-0"]
     assert len(again) == 1
+
+
+def test_an_excluded_client_has_no_open_task_and_keeps_no_version() -> None:
+    """It was at work on version 0 while the others made version 1, which only its task still needs."""
+    played = server(rates=(0.25, 0.25, 0.25, 0.25), mu=0.5, t_clk=0.0)
+    join_all(played)
+    late = answer(played, "pi-0").to_bytes()
+    for other in ("pi-1", "pi-2", "pi-3") * 2:
+        played.receive(other, answer(played, other).to_bytes())
+    assert played.coordinator.in_flight()["pi-0"].version == min(played.versions.held) == 0
+    assert [note["client"] for note in notes(played.exclude("pi-0", "it commanded others"), "excluded")] == ["pi-0"]
+    assert "pi-0" not in played.coordinator.in_flight()
+    assert 0 not in played.versions.held
+    before = snapshot(played)
+    (refused,) = notes(played.receive("pi-0", late), "refused")
+    assert refused["reason"] == "it is excluded from this run"
+    after = snapshot(played)
+    assert after[0] == before[0]
+    assert all(same(after[1][name], before[1][name]) for name in before[1])
 
 
 def test_root_mean_square_by_hand() -> None:

@@ -63,31 +63,6 @@ def test_a_restart_in_the_middle_gives_the_same_run() -> None:
     assert same(play(0), play(1))
 
 
-def test_coverage_first_gives_tasks_to_those_whose_blocks_were_trained_least() -> None:
-    played = server(context(VIT, EIGHT, max_in_flight=1, choose="coverage", rounds=40, mu=0.01, t_clk=0.0))
-    join_all(played)
-    for _ in range(32):
-        (client,) = played.coordinator.in_flight()
-        played.receive(client, answer(played, client))
-    assert min(played.trained) > 0
-    assert max(played.trained) <= 2.5 * min(played.trained)
-
-
-def test_the_quickest_are_chosen_where_the_schedule_says_so() -> None:
-    given = context(VIT, EIGHT, max_in_flight=1, choose="speed", rounds=40, mu=0.01, t_clk=0.0)
-    fast = given.members["pi-5"]
-    device = fast.device.model_copy(update={"flops": fast.device.flops * 10})
-    given.members["pi-5"] = fast.__class__(**{**vars(fast), "device": device})  # type: ignore[index]
-    played = server(given)
-    join_all(played)
-    chosen = []
-    for _ in range(20):
-        (client,) = played.coordinator.in_flight()
-        chosen.append(client)
-        played.receive(client, answer(played, client))
-    assert chosen.count("pi-5") > 8  # of 8 drawn with repetition it is there 2 times of 3
-
-
 def test_what_nobody_needs_any_more_is_forgotten() -> None:
     played = server(context(VIT, EIGHT, rounds=9, mu=0.01, t_clk=0.0))
     join_all(played)

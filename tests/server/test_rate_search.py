@@ -14,7 +14,7 @@ from cos2p.messages import Order
 from cos2p.methods import methods
 from cos2p.models.spec import SubmodelSpec
 from cos2p.recipe import Recipe
-from cos2p.server.rate_search import RateSearch
+from cos2p.server.orders import RateSearch
 from cos2p.tracking.event_kinds import Rated
 from cos2p.training.rate_trial import FALLBACK, HARM, LADDERS, WORST, best_place, reported
 from cos2p.training.settings import TrainingSettings

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from cos2p.server.protocol import (
     TimerFired,
 )
 from cos2p.server.server import Server
+from cos2p.server.update_reader import kept_report
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import Aggregated
@@ -68,7 +70,9 @@ def test_a_late_update_is_merged_with_its_staleness_and_the_version_it_was_cut_f
 def test_notes_say_what_happened() -> None:
     played = server(mu=1.0, t_clk=0.0)
     join_all(played)
-    report = {"loss": 0.5, "local_top1": 1, "nan": float("nan"), "text": "no number", "huge": 10**400}
+    report = {"loss": 0.5, "local_top1": 1, "text": "no number"}
+    contract = played.orders.contract(played.orders["pi-0#0"])
+    assert kept_report({**report, "nan": math.nan, "huge": 10**400}, contract) == {"loss": 0.5, "local_top1": 1}
     update = replace(answer(played, "pi-0"), report=report)
     (note,) = notes(played.receive("pi-0", update), "merged")
     assert note["report"] == {"loss": 0.5, "local_top1": 1}

@@ -13,7 +13,7 @@ from typing import Any
 
 from cos2p.errors import RunError, TrainingError
 from cos2p.recipe import Recipe
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.studies.progress import Status
 from cos2p.tracking.files import MARKER
 

@@ -9,7 +9,7 @@ import pytest
 from cos2p.memory.planning import tasks_at
 from cos2p.methods import build_method
 from cos2p.recipe import Recipe
-from cos2p.studies.budgets import Absent, Fit, RunSetups
+from cos2p.studies.frontier import Absent, Fit, RunSetups
 from tests.studies.fakes import tiny_base
 
 SMALL, MIDDLE, LARGE = 2_900_000, 4_950_000, 100_000_000
@@ -34,7 +34,7 @@ def test_a_method_that_looks_at_memory_chooses_for_itself(tmp_path: Path) -> Non
     words = [fit(tmp_path, "fedlora", memory) for memory in (SMALL, MIDDLE, LARGE)]
     assert [found.takes for found in words if isinstance(found, Fit)] == [
         "the head alone",
-        "factors of rank 28",
+        "factors of rank 24",
         "factors of rank 32",
     ]
     groups = [fit(tmp_path, "fedepth", memory) for memory in (SMALL, 7_100_000, LARGE)]

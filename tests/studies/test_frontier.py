@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
-from cos2p.studies.budgets import Absent, Fit
-from cos2p.studies.equal_time import LONGEST, Timeline, seconds_for, updates_in
+from cos2p.studies.equal_time import LONGEST, Rounds, seconds_for, updates_in
 from cos2p.studies.folder import write_report
-from cos2p.studies.frontier import Frontier, Places, find_places, frontier, parse_memories
+from cos2p.studies.frontier import Absent, Fit, Frontier, Places, find_places, frontier, parse_memories
 from cos2p.studies.grid import Cell
-from cos2p.studies.markdown import to_csv, to_markdown
 from cos2p.studies.record import read_record, write_record
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, to_csv, to_markdown
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -53,10 +51,9 @@ def accuracy(cell: Cell) -> dict[str, Any]:
     return figures((0.6 if small else 0.7) + more, virtual_seconds=60.0 if small else 120.0)
 
 
-def history(cell: str) -> Timeline:
+def history(cell: str) -> Rounds:
     """Of all methods: a round of two updates in 25 s."""
-    rounds = [(25.0 * n, 2 * n) for n in range(1, 5)]
-    return Timeline([(20.0, 0.2), (55.0, 0.5), (99.0, 0.64), (110.0, 0.69)], rounds)
+    return [(25.0 * n, 2 * n) for n in range(1, 5)]
 
 
 def report(folder: Path, **changes: Any) -> tuple[Report, FakeExecute, Places]:
@@ -94,28 +91,9 @@ def test_at_equal_updates(tmp_path: Path) -> None:
     assert not found.failures
 
 
-def test_at_equal_time_all_stop_when_the_first_has_done(tmp_path: Path) -> None:
+def test_there_is_no_table_at_equal_time_unless_it_is_asked_for(tmp_path: Path) -> None:
     found, _, _ = report(tmp_path)
-    # 30 MB: Co-S²P ends at 60 s, FedLoRA had 50 % by then. 60 MB: FedLoRA ends at 100 s, Co-S²P had 64 % by then.
-    assert means(found, 2) == {"fedavg": [None, None], "fedlora": [0.5, 0.66], "cos2p": [0.61, 0.64]}
-
-
-def test_a_score_of_a_trained_head_is_not_compared_with_one_that_was_told(tmp_path: Path) -> None:
-    """FedLoRA's head comes when it ends; what it had when Co-S²P was done was another's."""
-    asked = replace(plan(tmp_path), base=tiny_base(tmp_path, "fedlora:method.finish=discriminant"))
-    found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, history)
-    assert means(found, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, 0.64]}
-    assert any("2 runs would get the head in closed form only after that" in note for note in found.tables[2].notes)
-
-
-def test_runs_that_nobody_judged_in_time_are_told_of(tmp_path: Path) -> None:
-    asked = plan(tmp_path)
-    places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
-    silent = frontier(asked, places, execute, lambda so_far: None, lambda name: Timeline())
-    assert means(silent, 2) == {"fedavg": [None, None], "fedlora": [None, 0.66], "cos2p": [0.61, None]}
-    assert any("had no score by then" in note and "evaluate_every=1 " in note for note in silent.tables[2].notes)
-    judged, _, _ = report(tmp_path)
-    assert not any("no score by then" in note for note in judged.tables[2].notes)
+    assert [table.name for table in found.tables] == ["results", "by_budget"]
 
 
 def test_methods_are_planned_for_the_time_of_the_first_one(tmp_path: Path) -> None:
@@ -145,8 +123,8 @@ def test_methods_are_planned_for_the_time_of_the_first_one(tmp_path: Path) -> No
 
 
 def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None:
-    def pace(cell: str) -> Timeline:
-        return Timeline(rounds=[(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)])
+    def pace(cell: str) -> Rounds:
+        return [(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)]
 
     asked = replace(plan(tmp_path), methods=("cos2p", "fedlora"), equal_time=True)
     found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, pace)
@@ -162,7 +140,7 @@ def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None
 def test_what_is_planned_ends_in_time_and_one_pass_more_would_not(
     rounds: list[float], seconds: float, final_statistics: bool
 ) -> None:
-    step, timeline = 8, Timeline(rounds=[(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))])
+    step, timeline = 8, [(sum(rounds[: n + 1]), 8 * (n + 1)) for n in range(len(rounds))]
     planned = updates_in([timeline], seconds, step, final_statistics=final_statistics)
     least = 3 * step if final_statistics else step
     if planned is None:
@@ -171,14 +149,11 @@ def test_what_is_planned_ends_in_time_and_one_pass_more_would_not(
     assert planned >= least
     assert seconds_for(timeline, planned, final_statistics=final_statistics) <= seconds
     more = planned + step
-    assert (
-        more > LONGEST * timeline.rounds[-1][1]
-        or seconds_for(timeline, more, final_statistics=final_statistics) > seconds
-    )
+    assert more > LONGEST * timeline[-1][1] or seconds_for(timeline, more, final_statistics=final_statistics) > seconds
 
 
 def test_a_run_as_long_as_it_was_takes_as_long_as_it_did() -> None:
-    timeline = Timeline(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
+    timeline = [(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)]
     for final_statistics in (False, True):
         assert seconds_for(timeline, 32, final_statistics=final_statistics) == 10.0
     assert seconds_for(timeline, 24, final_statistics=False) == 9.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import ConfigError, RecipeError
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.studies.grid import Base, Row, cell_name, make_grid
 from tests.runtime.texts import open_recipe
 from tests.studies.fakes import TINY, tiny_base, tiny_grid

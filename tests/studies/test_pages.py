@@ -13,8 +13,7 @@ import pytest
 
 from cos2p.studies.folder import to_json, write_report
 from cos2p.studies.grid import Row, make_grid
-from cos2p.studies.markdown import code, runs_csv, to_csv, to_markdown
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, code, runs_csv, to_csv, to_markdown
 from cos2p.studies.tables import differences_table, results_table
 from tests.studies.fakes import figures, outcomes_of, tiny_base
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import ConfigError
-from cos2p.studies.frontier_tables import budget_column
+from cos2p.studies.frontier import budget_column
 from cos2p.studies.picture import joined, main, picture
 from cos2p.studies.tables import Figure, Line, Table
 

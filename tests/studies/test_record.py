@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import RunError
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.studies.compare import Comparison, compare
 from cos2p.studies.folder import write_report
 from cos2p.studies.grid import Cell
-from cos2p.studies.markdown import to_markdown
 from cos2p.studies.record import main, read_record, settings, write_record
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, to_markdown
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import RunError
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.studies.folder import study_folder
 from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes, RunnableGrid
 from cos2p.studies.progress import Status, StudyProgress

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from cos2p.cli.app import app
 from cos2p.errors import ConfigError
 from cos2p.studies.compare import Comparison, compare
-from cos2p.studies.curve import Curve, Point, Spent, read_curve, spent_until
 from cos2p.studies.folder import write_report
 from cos2p.studies.grid import Cell
 from cos2p.studies.record import read_record, write_record
-from cos2p.studies.target import Target, parse_target
+from cos2p.studies.target import Curve, Point, Spent, Target, parse_target, read_curve, spent_until
 from tests.studies.fakes import TINY, FakeExecute, figures, tiny_base
 from tests.studies.test_record import Writing
 

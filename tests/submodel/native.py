@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from cos2p.submodel.native.library import load
-from cos2p.submodel.native.passes import Passes
+from cos2p.submodel.native.passes import Passes, load
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path("cos2p/submodel/native")

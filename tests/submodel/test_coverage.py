@@ -10,7 +10,7 @@ import pytest
 from cos2p import ModelConfig, model_config
 from cos2p.errors import ConfigError
 from cos2p.submodel.coverage import FLEETS, Coverage, coverage_table, fleet_rates
-from cos2p.submodel.window import Schedule
+from cos2p.submodel.rates import Schedule
 
 ROUNDS = 360
 SCHEDULES: tuple[Schedule, ...] = ("rolling", "balanced")

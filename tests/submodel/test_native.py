@@ -19,7 +19,7 @@ from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
 from cos2p.submodel import kernels, native
 from cos2p.submodel.kernels import Scratch, absolute_differences, absolute_sums, add_scaled, step
-from cos2p.submodel.native import library
+from cos2p.submodel.native import passes as library
 from cos2p.submodel.native.passes import Passes
 from tests.aggregation.brute import contribution, rounds
 from tests.submodel.native import built, counting

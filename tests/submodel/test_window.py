@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.errors import ConfigError
-from cos2p.submodel.window import (
+from cos2p.submodel.rates import (
     Schedule,
     balanced_start,
     exit_depths,

@@ -26,7 +26,7 @@ def test_without_a_terminal_there_is_one_line_per_round() -> None:
     assert lines[0] == "Co-S²P: started, 4 devices"
     assert len(lines) == 1 + 30
     assert lines[10] == (
-        "round 10/30 · virtual 1 min 40 s · server 25.0 % (best 25.0 %, validation) · clients 50.0 % · "
+        "round 10/30 · virtual 1 min 40 s · server 25.0 % after round 9 (best 25.0 %, validation) · clients 50.0 % · "
         "late: nx-1 (τ 10) · about 1 min left"
     )
     assert "\x1b" not in "".join(lines)

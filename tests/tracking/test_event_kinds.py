@@ -22,7 +22,6 @@ TROUBLE = (
     "schedule.max_staleness=0",
     "fleet.heartbeat_seconds=5.0",
     "fleet.devices.1.drop_rate=0.3",
-    "fleet.devices.1.downtime=1.0",
     "fleet.devices.2.dies_at=20.0",
     "fleet.devices.0.leaves_at=60.0",
     "run.workers=1",

@@ -236,20 +236,3 @@ class TestRead:
         path.write_bytes(b'{"kind":"died","t":1}\n')
         with pytest.raises(RunError, match=r"line 1 is not as cos2p writes it \(an event 'died' without 'client'\)"):
             list(read_events(path))
-
-    @pytest.mark.parametrize(
-        ("gamma", "weight"),
-        [
-            ({"heads": 1.0, "units": 2.0, "shared": 3.0}, {"heads": 1.0, "units": 2.0, "shared": 3.0}),
-            ({"alpha": 0.6}, {"heads": 0.6, "units": 0.6, "shared": 0.6}),
-            ({"damping": 0.5}, {"heads": 0.5, "units": 0.5, "shared": 0.5}),
-            ({"share": 0.25}, None),
-            ({"remembered": 3.0}, None),
-        ],
-    )
-    def test_the_weight_of_older_logs_is_what_they_say_of_it(self, path: Path, gamma: Any, weight: Any) -> None:
-        older = made("merged").to_dict() | {"gamma": gamma}
-        path.write_text(json.dumps(older) + "\n")
-        (event,) = read_events(path)
-        assert isinstance(event, Merged)
-        assert event.weight == weight

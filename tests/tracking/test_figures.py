@@ -122,7 +122,7 @@ def test_a_run_that_begins_anew_begins_at_nothing() -> None:
 
 def test_the_log_gives_the_figures_of_the_result_to_the_last_bit(tmp_path: Path) -> None:
     weak, strong = VALUES["fleet"]["devices"]
-    faulty: dict[str, Any] = {"devices": [{**weak, "drop_rate": 0.3, "downtime": 5.0}, {**strong, "leaves_at": 40.0}]}
+    faulty: dict[str, Any] = {"devices": [{**weak, "drop_rate": 0.3}, {**strong, "leaves_at": 40.0}]}
     result = run(small(schedule={"rounds": 4}, fleet=faulty), tmp_path / "run")
     figures = folded(*read_events(tmp_path / "run" / "events.jsonl"))
     found = figures.result()

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.errors import MissingExtra, RunError
-from cos2p.tracking.dashboards import MlflowLog, TensorBoardLog
 from cos2p.tracking.event_kinds import Event
 from cos2p.tracking.events import EventLog
-from cos2p.tracking.loggers import Curves, Feed, Point, logging_metrics
+from cos2p.tracking.loggers import Curves, Feed, MlflowLog, Point, TensorBoardLog, logging_metrics
 from tests.events import event
 
 pytestmark = [

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from cos2p.tracking.dashboards import WandbLog
 from cos2p.tracking.event_kinds import Started
-from cos2p.tracking.loggers import Point
+from cos2p.tracking.loggers import Point, WandbLog
 
 STARTED = Started(recipe="tiny", method="cos2p", title="", seed=1, rounds=2, updates=None, model={}, devices={})
 

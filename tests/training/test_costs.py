@@ -9,7 +9,7 @@ from cos2p.costs.fitting import make_spec
 from cos2p.methods import LocalSettings, forward_flops, forward_memory
 from cos2p.models.layout import init_weights
 from cos2p.submodel.slicing import extract
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 from tests.submodel.strategies import random_inputs
 
 CONFIGS = {

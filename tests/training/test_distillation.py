@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cos2p.seeding import torch_rng
-from cos2p.training.distillation import cross_entropy, divergence, exits_loss, flatten
+from cos2p.training.losses import cross_entropy, divergence, exits_loss, flatten
 
 
 def logits(*shape: int, seed: int = 0) -> Tensor:

@@ -21,7 +21,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import model_config
 from cos2p.training.evaluation import evaluate
-from cos2p.training.label_skew import check_adjustable, log_shares, with_own_shares
+from cos2p.training.losses import check_adjustable, log_shares, with_own_shares
 from cos2p.training.shard import Shard
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, examples, order, shard, task, window

@@ -15,7 +15,7 @@ from cos2p.methods.registry import build_method
 from cos2p.models.layout import init_weights
 from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
-from cos2p.training.micro_batches import MicroBatches, counted
+from cos2p.training.losses import MicroBatches, counted
 from cos2p.training.settings import PLAIN, LocalSettings, MemoryOptimizations, TrainingSettings
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer

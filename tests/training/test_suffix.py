@@ -11,8 +11,7 @@ from cos2p import ModelConfig, SubmodelSpec, extract, extract_prefix
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.training.prefix import PrefixFile, encode
-from cos2p.training.suffix import StreamedSuffix
+from cos2p.training.prefix import PrefixFile, StreamedSuffix, encode
 from tests.models.test_around import held
 from tests.models.test_transformer import assert_close, scalar
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights, submodels_around

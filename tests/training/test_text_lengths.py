@@ -16,8 +16,8 @@ from cos2p.methods import make_trainer, run_task
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
-from cos2p.training.distillation import exits_loss
 from cos2p.training.evaluation import evaluate
+from cos2p.training.losses import exits_loss
 from cos2p.training.prefix import Features, TextFeatures
 from cos2p.training.shard import Shard
 from tests.submodel.strategies import random_weights

@@ -110,8 +110,6 @@ def test_the_door_lets_in_what_was_announced_alone() -> None:
     for refused in wrong.values():
         with pytest.raises(UpdateRefused):
             door.read(door.open(refused.to_bytes()))
-        with pytest.raises(UpdateRefused):
-            door.check(refused)
 
 
 QUICK = ("cos2p", "fedavg-qvit", "fedlora", "fedmezo", "fedpm", "fedrolex")
@@ -133,7 +131,7 @@ def test_every_method_travels_in_fewer_bits(method: str) -> None:
     update, _ = run_task(house.config, sent, fleet.shards[given.client], {})
     travelled = as_it_travels(update, given)
     assert tensor_bytes(travelled.delta, travelled.extras) == trainer.wire_upload()
-    if sent.weights:  # statistics need none
+    if any(tensor.dim() > 1 for tensor in trainer.sent(fleet.server.weights).values()):  # vectors travel as they are
         assert tensor_bytes(sent.weights) < tensor_bytes(trainer.sent(fleet.server.weights))
     if any(len(shape) > 1 for shape in trainer.answer(given.spec).values()):
         assert trainer.wire_upload() < trainer.upload()

@@ -6,7 +6,7 @@ import pytest
 
 from cos2p.errors import DataError
 from cos2p.recipe import Recipe
-from cos2p.runtime.card import recipe_toml
+from cos2p.runtime.model_folder import recipe_toml
 from cos2p.runtime.simulation import run
 from cos2p.tracking.figure_parts import MOST_KINDS, tiers
 from cos2p.tracking.files import STOP_NOTE, StopNote, read_stop_note, write_stop_note

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -158,17 +157,6 @@ def test_an_event_that_is_not_one_of_ours_is_named(tmp_path: Path) -> None:
         document(folder)
 
 
-def test_a_folder_with_its_result_alone(tmp_path: Path) -> None:
-    device = {"rate": 0.5, "memory": 10, "peak_memory": 8, "samples": 3, "bytes_up": 1, "bytes_down": 2, "tasks": 3,
-              "updates": 2, "busy_seconds": 5.0, "top1": 0.25}  # fmt: skip
-    result = {"recipe": "r", "method": "m", "title": "T", "finished": "rounds", "top1": 0.5, "rounds": 7, "updates": 9,
-              "ru": 0.5, "virtual_seconds": 10.0, "devices": {"a": device}}  # fmt: skip
-    (tmp_path / "result.json").write_text(json.dumps(result))
-    found = document(tmp_path)
-    assert (found["header"]["status"], found["header"]["round"], found["header"]["test"]) == ("finished", 7, 0.5)
-    assert (found["devices"][0]["busy"], found["devices"][0]["predicted"]) == (0.5, 8)
-
-
 def test_a_real_run_agrees_with_its_own_figures(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY)
@@ -182,7 +170,6 @@ def test_a_real_run_agrees_with_its_own_figures(tmp_path: Path) -> None:
     assert header["test"] == pytest.approx(result["top1"], abs=1e-4)
     assert sum(ru for ru in found["rounds"]["ru"] if ru) / 2 == pytest.approx(result["ru"], abs=1e-3)
     assert found["coverage"] is not None
-    assert found["coverage"]["exact"]
     for device in found["devices"]:
         own = result["devices"][device["name"]]
         assert (device["predicted"], device["updates"]) == (own["peak_memory"], own["updates"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.models.spec import BlockKeep, SubmodelSpec
-from cos2p.tracking.event_kinds import Aggregated, Merged
+from cos2p.tracking.event_kinds import Merged
 from cos2p.view.segments import CoverageBuilder, MasksBuilder, Track
 from tests.view.diary import MODEL, Diary
 
@@ -19,10 +19,6 @@ KEPT_B = {0: ([1, 2], [2, 3, 4, 5]), 1: ([3], [7])}
 
 def merged(gamma: float = 1.0, **kept: Any) -> Merged:
     return cast(Merged, Diary().merged(0.0, "x#0", gamma=gamma, **kept).reported()[0])
-
-
-def closing(version: int) -> Aggregated:
-    return cast(Aggregated, Diary().aggregated(0.0, version, ["x"], [[1, 2, 1, 0], [0, 0, 0, 1]]).reported()[0])
 
 
 @given(st.integers(1, 40), st.data())
@@ -40,7 +36,6 @@ def test_coverage_by_hand() -> None:
     coverage.merged(merged(blocks=KEPT_A), 0, 2)
     coverage.merged(merged(blocks=KEPT_B), 1, 2)
     found = coverage.document()
-    assert found["exact"]
     assert found["heads"] == [[2, 3, 1, 0], [0, 0, 0, 1]]
     assert found["units"] == [[2, 2, 3, 3, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1]]
     assert found["heads_clients"] == [[1, 2, 1, 0], [0, 0, 0, 1]]
@@ -54,7 +49,7 @@ def test_an_update_that_only_tells_has_trained_nothing() -> None:
     coverage.merged(replace(merged(blocks=KEPT_A), window=[2, 2], kept=[]), 0, 1)
     coverage.merged(merged(blocks=KEPT_A), 1, 1)
     assert coverage.document()["heads"] == [[1, 1, 0, 0], [0, 0, 0, 0]]
-    assert coverage.aggregated(closing(1)) == [None, 1.0]
+    assert coverage.aggregated() == [None, 1.0]
 
 
 def test_weights_by_hand() -> None:
@@ -64,35 +59,22 @@ def test_weights_by_hand() -> None:
     coverage.merged(merged(1.0, blocks=KEPT_B), 1, 1)
     heads_a, units_a = (1 + 3 / 4) / 2, (1 + 1 + 3 / 4 + 3 / 4) / 4
     heads_b, units_b = (1 / 4 + 1 + 1) / 3, (1 / 4 + 1 / 4 + 1 + 1 + 1) / 5
-    assert coverage.aggregated(closing(1)) == pytest.approx([(heads_a + units_a) / 2, (heads_b + units_b) / 2])
+    assert coverage.aggregated() == pytest.approx([(heads_a + units_a) / 2, (heads_b + units_b) / 2])
     coverage.merged(merged(0.2, blocks=KEPT_A), 0, 2)
-    assert coverage.aggregated(closing(2)) == pytest.approx([1.0])  # alone
-    assert coverage.aggregated(closing(3)) == []
+    assert coverage.aggregated() == pytest.approx([1.0])  # alone
+    assert coverage.aggregated() == []
 
 
 def test_an_update_that_counts_for_nothing_weighs_nothing() -> None:
     coverage = CoverageBuilder(MODEL)
     coverage.merged(merged(0.0, blocks=KEPT_A), 0, 1)
-    assert coverage.aggregated(closing(1)) == [0.0]
+    assert coverage.aggregated() == [0.0]
 
 
 def test_a_weight_that_is_not_known_is_none() -> None:
     coverage = CoverageBuilder(MODEL)
     coverage.merged(replace(merged(blocks=KEPT_A), weight=None), 0, 1)
-    assert coverage.aggregated(closing(1)) == [None]
-
-
-def test_logs_of_older_versions_say_less() -> None:
-    coverage = CoverageBuilder(MODEL)
-    coverage.merged(merged(3.0), 0, 1)
-    coverage.merged(merged(1.0), 1, 1)
-    assert coverage.aggregated(closing(1)) == pytest.approx([0.75, 0.25])
-    found = coverage.document()
-    assert not found["exact"]
-    assert found["heads"] == [[1, 2, 1, 0], [0, 0, 0, 1]]
-    assert found["heads_last"] == [[1, 1, 1, 0], [0, 0, 0, 1]]
-    assert found["units"] == [[0.5] * 8, [0.5] * 8]
-    assert found["units_clients"] is None
+    assert coverage.aggregated() == [None]
 
 
 def test_masks_and_agreement_by_hand() -> None:

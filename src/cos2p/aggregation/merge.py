@@ -9,10 +9,8 @@ not change with the old one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +20,6 @@ from typing_extensions import Self
 from cos2p.aggregation.weights import EVEN, Rule, even_factor, update_weights
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
-from cos2p.models.flat_tensors import FlatLayout, FlatTensors, same_kind
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, add_scaled, step
@@ -33,9 +30,8 @@ from cos2p.submodel.segments import (
     expand,
     held_segments,
     segmented,
-    whole_segments,
 )
-from cos2p.submodel.slicing import Slice, extract, is_uncut, trained_shapes, window_slices
+from cos2p.submodel.slicing import Slice, extract, trained_shapes, window_slices
 from cos2p.training.contract import as_received
 
 LARGE_BYTES = 2**29
@@ -169,13 +165,9 @@ class SegmentMerge(Merge):
         """Add one update. Returns the mean γ over its heads, its units and its shared tensors, for the log."""
         shorten = (1.0 + item.staleness) ** -self.step_exponent
         self._seen_stale = self._seen_stale or item.staleness > 0
-        even = self._even(item)
-        if even is not None and self._takes_whole(item):
-            return self._add_whole(item, even, shorten)
+        even = even_factor(self.rule, item.samples) if self.rule in EVEN else None
         gamma = self._gamma(item, current)
         slices = window_slices(self.config, item.spec)
-        if isinstance(self.sum, FlatTensors):  # what comes now lies otherwise
-            self.sum, self.weight, self.holders = dict(self.sum), dict(self.weight), dict(self.holders)
         repeated: Repeated = {}
         for name, delta in item.delta.items():
             first = name not in self.sum
@@ -190,30 +182,6 @@ class SegmentMerge(Merge):
         add_at_segments(self.weight, gamma, self.config, item.spec)
         self.count_holders(item)
         return _gamma_means(gamma)
-
-    def _even(self, item: Contribution) -> float | None:
-        """The weight of all segments, where the rule knows but one; None if each has its own."""
-        if self.rule not in EVEN:
-            return None
-        return even_factor(self.rule, item.samples)
-
-    def _takes_whole(self, item: Contribution) -> bool:
-        """Whether the update can be added in one pass: it lies in one piece, as do the sums, and is not cut."""
-        if not isinstance(item.delta, FlatTensors) or not is_uncut(self.config, item.spec):
-            return False
-        return same_kind(self.sum, item.delta) or not (self.sum or self.weight or self.holders)
-
-    def _add_whole(self, item: Contribution, weight: float, shorten: float) -> dict[str, float]:
-        assert isinstance(item.delta, FlatTensors)
-        segments = whole_segments(self.config, item.delta.arranged)
-        if not self.sum:
-            self.sum = FlatTensors.zeros(item.delta.arranged)
-            self.weight, self.holders = FlatTensors.zeros(segments), FlatTensors.zeros(segments)
-        factor = torch.tensor(weight) if shorten == 1.0 else torch.tensor(weight) * shorten
-        _memory(self.sum).addcmul_(item.delta.memory, factor)
-        _memory(self.weight).add_(weight)
-        _memory(self.holders).add_(1.0)
-        return _even_means(weight, segments)
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
         shapes = trained_shapes(self.config, item.spec)  # a kind of this merge may know tensors of other names
@@ -271,28 +239,3 @@ def _gamma_means(gamma: SegmentValues) -> dict[str, float]:
 def _kind(key: str) -> str:
     kind = key.partition(".")[0]
     return kind if kind in ("heads", "units") else "shared"
-
-
-@lru_cache(maxsize=64)
-def _kind_counts(segments: FlatLayout) -> Mapping[str, int]:
-    """How many heads, units and shared tensors these are."""
-    counts = {"heads": 0, "units": 0, "shared": 0}
-    for key, shape in segments.shapes.items():
-        counts[_kind(key)] += math.prod(shape)
-    return counts
-
-
-@lru_cache(maxsize=1024)
-def _even_mean(weight: float, count: int) -> float:
-    """As it is rounded: the mean of many equal numbers may be another one."""
-    return float(torch.full((count,), weight).mean()) if count else 0.0
-
-
-def _even_means(weight: float, segments: FlatLayout) -> dict[str, float]:
-    """What `_gamma_means` gives where all segments weigh the same."""
-    return {kind: _even_mean(weight, count) for kind, count in _kind_counts(segments).items()}
-
-
-def _memory(tensors: Weights) -> Tensor:
-    assert isinstance(tensors, FlatTensors)
-    return tensors.memory

@@ -1,4 +1,4 @@
-"""The `[schedule]` table of a recipe: when the server aggregates and when the run ends."""
+"""Settings of the server: the `[schedule]`, `[privacy]` and `[robust]` tables of a recipe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from cos2p.aggregation.triggers import ceil_share
 from cos2p.settings import Settings
 
 Redispatch = Literal["at-once", "at-aggregation"]
-
-Choice = Literal["uniform", "coverage", "speed"]
-"""Who is chosen where not all take part: anyone, who holds what was trained least, or who is quickest."""
 
 
 def share_of(wanted: float, here: int) -> int:
@@ -50,21 +47,13 @@ class ScheduleSettings(Settings):
         description="How many devices take part in a round: a whole number, or below 1 a share of those present. With "
         "`at-once` and asynchronous methods: how many are at work at any time. Empty: all. μ is then a share of these.",
     )
-    max_in_flight: int | None = Field(default=None, ge=1, description="Most tasks that may be out at once. Empty: any.")
-    choose: Choice = Field(
-        default="uniform",
-        description="Who takes part where not all do: anyone (`uniform`); of a few drawn ones whose blocks are trained "
-        "least (`coverage`), or who is quickest (`speed`).",
-    )
     task_timeout: float | None = Field(
-        default=None, gt=0, description="Seconds after which a device is not waited for."
+        default=None,
+        gt=0,
+        description="Seconds after which a device is not waited for. Empty: a simulation waits for everybody, a real "
+        "fleet for twenty times what most devices take, and five minutes at least.",
     )
     max_staleness: int | None = Field(default=None, ge=0, description="Drop updates older than this. Empty: keep all.")
-    max_failures: int = Field(
-        default=5,
-        ge=1,
-        description="Tasks in a row that may fail or be refused before their device gets no more until it joins anew.",
-    )
     max_update_rms: float | None = Field(
         default=None,
         gt=0,
@@ -107,3 +96,85 @@ class ScheduleSettings(Settings):
         if wanted is not None and wanted > 1 and wanted != int(wanted):
             raise ValueError(f"clients_per_round is {wanted}; it is a whole number, or a share between 0 and 1")
         return self
+
+
+class PrivacySettings(Settings):
+    """Differential privacy of a device's data; off unless `noise` says where it is added."""
+
+    noise: Literal["off", "central", "local"] = Field(
+        default="off",
+        description="off: none of this table holds. central: the server adds noise to each round's sum, and sees the "
+        "clipped updates themselves. local: every device adds it before it sends; far more noise for the same ε.",
+    )
+    clip: float = Field(
+        default=1.0, gt=0, description="C: largest L2 norm of a whole update, 0.1 to 10; longer ones are shortened."
+    )
+    multiplier: float | None = Field(
+        default=None,
+        ge=0,
+        description="σ: standard deviation of the noise in units of C. Empty: so that `epsilon` lasts for "
+        "`schedule.rounds` updates of a device, or for its mean share of `schedule.updates`. 0: clipping alone, ε is "
+        "infinite.",
+    )
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The budget of each device for the whole run, 1 to 10: a device that has spent it gets no more "
+        "tasks, and when none is left the run ends. Empty: no budget, ε is only counted.",
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="δ: well below 1 over the number of devices.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PrivacySettings:
+        if self.noise == "off":
+            return self
+        if self.multiplier is None and self.epsilon is None:
+            raise ValueError("give `multiplier` (σ) or `epsilon` (the budget that σ follows from)")
+        if self.multiplier == 0 and self.epsilon is not None:
+            raise ValueError("multiplier 0 adds no noise, so no finite `epsilon` holds; leave one of them out")
+        return self
+
+    @property
+    def on(self) -> bool:
+        return self.noise != "off"
+
+
+Combine = Literal["mean", "median", "trimmed", "geometric"]
+Suspicion = Literal["off", "weigh", "exclude"]
+
+STRIKES = 5
+"""Updates in a row that count for nothing until their device is excluded."""
+
+
+class RobustSettings(Settings):
+    """What the server does about devices that lie."""
+
+    bound: float = Field(
+        default=3.0,
+        ge=0,
+        description="Largest step of a segment, as a multiple of the median root mean square of the fleet's recent "
+        "updates of that kind of segment; longer ones are shortened to it. 0: none.",
+    )
+    combine: Combine = Field(
+        default="mean",
+        description="How the updates of a round become one step: `mean`, weighted as the method says; where three or "
+        "more hold a scalar, their `median`, `trimmed` mean (without a quarter at each end) or `geometric` median (row "
+        "by row). All but `mean` keep a round's updates in memory.",
+    )
+    suspicion: Suspicion = Field(
+        default="exclude",
+        description="`weigh`: a device whose updates keep pointing elsewhere than the fleet's, are the same whatever "
+        "model it gets, or are more than twice as long as the bound allows, counts less, down to nothing; `exclude`: "
+        "one whose updates counted for nothing five times in a row gets no more tasks in this run.",
+    )
+    samples: float = Field(
+        default=10.0,
+        ge=0,
+        description="Most samples of a device that count where updates are weighed by samples, as a multiple of what "
+        "the fleet's devices have in the median: how many it has is what it says. 1 to 2 if devices may lie. 0: all.",
+    )
+
+    @property
+    def holds(self) -> bool:
+        """Whether a round's updates are kept until it closes, or take too much memory."""
+        return self.combine != "mean" or self.suspicion != "off"

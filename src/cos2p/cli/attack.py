@@ -1,4 +1,4 @@
-"""`cos2p attack`: lying devices against a recipe, with several defences."""
+"""`cos2p attack`: malicious devices against a recipe, with several defences."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.studies import Study, study_verb
-from cos2p.cli.tuning import TUNE_SEED, Rates, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning
+from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning, study_verb
 
 
 @study_verb
@@ -35,9 +34,8 @@ def compare(
     from cos2p.methods import method_class
     from cos2p.studies.compare import Comparison, choose_methods
     from cos2p.studies.compare import compare as run_comparison
-    from cos2p.studies.curve import read_curve
     from cos2p.studies.folder import write_tuning
-    from cos2p.studies.target import parse_target
+    from cos2p.studies.target import parse_target, read_curve
 
     tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     method_class(reference)

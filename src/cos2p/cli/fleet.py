@@ -36,13 +36,20 @@ def provision(
             "--renew", help="Give this machine's kit new keys; once it has joined with them, the old are refused."
         ),
     ] = None,
+    package: Annotated[
+        list[Path] | None,
+        typer.Option(help="cos2p itself (make dist) for the kits of server and devices: the wheel, or the .tar.gz."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a kit, with keys of its own, for the server, the admin and every device. Existing kits are kept."""
-    from cos2p.fleet.admin.fleet_plan import FleetPlan
+    from cos2p.fleet.admin.kits import FleetPlan
     from cos2p.fleet.admin.kits import provision as make
 
-    kits = make(FleetPlan.load(plan), out, renew or ())
+    for file in package or ():
+        if file.suffix not in (".whl", ".gz") or not file.is_file():
+            raise ConfigError(f"--package {file}: there is no such wheel or .tar.gz; build both with: make dist")
+    kits = make(FleetPlan.load(plan), out, renew or (), package or ())
     if OutputMode.of(ctx, json=json).json:
         print_json([{"name": kit.name, "folder": str(kit.folder)} for kit in kits])
         return
@@ -50,6 +57,15 @@ def provision(
         typer.echo(f"{kit.name:<16} {out / kit.name}")
     if not kits:
         typer.echo(f"every machine of {plan} has its kit in {out} already")
+        return
+    files = " or ".join(f"NAME/{file.name}" for file in package or ()) or "cos2p's wheel or .tar.gz (make dist)"
+    typer.echo(
+        f"\nnext: 1. carry each folder to its machine, and keep {out / 'authority'} here\n"
+        f"      2. install there: pip install {files} nvflare==2.9.0\n"
+        "      3. on the server: cos2p fleet serve server\n"
+        "      4. on each device: cos2p fleet join NAME --memory 1GiB\n"
+        f"      5. here: cos2p run RECIPE --fleet {out / 'admin'}"
+    )
 
 
 @app.command("serve")
@@ -85,6 +101,10 @@ def join(
     device: Annotated[
         Path | None, typer.Option(help="device.toml, as `cos2p profile` wrote it.", show_default=False)
     ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run's checkpoint on this device, so that it is not sent.", show_default=False),
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Of the training process; 0: all cores.")] = 0,
     accelerator: Annotated[
         str,
@@ -95,7 +115,6 @@ def join(
     ] = "",
 ) -> None:
     """Let this device take part until Ctrl-C."""
-    from cos2p.accelerator import resolve
     from cos2p.fleet.admin.machines import Machine, somebody_listens
     from cos2p.fleet.device.owner import DeviceFile, OwnerFile
     from cos2p.fleet.kit import server_address
@@ -106,10 +125,15 @@ def join(
         raise ConfigError(f"--data {data}: there is no such file or folder")
     if data is not None and trust_paths:
         raise ConfigError("--data and --trust-paths contradict each other; a device that has a folder reads that alone")
+    if base is not None and not (base / "config.json").is_file():
+        raise ConfigError(f"--base {base}: there is no checkpoint; give a folder with config.json and its tensors")
     OwnerFile.read(own.folder)  # now rather than when the first run asks
     measured = _measured(device)
     accelerator = accelerator or str(measured.get("accelerator", "cpu"))
-    resolve(accelerator)  # now rather than in the training process
+    if accelerator != "cpu":  # now rather than in the training process
+        from cos2p.accelerator import resolve  # brings torch, which this process then keeps for as long as it waits
+
+        resolve(accelerator)
     DeviceFile(
         data=str(data.resolve()) if data is not None else "",
         trust_paths=trust_paths,
@@ -117,6 +141,7 @@ def join(
         flops=float(measured.get("flops", 0.0)),
         threads=threads,
         accelerator=accelerator,
+        base=str(base.resolve()) if base is not None else "",
     ).write(own.folder)
     host, port = server_address(own)
     greeting = f"{own.name} joins the server at {host}:{port}; Ctrl-C ends it"

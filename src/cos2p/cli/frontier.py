@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from cos2p.cli.spinner import reading
-from cos2p.cli.studies import Study, study_verb
-from cos2p.cli.tuning import TUNE_SEED, Rates, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning
+from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning, study_verb
 
 BUDGETS = "30MB,60MB,120MB,240MB,480MB"
 
@@ -32,7 +31,7 @@ def frontier(
     cos2p frontier minilm-banking77 --methods cos2p,fedlora,probe --memory 30MB,120MB --out runs/frontier
     """
     from cos2p.studies.compare import choose_methods
-    from cos2p.studies.equal_time import read_timeline
+    from cos2p.studies.equal_time import read_rounds
     from cos2p.studies.folder import write_tuning
     from cos2p.studies.frontier import Frontier, find_places, parse_memories
     from cos2p.studies.frontier import frontier as run_frontier
@@ -55,7 +54,7 @@ def frontier(
             places,
             execute,
             write,
-            lambda cell: read_timeline(study.folder / "cells" / cell),
+            lambda cell: read_rounds(study.folder / "cells" / cell),
             lambda record: write_tuning(record, study.folder),
         )
     )

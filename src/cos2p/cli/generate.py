@@ -31,7 +31,9 @@ def generate(
     tokens: Annotated[int, typer.Option(min=1, help="At most so many new tokens.")] = 128,
     temperature: Annotated[float, typer.Option(min=0, help="0: the likeliest token; above: drawn, wilder.")] = 0.0,
     top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="Draw from the likeliest tokens of this share.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="The same seed draws the same text; of a file, each prompt has the next.")
+    ] = 0,
     exit: ExitOption = None,
     device: DeviceOption = "",
     quiet: Quiet = False,
@@ -42,8 +44,8 @@ def generate(
     cos2p generate runs/stories-shakespeare-0 "ROMEO:" --temperature 0.8
     """
     from cos2p.errors import ConfigError
+    from cos2p.inference.generating import check_prompts, read_prompts
     from cos2p.inference.generating import generate as write
-    from cos2p.inference.generating import read_prompts
     from cos2p.inference.sources import exit_option, open_trained
     from cos2p.models.decoding import Sampling
 
@@ -55,6 +57,8 @@ def generate(
     trained = open_trained(model, exit_option(exit), device)
     text = sys.stdin.read() if prompt == "-" else prompt or ""
     asked: list[Prompt] = read_prompts(prompts) if prompts is not None else [_asked(text, chat)]
+    if trained.generates:
+        check_prompts(trained, asked)
     live = prompts is None and not mode.json and out is None
     stopped = False
     for start in range(0, len(asked), TOGETHER):
@@ -64,7 +68,7 @@ def generate(
                 trained,
                 asked[start : start + TOGETHER],
                 tokens,
-                Sampling(temperature, top_p, seed),
+                Sampling(temperature, top_p, seed + start),
                 (lambda _, piece: typer.echo(piece, nl=False)) if live else lambda _, piece: None,
             )
             for latest in pieces:

@@ -32,6 +32,24 @@ OtherMethod = Annotated[
 ]
 
 
+ENGINES = ("local", "ray")
+
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="local, or ray: workers on a cluster's machines (RAY_ADDRESS, else this machine's). Changes no figure.",
+        show_default=False,
+    ),
+]
+
+
+def engine_settings(engine: str | None) -> dict[str, str]:
+    """What it says of the `[run]` table."""
+    if engine is not None and engine not in ENGINES:
+        raise ConfigError(f"--engine {engine!r} is unknown; known: {', '.join(ENGINES)}")
+    return {"engine": engine} if engine else {}
+
+
 @app.command("ls")
 def ls(ctx: typer.Context, json: Json = False) -> None:
     """List the recipes that come with cos2p."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
-from cos2p.cli.recipes import Changes, OtherMethod, complete_recipe
+from cos2p.cli.recipes import Changes, Engine, OtherMethod, complete_recipe, engine_settings
 from cos2p.errors import ConfigError
 from cos2p.older_python import add_note
 
@@ -39,7 +38,6 @@ def run(
         typer.Option(help="Worker processes, 0 for one per core. Never changes a result.", show_default=False),
     ] = None,
     engine: Engine = None,
-    address: Address = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out; RECIPE may be left out.")
     ] = False,
@@ -72,7 +70,7 @@ def run(
     mode = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
-    options = [*_as_changes(seed, workers), *_engine_changes(engine, address)]
+    options = [*_as_changes(seed, workers), *_engine_changes(engine)]
     chosen = _load(recipe, out, [*(changes or ()), *options], method)
     folder = out or default_folder(chosen, method)
     with (
@@ -90,8 +88,8 @@ def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
         yield f"run.workers={workers}"
 
 
-def _engine_changes(engine: str | None, address: str | None) -> Iterator[str]:
-    for name, value in engine_settings(engine, address).items():
+def _engine_changes(engine: str | None) -> Iterator[str]:
+    for name, value in engine_settings(engine).items():
         yield f'run.{name}="{value}"'
 
 

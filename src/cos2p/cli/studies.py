@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cos2p.cli.engine import Address, Engine, engine_settings
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
-from cos2p.cli.recipes import complete_recipe
+from cos2p.cli.recipes import Engine, complete_recipe, engine_settings
 from cos2p.cli.spinner import reading
 from cos2p.errors import ConfigError
 
@@ -125,7 +124,7 @@ class Study:
     jobs: int
     retry: bool
     engine: Mapping[str, str]
-    """Of the `[run]` table, for every cell (see `cli.engine`)."""
+    """Of the `[run]` table, for every cell (see `cli.recipes`)."""
     keep: str = "all"
 
     @property
@@ -179,7 +178,6 @@ def _common(
     changes: Changes = None,
     jobs: Jobs = 1,
     engine: Engine = None,
-    address: Address = None,
     keep: Keep = "all",
     retry: Retry = False,
     quiet: Quiet = False,
@@ -199,7 +197,7 @@ def _common(
         mode=OutputMode.of(ctx, quiet, verbose, json),
         jobs=jobs,
         retry=retry,
-        engine=engine_settings(engine, address),
+        engine=engine_settings(engine),
         keep=keep,
     )
 
@@ -244,3 +242,67 @@ def _print(report: Report, folder: Path, mode: OutputMode) -> None:
     from cos2p.studies.views import summary
 
     console().print(summary(report, folder))
+
+
+# ---------------------------------------------------------------- --tune
+
+if TYPE_CHECKING:
+    from cos2p.studies.tuning import Search
+
+TUNE_SEED = 1000
+
+Tune = Annotated[
+    bool, typer.Option("--tune", help="Search a learning rate for each method first, on validation data only.")
+]
+Rates = Annotated[
+    str, typer.Option(help="Rates to try, with commas.", show_default="¼, ½, 1, 2 and 4 times the recipe's")
+]
+TuneSeed = Annotated[int, typer.Option(min=0, help="Seed of the search; not one of --seeds.")]
+TuneUpdates = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[METHOD:]N",
+        help="Client updates of a trial, of all methods or of one.",
+        show_default="as many as in a run",
+    ),
+]
+TuneFinalists = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Where trials are shorter than the runs: the best N are tried again at full length.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The options as they were given."""
+
+    tune: bool
+    lrs: str
+    seed: int
+    updates: Sequence[str]
+    finalists: int
+
+    def search(self) -> Search | None:
+        """What they ask for; None without --tune."""
+        from cos2p.studies.tuning import Search
+
+        if not self.tune:
+            if self.lrs or self.updates or self.finalists:
+                raise ConfigError("--lrs, --tune-updates and --tune-finalists say how rates are searched; add --tune")
+            return None
+        length, length_of = parse_lengths("--tune-updates", self.updates)
+        return Search(parse_numbers("--lrs", self.lrs), self.seed, length, length_of, self.finalists)
+
+    def given(self) -> dict[str, object]:
+        """For the command line that gives the same study; options at their default are left out."""
+        return {
+            "tune": self.tune,
+            "lrs": self.lrs or None,
+            "tune-seed": self.seed if self.tune and self.seed != TUNE_SEED else None,
+            "tune-updates": list(self.updates) or None,
+            "tune-finalists": self.finalists or None,
+        }

@@ -7,12 +7,10 @@ its scores again instead of keeping them).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from cos2p.costs.shape import Shape
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -120,26 +118,7 @@ def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Ph
 def flops(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> float:
     """Forward and backward of one step on one batch ("mask", "weight"), or the one pass of the shard ("prefix").
 
-    A prefix that is held, or whose features are not kept, runs again at every step and is counted there.
+    A prefix whose features are not kept runs again at every step and is counted there.
     In the mask phase `spec` names the candidates.
     """
     return shape_flops(config, Shape.of(config, spec), workload, phase)
-
-
-def task_flops(
-    config: ModelConfig, spec: SubmodelSpec, workload: Workload, candidates: SubmodelSpec | None = None
-) -> float:
-    """A whole task: prefix pass, Ê epochs on the `candidates` (by default full width), E epochs on the submodel.
-
-    Batches that are not full are counted by their samples, so the figure is exact for any shard.
-    """
-    per_sample = 1.0 / workload.batch
-    total = flops(config, spec, workload, "prefix")
-    total += workload.epochs * workload.shard * per_sample * flops(config, spec, workload, "weight")
-    if workload.mask_epochs:
-        shape = Shape.of(config, spec)
-        wide = replace(shape, window=(BlockSize.full(config),) * len(shape.window))
-        if candidates is not None:
-            wide = Shape.of(config, candidates)
-        total += workload.mask_epochs * workload.shard * per_sample * shape_flops(config, wide, workload, "mask")
-    return total

@@ -19,19 +19,16 @@ from typing import get_args
 from cos2p.costs.flops import Phase
 from cos2p.costs.shape import (
     Shape,
+    Workload,
     block_scalars,
     embedding_scalars,
-    frozen_scalars,
     frozen_table_scalars,
-    prefix_scalars,
     rest_scalars,
     trainable_scalars,
     trainable_sizes,
     trainable_tensors,
 )
-from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape
-from cos2p.costs.walk import walk
-from cos2p.costs.workload import Workload
+from cos2p.costs.tape import FLOAT, BlockTape, embedding_ops, pass_tape, walk
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import SubmodelSpec
@@ -112,7 +109,6 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         "load",
         weights=FLOAT * (copies * trainable + held + 2 * gates),
         optimizer=_optimizer_bytes(config, shape, workload, phase, gates),
-        prefix=_waiting(config, shape, workload),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
         overhead=SLACK_BYTES + PAGE_BYTES * tensors + _bf16_overhead(config, shape, workload, phase),
@@ -211,8 +207,6 @@ def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base:
         *(features + BlockTape(config, size, samples * tokens).inference() for size in sizes),
         0,
     )
-    if workload.prefix == "held":
-        return [replace(base, moment="prefix", activations=passing)]
     # Of a token table only the rows of some samples are read at a time, in 16 bits and then in 32.
     tables = embedding_scalars(config) if config.family == "vit" else embedding_scalars(config, rows=0)
     passing = max(passing, features + features // 2)
@@ -243,25 +237,17 @@ def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
     return last_holding(1, workload.micro, lambda samples: needed(samples) <= allowed)
 
 
-def _waiting(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    """The prefix while the window trains: held, or waiting in memory for its pass, or on disk."""
-    each = FLOAT if workload.prefix == "held" else workload.payload_bytes
-    return each * (prefix_scalars if workload.prefix == "held" else frozen_scalars)(config, shape)
-
-
 def _cache(config: ModelConfig, shape: Shape, workload: Workload) -> int:
     if not workload.caches(shape.has_prefix) or workload.features == "disk":
         return 0
-    return workload.shard * workload.length(config) * config.dim * workload.feature_bytes
+    tokens = workload.shard_tokens or workload.shard * workload.length(config)
+    return tokens * config.dim * workload.feature_bytes
 
 
 def _inputs(config: ModelConfig, workload: Workload) -> int:
-    """One micro-batch as the model takes it, and the raw shard if it is in memory."""
-    if config.family == "vit":
-        scalars, each = config.channels * config.image**2, FLOAT
-    else:
-        scalars, each = workload.length(config), 8
-    return scalars * (workload.micro * each + workload.shard * workload.shard_bytes)
+    """One micro-batch as the model takes it."""
+    image = config.family == "vit"
+    return workload.micro * (FLOAT * config.channels * config.image**2 if image else 8 * workload.length(config))
 
 
 def last_holding(low: int, high: int, holds: Callable[[int], bool]) -> int:

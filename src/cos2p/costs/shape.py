@@ -1,13 +1,16 @@
-"""`Shape`: how large a submodel is, in counts. What bytes and FLOPs depend on, whichever segments are kept."""
+"""How large a submodel is, in counts (`Shape`), and what a device does with it (`Workload`): all that bytes and FLOPs
+depend on, whichever segments are kept.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, Literal, get_args
 
-from cos2p.models.config import ModelConfig
-from cos2p.models.hash_once import hash_once
+from cos2p.errors import ConfigError
+from cos2p.models.config import ModelConfig, hash_once
 from cos2p.models.layout import (
     Axis,
     block_parameters,
@@ -17,9 +20,9 @@ from cos2p.models.layout import (
     segment_width,
 )
 from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.numerics.optimizers import STATE_BYTES
 from cos2p.numerics.output_table import SMALL
-from cos2p.submodel.rates import cut, segment_costs, spread
-from cos2p.submodel.window import exit_depths
+from cos2p.submodel.rates import cut, exit_depths, segment_costs, spread
 
 
 @dataclass(frozen=True)
@@ -200,14 +203,100 @@ def rest_scalars(config: ModelConfig, shape: Shape) -> int:
     return sum(segment_scalars(config, size) for size in shape.others(config))
 
 
-def prefix_scalars(config: ModelConfig, shape: Shape) -> int:
-    """Embeddings and blocks below the window; none if the window is at the bottom and trains them."""
-    if not shape.has_prefix:
-        return 0
-    return embedding_scalars(config, shape.rows) + sum(block_scalars(config, size) for size in shape.prefix)
+Store = Literal["memory", "disk", "none"]
 
 
-def frozen_scalars(config: ModelConfig, shape: Shape) -> int:
-    """Everything a device is sent and does not train."""
-    above = shape.above * block_scalars(config, BlockSize.full(config))
-    return prefix_scalars(config, shape) + rest_scalars(config, shape) + above
+@dataclass(frozen=True)
+class Workload:
+    """One task on one device. Zero in a derived field means "work it out".
+
+    >>> Workload(batch=8, samples=20).steps
+    3
+    """
+
+    batch: int = 8
+    """Samples of one optimiser step."""
+    samples: int = 0
+    """Samples of the shard: the length of the feature cache and of an epoch; 0 means one batch."""
+    epochs: int = 1
+    """Passes over the shard in the weight phase (E)."""
+    optimizer: str = "adan"
+    """A key of `numerics.optimizers.STATE_BYTES`."""
+    micro_batch: int = 0
+    """Samples of one forward and backward; 0 means the whole batch. Smaller saves activations, not weights."""
+    prefix_batch: int = 0
+    """Samples of one forward through a streamed prefix; 0 means as many as stay below the weight phase's memory."""
+    features: Store = "memory"
+    """Where the features behind the frozen prefix wait; `none` streams it again at every step."""
+    feature_bytes: int = 4
+    """Bytes of a cached scalar: 4 or 2."""
+    keep_start: bool = False
+    """Whether the weights as they came stay in memory, to be compared with the trained ones."""
+    tokens: int = 0
+    """Length of a sequence of text; 0 means the model's longest. An image's length is fixed."""
+    shard_tokens: int = 0
+    """Tokens of all texts of the shard; 0 means that each is as long as the longest."""
+    distill: bool = False
+    """Whether shallow exits learn from the deepest one: their logits are held several times."""
+    rescale: bool = False
+    """Training-time 1/(kept share), which keeps one more tensor a block."""
+    step_in_backward: bool = False
+    """Whether each gradient is stepped with and dropped as soon as it is there (`numerics.backward_step`)."""
+    recompute: bool = False
+    """Whether a block keeps its input alone and runs again in the backward (`numerics.activations`)."""
+    activation_bytes: int = 4
+    """Bytes of a scalar of the features in the weight phase: 4, or 2 for bf16 (`numerics.activations`)."""
+    threads: int = 2
+    """Threads of the device's kernels; some need scratch memory for each."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "epochs", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"workload {name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("samples", "micro_batch", "prefix_batch", "tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"workload {name} is {getattr(self, name)}; it cannot be negative")
+        if self.micro_batch > self.batch:
+            raise ConfigError(f"micro_batch {self.micro_batch} is larger than the batch {self.batch}")
+        if self.step_in_backward and self.micro < self.batch:
+            raise ConfigError(
+                f"micro_batch {self.micro_batch} is smaller than the batch {self.batch}, whose gradients then add up; "
+                "step_in_backward uses each at once: set one of the two"
+            )
+        for name, value, known in (
+            ("optimizer", self.optimizer, tuple(STATE_BYTES)),
+            ("features", self.features, get_args(Store)),
+            ("feature_bytes", self.feature_bytes, (2, 4)),
+            ("activation_bytes", self.activation_bytes, (2, 4)),
+        ):
+            if value not in known:
+                raise ConfigError(f"workload {name} is {value!r}; known: {', '.join(map(str, known))}")
+
+    @property
+    def shard(self) -> int:
+        return self.samples or self.batch
+
+    @property
+    def micro(self) -> int:
+        """Samples that pass the model at once."""
+        return self.micro_batch or self.batch
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of one epoch."""
+        return -(-self.shard // self.batch)
+
+    def caches(self, has_prefix: bool) -> bool:
+        """Whether the features behind a frozen part are computed once and kept."""
+        return has_prefix and self.features != "none"
+
+    def length(self, config: ModelConfig) -> int:
+        """Tokens of one sample."""
+        if config.family == "vit" or self.tokens == 0:
+            return config.tokens
+        if self.tokens > config.max_tokens:
+            raise ConfigError(f"workload tokens is {self.tokens}, but the model takes at most {config.max_tokens}")
+        return self.tokens
+
+    def with_(self, **changes: Any) -> Workload:
+        return replace(self, **changes)

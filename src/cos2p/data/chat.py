@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,6 +84,10 @@ def check_messages(messages: Any) -> None:
         raise DataError("a chat is a list of messages, each with a role and a content, both texts")
 
 
+_GENERATION = re.compile(r"{%(-?)\s*(?:end)?generation\s*(-?)%}")
+"""Marks of what the assistant says, for libraries that read it from there; they write nothing."""
+
+
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> Any:
     from jinja2 import TemplateError
@@ -91,8 +96,12 @@ def _compiled(source: str) -> Any:
     def refuse(reason: str) -> None:
         raise TemplateError(reason)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = refuse
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    source = _GENERATION.sub(r"{#\1 \2#}", source)
     try:
         return environment.from_string(source)
     except TemplateError as error:

@@ -73,7 +73,8 @@ class DataConfig(BaseModel):
     )
     path: str = Field(
         default="",
-        description="Folder that holds the files; for `hub` the name of the data set. ~ and ${VAR} are expanded. "
+        description="Folder that holds the files; for `hub` the name of the data set, "
+        "or NAME:CONFIGURATION. ~ and ${VAR} are expanded. "
         "A relative path is looked up in the current folder, then in the folder $COS2P_DATA.",
     )
     train: str = Field(
@@ -89,7 +90,6 @@ class DataConfig(BaseModel):
         default="",
         description="Test file below `path`, or split. Empty: `test_fraction` of the training samples.",
     )
-    subset: str = Field(default="", description="hub only: the configuration of the data set, such as `plain_text`.")
     classes: str = Field(
         default="",
         description="File below `path` with the class names, line n naming label n from 0. "

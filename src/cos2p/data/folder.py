@@ -9,7 +9,7 @@ import numpy as np
 
 from cos2p.data import paths
 from cos2p.data.config import DataConfig
-from cos2p.data.encoded import Encoded, ImageFiles
+from cos2p.data.lazy import Encoded, ImageFiles
 from cos2p.data.raw import Raw, RawSplits
 from cos2p.data.select import IntArray
 from cos2p.errors import DataError

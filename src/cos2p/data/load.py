@@ -14,7 +14,7 @@ from cos2p.data.examples import Bundle, Examples
 from cos2p.data.folder import read_folder
 from cos2p.data.lazy import LazyImages, left_out, open_images, unreadable
 from cos2p.data.ragged import Tokens
-from cos2p.data.raw import Raw, RawSplits, encode_labels
+from cos2p.data.raw import Raw, RawSplits, encode_labels, row_words
 from cos2p.data.select import IntArray, split_off, stratified
 from cos2p.data.text import choices, read_text, tokenize, tokenize_answers, tokenize_chats
 from cos2p.data.tokenizers import check_fits, checkpoint_vocabulary, resolved
@@ -197,7 +197,10 @@ def _check_lengths(tokens: Tokens, raw: Raw, indices: IntArray, least: int) -> N
     short = (tokens.ids.lengths < least).nonzero()
     if len(short):
         row = int(indices[int(short[0])])
-        raise DataError(f"{raw.where}: the text of row {row} has fewer than {least} token(s); take it out of the data")
+        raise DataError(
+            f"{raw.where}: the text of {row_words(raw.where, row)} has fewer than {least} token(s); "
+            "take it out of the data"
+        )
 
 
 def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -> None:
@@ -208,7 +211,8 @@ def _check_ids(tokens: Tokens, raw: Raw, indices: IntArray, limit: int | None) -
         if int(highest.max()) >= limit:
             at = int(rows[0]) + int(highest.argmax())
             raise DataError(
-                f"{raw.where}: the text of row {indices[at]} has the token {int(highest.max())}, but the checkpoint's "
+                f"{raw.where}: the text of {row_words(raw.where, int(indices[at]))} has the token "
+                f"{int(highest.max())}, but the checkpoint's "
                 f"table ends at {limit - 1}; take the tokenizer that the checkpoint was trained with (data.tokenizer)"
             )
 

@@ -105,7 +105,7 @@ def _check_enough(total: int, sizes: Sequence[int], kind: PartitionKind, minimum
     if clients * minimum > total:
         raise DataError(
             f"{clients} clients with at least {minimum} samples each need {clients * minimum}, but there are "
-            f"{total}; use more samples, fewer clients or a smaller minimum"
+            f"{total}; use more samples or fewer devices"
         )
     if kind in ("dirichlet", "iid"):
         if sum(sizes) > total:
@@ -116,7 +116,7 @@ def _check_enough(total: int, sizes: Sequence[int], kind: PartitionKind, minimum
         if min(sizes) < minimum:
             raise DataError(
                 f"client {int(np.argmin(sizes))} would get {min(sizes)} samples, fewer than the minimum of "
-                f"{minimum}; use more samples, more even weights or a smaller minimum"
+                f"{minimum}; use more samples, fewer devices or more even weights"
             )
 
 
@@ -217,7 +217,7 @@ def _natural(
     if loads.min() < minimum:
         raise DataError(
             f"dealing {len(names)} groups leaves client {int(loads.argmin())} with {int(loads.min())} samples, "
-            f"fewer than the minimum of {minimum}; have fewer clients, more even sizes or a smaller minimum"
+            f"fewer than the minimum of {minimum}; have fewer devices or more even sizes"
         )
     # One stable sort instead of a look at every sample for every client.
     by_client = np.argsort(owner[codes], kind="stable").astype(np.int64)

@@ -6,8 +6,12 @@ become classes 0 .. K-1 with their names.
 
 from __future__ import annotations
 
+import csv
+import gzip
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,33 @@ import torch
 
 from cos2p.data import paths
 from cos2p.data.config import DataConfig
-from cos2p.data.encoded import Encoded
+from cos2p.data.lazy import Encoded
 from cos2p.data.ragged import Tokens
 from cos2p.data.select import Groups, IntArray
 from cos2p.errors import DataError
+
+
+def row_words(where: str, row: int) -> str:
+    """Of a text file the line where the row begins, as an editor counts; else the row, from 0."""
+    file = Path(where.removesuffix(".gz"))
+    if file.suffix not in (".csv", ".tsv", ".jsonl") or not Path(where).is_file():
+        return f"row {row}"
+    with (
+        suppress(OSError, ValueError, csv.Error),
+        (gzip.open if where.endswith(".gz") else open)(where, "rt", encoding="utf-8-sig", newline="") as lines,
+    ):
+        table, begins = file.suffix != ".jsonl", 1
+        reader = (
+            csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
+            if table
+            else csv.reader(lines, quoting=csv.QUOTE_NONE)
+        )
+        left = row + table  # the header
+        for record in reader:
+            if record and not left:
+                return f"line {begins}"
+            left, begins = left - bool(record), reader.line_num + 1
+    return f"row {row}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +134,9 @@ def _labels(raw: Raw, config: DataConfig) -> Sequence[Any]:
         raise DataError(f"{raw.where} has no labels; name their column in data.label_column")
     for row, label in enumerate(raw.labels):
         if label is None or label == "" or label != label:
-            raise DataError(f"{raw.where}: row {row} has no label; fill in column {config.label_column!r}")
+            raise DataError(
+                f"{raw.where}: {row_words(raw.where, row)} has no label; fill in column {config.label_column!r}"
+            )
     return raw.labels
 
 
@@ -140,8 +169,8 @@ def _check_range(values: IntArray, names: tuple[str, ...], raw: Raw) -> None:
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
-            f"{raw.where}: row {row} has label {values[row]}, but the classes are 0 to {len(names) - 1}; "
-            f"correct the label, or list all classes in data.classes"
+            f"{raw.where}: {row_words(raw.where, row)} has label {values[row]}, but the classes are 0 to "
+            f"{len(names) - 1}; correct the label, or list all classes in data.classes"
         )
 
 
@@ -152,8 +181,8 @@ def _by_name(labels: Sequence[Any], names: tuple[str, ...], raw: Raw) -> IntArra
         if str(label) not in number:
             some = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             raise DataError(
-                f"{raw.where}: row {row} has label {str(label)!r}, which is none of the {len(names)} classes "
-                f"({some}); correct the label, or list all classes in data.classes"
+                f"{raw.where}: {row_words(raw.where, row)} has label {str(label)!r}, which is none of the "
+                f"{len(names)} classes ({some}); correct the label, or list all classes in data.classes"
             )
         codes[row] = number[str(label)]
     return codes

@@ -23,10 +23,10 @@ import pyarrow.parquet
 
 from cos2p.data import paths
 from cos2p.data.config import DataConfig
-from cos2p.data.encoded import Encoded, ImageCells
 from cos2p.data.images import BadImage, Content
+from cos2p.data.lazy import Encoded, ImageCells
 from cos2p.data.paths import key_of
-from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.raw import Raw, RawSplits, row_words
 from cos2p.data.select import Groups, IntArray
 from cos2p.errors import DataError, MissingExtra, OwnerRefused
 from cos2p.units import format_bytes
@@ -110,16 +110,21 @@ def _groups(rows: pa.Table, table: Table, config: DataConfig) -> Groups:
     values = rows.column(config.group_column).to_pylist()
     for row, value in enumerate(values):
         if value is None:
-            raise DataError(f"{table.where}: row {row} has no value in {config.group_column!r}, its group")
+            raise DataError(
+                f"{table.where}: {row_words(table.where, row)} has no value in {config.group_column!r}, its group"
+            )
     return Groups.of([str(value) for value in values])
 
 
 def _text(table: Table, column: str, field: str, row: int, value: Any) -> str:
     if not isinstance(value, str):
         what = "is empty" if value is None else f"holds {type(value).__name__}, not a text"
-        raise DataError(f"{table.where}: column {column!r} {what} in row {row}; check data.{field}")
+        raise DataError(f"{table.where}: column {column!r} {what} in {row_words(table.where, row)}; check data.{field}")
     if not value.strip():
-        raise DataError(f"{table.where}: the text of row {row} is empty; fill in column {column!r}, or delete the row")
+        raise DataError(
+            f"{table.where}: the text of {row_words(table.where, row)} is empty; "
+            f"fill in column {column!r}, or delete the row"
+        )
     return value
 
 
@@ -285,12 +290,13 @@ def read_hub(config: DataConfig) -> RawSplits:
             f"data set {config.path!r} from the hub needs the datasets library: pip install cos2p[hub]"
         ) from error
     try:
-        loaded = datasets.load_dataset(config.path, name=config.subset or None)
+        path, _, name = config.path.partition(":")
+        loaded = datasets.load_dataset(path, name=name or None)
     except Exception as error:  # network, unknown name, gated, broken script: whatever it was, say its words
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"data set {config.path!r} cannot be fetched from the hub ({reason}); "
-            f"check data.path and data.subset, and the network"
+            f"check data.path (NAME, or NAME:CONFIGURATION) and the network"
         ) from error
     train = config.train or "train"
     test = config.test or ("test" if "test" in loaded else "")

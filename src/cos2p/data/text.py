@@ -20,7 +20,7 @@ from cos2p.data.chat import PLAIN, ChatTemplate, chat_template
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import key_of, recall, remember
 from cos2p.data.ragged import Ragged, Tokens, from_flat
-from cos2p.data.raw import Raw, RawSplits
+from cos2p.data.raw import Raw, RawSplits, row_words
 from cos2p.data.select import Groups, IntArray
 from cos2p.data.tokenizers import Encoder, make_encoder
 from cos2p.errors import DataError
@@ -144,7 +144,7 @@ def tokenize_chats(chats: list[Any], config: DataConfig, where: str, rows: IntAr
         try:
             found.append(_chat(template.turns(messages), encoder, config.max_tokens))
         except DataError as error:
-            raise DataError(f"{where} row {row}: {error}") from None
+            raise DataError(f"{where}, {row_words(where, row)}: {error}") from None
     values, lengths = flat([ids for ids, _, _ in found])
     marks = torch.tensor(list(chain.from_iterable(own for _, own, _ in found)), dtype=torch.bool)
     ids = from_flat(values, lengths, encoder.pad_id, config.max_tokens)
@@ -157,7 +157,7 @@ def _chat(pieces: list[tuple[str, bool]], encoder: Encoder, longest: int) -> tup
 
     Piece by piece, as a model will meet them: it writes behind a prompt that was tokenised by itself.
     """
-    ids, marks, last = [*encoder.around[0]], [False] * len(encoder.around[0]), 0
+    ids, marks, last, own = [*encoder.around[0]], [False] * len(encoder.around[0]), 0, list[int]()
     for text, said in pieces:
         own = encoder.encode_piece(text)
         if said:
@@ -165,7 +165,7 @@ def _chat(pieces: list[tuple[str, bool]], encoder: Encoder, longest: int) -> tup
             last = len(ids)
         ids += own
         marks += [said] * len(own)
-    if encoder.end is not None and ids[-1] != encoder.end and pieces[-1][0].strip() == pieces[-1][0]:
+    if encoder.end is not None and encoder.end not in own:
         ids.append(encoder.end)  # a template that ends no turn with a mark of its own
         marks.append(True)
     cut = max(0, len(ids) - longest)

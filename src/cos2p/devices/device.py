@@ -163,12 +163,23 @@ Network = tuple[str, str, float]
 
 _WIRED: Network = ("941Mbit/s", "941Mbit/s", 0.001)
 
+LINKS: dict[str, Network] = {
+    "3g": ("168kB/s", "42kB/s", 0.9),
+    "edge": ("6.6kB/s", "6.6kB/s", 2.4),
+    "flaky": ("140kB/s", "35kB/s", 0.9),
+}
+"""What a fleet's transfers get out of the links of docs/results/network.md: the rate of one TCP connection measured
+there, and three round trips for each transfer (asking, announcing, and one for what gets lost at its end). `flaky` is
+`3g` without the sixth of the time in which nothing passes."""
+
 
 def _preset(name: str, peak: float, memory: str, network: Network, jitter: float, source: str) -> Device:
-    figures = {"memory": memory, **dict(zip(("down", "up", "latency"), network, strict=True))}
-    return Device.model_validate(
-        {"name": name, "flops": peak * UTILISATION, **figures, "jitter": jitter, "source": source}
-    )
+    figures = {"name": name, "flops": peak * UTILISATION, "memory": memory, **network_figures(network)}
+    return Device.model_validate(figures | {"jitter": jitter, "source": source})
+
+
+def network_figures(network: Network) -> dict[str, Any]:
+    return dict(zip(("down", "up", "latency"), network, strict=True))
 
 
 _NAMED = (

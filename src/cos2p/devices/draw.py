@@ -73,7 +73,7 @@ def _presence(group: DeviceGroup, name: str, traced: str, seed: int, begins_at: 
         names = sorted(known)
         # A device that the file does not know has the sessions of one that it knows.
         own = traced if traced in known else names[int(numpy_rng(seed, "sessions", name).integers(len(names)))]
-        return {"sessions": known[own], "session_period": group.sessions_period or None}
+        return {"sessions": known[own], "session_period": None}
     if not group.online:
         return {}
     shift = group.online_spread * 3600 * float(numpy_rng(seed, "hours", name).standard_normal())

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from cos2p.accelerator import CPU, peak_bytes, place, place_all, resolve, synchronize
-from cos2p.costs.budget import prefix_batch
-from cos2p.costs.workload import Workload
+from cos2p.costs.ledger import prefix_batch
+from cos2p.costs.shape import Workload
 from cos2p.errors import Cos2pError, TrainingError
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -40,7 +40,7 @@ from cos2p.numerics.optimizers import make_optimizer
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices, window_slices
-from cos2p.training.distillation import exits_loss
+from cos2p.training.losses import exits_loss
 from cos2p.training.prefix import Features, PrefixFile, Store, prefix_features
 
 Form = Literal["cut", "zeros"]
@@ -222,14 +222,11 @@ class _Task:
         return part
 
     def _load(self) -> ElasticTransformer:
-        hold = self.workload.prefix == "held"
         weights = {name: self._random(*shape) for name, shape in compact_shapes(self.config, self.spec).items()}
-        if hold:
-            weights |= self._part("")
         if self.config.task == "language-modeling" and "embed.tokens" not in weights:
             rows = self.config.vocab if self.spec.rows is None else len(self.spec.rows)
             weights["embed.tokens"] = self._random(rows, self.config.dim)
-        model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale, hold_prefix=hold)
+        model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale)
         if self.phase == "weight":
             self._lighten(model)
         return model.load(place_all(weights, self.device)).train(self.phase == "weight")
@@ -272,7 +269,7 @@ class _Task:
             features = None
             if cache is not None:
                 features = cache[rows % self.workload.shard]
-            elif self.spec.has_prefix and self.workload.prefix == "streamed":
+            elif self.spec.has_prefix:
                 features = self._features(len(rows)).values
             inputs, labels = self._inputs(len(rows)), self._labels(len(rows))
             yield place(inputs, self.device), features, place(labels, self.device)

@@ -22,8 +22,7 @@ from cos2p.accelerator import CPU, free_bytes, overhead, resolve
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import shape_peak
-from cos2p.costs.shape import Shape
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.devices.measure import Measurement, measure
 from cos2p.errors import BudgetError, ConfigError, TrainingError
 from cos2p.models.config import ModelConfig

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cos2p.accelerator import Accelerator
-from cos2p.devices.device import Device, device
+from cos2p.devices.device import LINKS, Device, device, network_figures
 from cos2p.settings import Settings
 
 _TIME = r"([01]?\d|2[0-3]):[0-5]\d"
@@ -45,17 +45,23 @@ class DeviceGroup(Settings):
         description="What it trains with in a simulation: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, the GPU if "
         "there is one. A real device says so itself: `cos2p fleet join --accelerator`.",
     )
+    base: bool = Field(
+        default=False,
+        description="They have the checkpoint of `model.pretrained` in their own files: it is not sent. A real device "
+        "says so itself: `cos2p fleet join --base`.",
+    )
     flops: float | None = Field(default=None, gt=0, description="Training FLOP/s (peak × utilisation).")
     memory: str | int | None = Field(default=None, description="Bytes for training: 600MB, 2GiB.")
     down: str | float | None = Field(default=None, description="Download, bytes per second or 100Mbit/s.")
     up: str | float | None = Field(default=None, description="Upload, bytes per second or 50Mbit/s.")
-    jitter: float | None = Field(default=None, ge=0, le=2, description="Spread of durations, 0 to 0.3.")
-    latency: float | None = Field(default=None, ge=0, description="Seconds added to every transfer.")
+    link: Literal["", "3g", "edge", "flaky"] = Field(
+        default="",
+        description="What connects it, in place of the preset's network: `down` and `up`, unless given, and the delay.",
+    )
     joins_at: float | None = Field(default=None, ge=0, description="Virtual second at which it joins.")
     leaves_at: float | None = Field(default=None, ge=0, description="Virtual second at which it leaves for good.")
     dies_at: float | None = Field(default=None, ge=0, description="Virtual second at which it falls silent.")
     drop_rate: float | None = Field(default=None, ge=0, le=1, description="Chance that a task is lost, 0 to 0.2.")
-    downtime: float | None = Field(default=None, ge=0, description="Seconds until it is back after a lost task.")
 
     spread: DeviceSpread = DeviceSpread()
     trace: str = Field(
@@ -73,9 +79,6 @@ class DeviceGroup(Settings):
         default="",
         description="CSV of when devices are there: device, from, to (virtual seconds). Not with `online`.",
     )
-    sessions_period: float = Field(
-        default=0.0, ge=0, description="Virtual seconds after which the sessions begin again; 0: never."
-    )
 
     @model_validator(mode="after")
     def _one_word_on_presence(self) -> DeviceGroup:
@@ -85,9 +88,10 @@ class DeviceGroup(Settings):
 
     def changes(self) -> dict[str, Any]:
         """The figures that are given here and take the place of the preset's."""
-        own = {"preset", "count", "name", "rate", "batch", "share", "accelerator"}
-        own |= {"spread", "trace", "online", "online_spread", "sessions", "sessions_period"}
-        return {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
+        own = {"preset", "count", "name", "rate", "batch", "share", "accelerator", "base", "link"}
+        own |= {"spread", "trace", "online", "online_spread", "sessions"}
+        given = {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
+        return network_figures(LINKS[self.link]) | given if self.link else given
 
     def device(self, name: str) -> Device:
         """As the group says, without what is drawn for each device (`cos2p.devices.draw`)."""
@@ -96,9 +100,6 @@ class DeviceGroup(Settings):
 
 class FleetSettings(Settings):
     devices: tuple[DeviceGroup, ...] = Field(min_length=1, description="Groups of equal devices.")
-    target_seconds: float = Field(
-        default=0.0, ge=0, description="Wanted seconds per task where no rate is given; 0: only memory decides."
-    )
     heartbeat_seconds: float = Field(
         default=60.0, ge=0, description="Seconds of silence after which the server takes a device for gone."
     )

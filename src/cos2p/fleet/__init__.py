@@ -6,5 +6,5 @@
     nvflare/  the adapter: all that knows NVFlare
 
 What several of them need lies here: a machine's folder (`kit`), frames (`wire`), payloads on disk (`spool`), what a
-device says of itself (`join_request`). Only `nvflare/` imports NVFlare.
+device says (`messages`). Only `nvflare/` imports NVFlare.
 """

@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cos2p.fleet.device.owner import DeviceFile, OwnerFile
-from cos2p.fleet.device_messages import Answer, CannotTakePart, Heartbeat, Hello
-from cos2p.fleet.join_request import JoinRequest
 from cos2p.fleet.kit import Kit, read_json
+from cos2p.fleet.messages import Answer, CannotTakePart, Heartbeat, Hello, JoinRequest
 from cos2p.fleet.spool import Notice
 from cos2p.messages import Update
 
@@ -53,6 +52,10 @@ MESSAGES: tuple[Message, ...] = (
         "flops": ("a number", "measured speed: decides the share of the model", "join without --device"),
         "rows": ("a bit for each token of the vocabulary", "which tokens occur in its texts, to get their rows alone; "
                  "empty for images", "training.embeddings = 'whole' in the recipe"),
+        "base": ("32 bytes for each block", "hashes of the checkpoint in its own files, so that it is not sent",
+                 "join without --base"),
+        "texts": ("two numbers", "tokens of its longest text and of all: how much memory tasks take; 0 of images",
+                  "is off in private runs"),
     }),
     Message("unfit", "when it cannot take part", CannotTakePart, {
         "session": _SESSION,
@@ -95,7 +98,7 @@ TRANSPORT = (
     Disclosed("registration", "when the kit's process starts", "name, certificate, signature", "about 2 kB",
               "who it is; checked against the fleet's authority", NEEDED),
     Disclosed("registration", "when the kit's process starts", "address", "16 bytes",
-              "the machine's own IP address, as NVFlare tells it", NEEDED),
+              "the machine's own IP address, as NVFlare sends it", NEEDED),
     Disclosed("heartbeat", "every two seconds", "token, names of running jobs", "about 1 kB",
               "that it is alive, and what runs on it", NEEDED),
 )  # fmt: skip

@@ -19,8 +19,6 @@ MARK = "COS2P_KIT"
 
 @dataclass(frozen=True)
 class Kit:
-    """One machine's folder."""
-
     folder: Path
     role: Role
     name: str

@@ -1,4 +1,4 @@
-"""What the server's own process reports: a file in its kit, read by `fleet serve` and by the run that goes on.
+"""What a kit's processes report: a file in the kit, read by `fleet serve`, `fleet join` and the run that goes on.
 
 One line for each device and reason; the same one is written again after a while, not with every attempt.
 """
@@ -21,8 +21,6 @@ FORBIDDEN = "it sent what it may not: "
 
 
 class Notices:
-    """The writer's end."""
-
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
         self._reported: dict[tuple[str, str], float] = {}
@@ -39,6 +37,10 @@ class Notices:
                 file.write(json.dumps({"at": now, "client": client, "reason": reason}) + "\n")
 
 
+def forget(folder: Path) -> None:
+    (folder / _NAME).unlink(missing_ok=True)
+
+
 class NoticeReader:
     """What is new since the last look; of what was there before only what is asked for."""
 
@@ -49,6 +51,7 @@ class NoticeReader:
     def read(self) -> list[tuple[str, str]]:
         """(device, reason)."""
         if not self._path.exists():
+            self._offset = 0
             return []
         with self._path.open("rb") as file:
             file.seek(self._offset)

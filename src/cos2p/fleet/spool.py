@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.wire import CHUNK_BYTES
@@ -51,8 +51,6 @@ class Notice:
 
 
 class Outgoing:
-    """One payload waiting to be fetched."""
-
     def __init__(self, path: Path, task: str, write: Callable[[Path], object]) -> None:
         write(path)
         self.path = path
@@ -60,13 +58,13 @@ class Outgoing:
         with path.open("rb") as file:
             self._announced = header_bytes(memoryview(file.read(8)))
 
-    def read(self, offset: int) -> bytes:
+    def read(self, offset: int, most: int = CHUNK_BYTES) -> bytes:
         """The chunk that begins at `offset`; UpdateRefused if there is none."""
         if not 0 <= offset < self.notice.size:
             raise UpdateRefused(f"byte {offset} of a payload of {self.notice.size} was asked for")
         with self.path.open("rb") as file:
             file.seek(offset)
-            return file.read(CHUNK_BYTES)
+            return file.read(min(most, CHUNK_BYTES))
 
     def tensors_to(self, end: int) -> int:
         """Bytes of tensors up to `end` that were not asked for before: a chunk sent again is counted once."""
@@ -85,7 +83,7 @@ class Incoming:
             raise UpdateRefused(f"a payload of {notice.size} bytes is announced; at most {limit} are taken")
         self.path, self.notice = path, notice
         self.received = 0
-        self._file: BinaryIO = path.open("wb")
+        self._file = path.open("wb", buffering=0)
         self._sum = hashlib.sha256()
 
     def write(self, offset: int, chunk: bytes | memoryview) -> int:
@@ -98,14 +96,19 @@ class Incoming:
             raise UpdateRefused(
                 f"more than the {self.notice.size} bytes announced: {self.received} + {len(chunk)}; the rest is refused"
             )
-        self._file.write(chunk)
+        try:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:  # of a full disk: the same chunk comes again, and must not follow a part of it
+            self._file.truncate(self._file.seek(self.received))
+            raise
         self._sum.update(chunk)
         self.received += len(chunk)
         return self.received
 
     def close(self) -> Path:
         """The complete file; UpdateRefused if bytes are missing or changed on the way."""
-        self._file.flush()
         self._file.close()
         if self.received != self.notice.size:
             raise UpdateRefused(f"truncated: {self.received} of {self.notice.size} bytes came")
@@ -131,7 +134,7 @@ def clean(folder: Path) -> Path:
 
 
 PARTS = ("tensors_down", "tensors_up", "wire_down", "wire_up")
-"""Bytes of tensors that travelled, each counted once, and of all frames: heads, questions, beats, repetitions."""
+"""Bytes of tensors that travelled, each counted once, and of all frames: heads, questions, heartbeats, repetitions."""
 
 
 def header_bytes(beginning: memoryview) -> int:

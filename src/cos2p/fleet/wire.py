@@ -29,7 +29,51 @@ HEAD_DIGITS = 1000
 MESSAGE_BYTES = 4 * 2**20
 """Largest message NVFlare lets in: a frame, and NVFlare's own small ones (a job is a few kilobytes)."""
 
+CHUNK_SECONDS = 5.0
+"""How long a chunk should travel, or four round trips where they take longer: far less than silence takes to be
+noticed, and much more than the wait for its answer."""
+
+RESEND_SECONDS = 30.0
+"""After which a message that was not confirmed is taken for lost: a chunk must arrive in half of it."""
+
+ASK_SECONDS = 1.5 * RESEND_SECONDS
+"""After which a client asks anew: its question, or the answer, may have gone down with a connection."""
+
+LEAST_CHUNK = 2**14
+
 Head = dict[str, Any]
+
+
+class ChunkSize:
+    """Bytes of the next chunk in one direction: as many as the link carried lately in `CHUNK_SECONDS`.
+
+    The first is small, since nothing is known of the link. A chunk that did not come through halves the next one.
+
+    >>> size = ChunkSize()
+    >>> size.moved(32_768, 5.0, round_trip=1.0)
+    >>> size.bytes, round(size.rate)
+    (40960, 8192)
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 2**15
+        self.rate = 0.0
+        """Bytes a second while they move; 0: not measured yet."""
+        self.most_seconds = RESEND_SECONDS / 2
+        """Of a chunk: while it travels nothing else is heard."""
+
+    def moved(self, size: int, seconds: float, round_trip: float = 0.0) -> None:
+        found = size / max(seconds - round_trip, seconds / 2, 1e-6)
+        self.rate = found if self.rate == 0.0 else (self.rate + found) / 2
+        wanted = min(max(CHUNK_SECONDS, 4 * round_trip), self.most_seconds)
+        self.bytes = _between(min(wanted * self.rate, 4 * self.bytes))
+
+    def failed(self) -> None:
+        self.bytes = _between(self.bytes / 2)
+
+
+def _between(size: float) -> int:
+    return int(min(CHUNK_BYTES, max(LEAST_CHUNK, size)))
 
 
 class BadFrame(UpdateRefused):

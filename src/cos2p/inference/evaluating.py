@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -168,9 +169,26 @@ def labelled(
     if (source in ("folder", "npz") and trained.is_text) or (source == "text" and not trained.generates):
         raise DataError(f"{trained.where} takes {'texts' if trained.is_text else 'images'}; {place} cannot hold those")
     empty = dict.fromkeys(("validation", "test", "classes", "group_column"), "")
+    if chats := _chats(trained, path, source, columns):
+        task, changes["text_column"] = "instruction", ""
+        empty |= {"messages_column": chats, "label_column": "", "answer_column": ""}
     chosen = {name: value for name, value in columns.items() if value}
     data = trained.data.model_copy(update={**empty, **changes, "task": task, "skip_bad": skip_bad, **chosen})
     return load_whole(data, trained.classes or trained.data.label_names.train, split)
+
+
+def _chats(trained: Trained, path: Path, source: str, columns: Mapping[str, str | int]) -> str:
+    """The column of chats, if it is those that the file holds; empty: texts."""
+    if not trained.generates or source not in ("jsonl", "parquet") or columns.get("text_column"):
+        return ""
+    if trained.data.messages_column or source != "jsonl":
+        return trained.data.messages_column
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    try:
+        return "messages" if isinstance(json.loads(first).get("messages"), list) else ""
+    except (ValueError, AttributeError):
+        return ""  # the reader names it
 
 
 def _own_samples(trained: Trained, split: Split) -> Examples:

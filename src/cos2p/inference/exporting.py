@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import onnxscript  # noqa: F401 (torch's exporter needs it, and says so only in a traceback)
 import torch
 from torch import Tensor, nn
 
-from cos2p.errors import CheckpointError, ConfigError, MissingExtra, RunError
+from cos2p.errors import CheckpointError, ConfigError, RunError
+from cos2p.extras import extra
 from cos2p.inference.sources import Trained
 from cos2p.models.hub_export import coloured, readable_by_all, write_inputs
-from cos2p.runtime.card import model_card, plain_card
-from cos2p.runtime.model_folder import save_adapters, save_model, tokenizer_file
+from cos2p.runtime.model_folder import model_card, plain_card, save_adapters, save_model, tokenizer_file
 from cos2p.runtime.usage import usage
 from cos2p.seeding import torch_rng
 
@@ -44,10 +42,8 @@ def export(trained: Trained, out: Path, form: str) -> Path:
 
 
 def _to_onnx(trained: Trained, out: Path) -> Path:
-    try:
-        from cos2p.inference.exporting import write_onnx
-    except ImportError as error:
-        raise MissingExtra(f"ONNX needs {error.name}; install cos2p[onnx]") from None
+    for package in ("onnx", "onnxscript", "onnxruntime"):  # torch's exporter says so only in a traceback
+        extra(package, "onnx", "ONNX")
     grey = trained.config.family == "vit" and trained.config.channels == 1
     out.mkdir(parents=True, exist_ok=True)
     write_onnx(_for_colour(trained) if grey else trained, out / "model.onnx")
@@ -76,7 +72,7 @@ def _for_colour(trained: Trained) -> Trained:
     return replace(trained, config=trained.config.with_(channels=3), weights=weights)
 
 
-# The model as an ONNX file, compared with torch before it is handed over. Imports onnx and onnxruntime.
+# The model as an ONNX file, compared with torch before it is handed over.
 
 
 TOLERANCE = 1e-4
@@ -122,7 +118,7 @@ def write_onnx(trained: Trained, file: Path) -> None:
 
 
 def _compare(trained: Trained, file: Path, name: str) -> None:
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    session = extra("onnxruntime", "onnx", "ONNX").InferenceSession(str(file), providers=["CPUExecutionProvider"])
     for count in (1, 4):
         inputs = _samples(trained, count, count)
         ours = trained.outputs(inputs).numpy()

@@ -43,13 +43,15 @@ def generate(
         raise ConfigError(f"{trained.where} is a classifier, which writes nothing; ask it with cos2p predict")
     encoder, room = trained.encoder, trained.config.max_tokens
     ids = [_prompt_ids(trained, prompt, room) for prompt in prompts]
-    limit = min(limit, room - max(map(len, ids)))
+    limits = [min(limit, room - len(own)) for own in ids]
     ends = frozenset(() if encoder.end is None else (encoder.end,))
     found, tokens = [Written(prompt) for prompt in prompts], [list[int]() for _ in prompts]
     decoder = Decoder(trained.model, trained.exit)
     yield found
-    for chosen in write(decoder, decoder.read(ids), limit, ends, sampling):
+    for chosen in write(decoder, decoder.read(ids), max(limits), ends, sampling):
         for number, (own, token) in enumerate(zip(found, chosen, strict=True)):
+            if own.tokens == limits[number]:
+                continue
             if token is None:
                 own.ended = True
                 continue
@@ -60,8 +62,19 @@ def generate(
                 on_text(number, text[len(own.text) :])
                 own.text = text
         yield found
-    for own in found:
-        own.ended = own.ended or own.tokens < limit
+        if all(own.ended or own.tokens == most for own, most in zip(found, limits, strict=True)):
+            break
+    for own, most in zip(found, limits, strict=True):
+        own.ended = own.ended or own.tokens < most
+
+
+def check_prompts(trained: Trained, prompts: Sequence[Prompt]) -> None:
+    """DataError for the first that cannot be written behind, by its number in a file."""
+    for number, prompt in enumerate(prompts, 1):
+        try:
+            _prompt_ids(trained, prompt, trained.config.max_tokens)
+        except DataError as error:
+            raise DataError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from None
 
 
 def _behind(decode: Callable[[list[int]], str], before: list[int], after: list[int]) -> str:

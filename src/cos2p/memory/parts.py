@@ -40,6 +40,11 @@ class Part:
     size: float = 1.0
     """R of a window, rank of factors, number of blocks."""
 
+    @classmethod
+    def blocks(cls, most: int) -> list[Part]:
+        """As many whole blocks as fit, or the head alone."""
+        return [*(cls("blocks", count) for count in range(most, 0, -1)), HEAD]
+
     def words(self) -> str:
         return {
             "window": "everything" if self.size == 1 else f"a window, R {self.size:.3g}",
@@ -59,10 +64,6 @@ def windows(below: float = 2.0, least: float = 0.0) -> list[Part]:
 
 def factors(most: int = RANK) -> list[Part]:
     return [Part("factors", rank) for rank in range(most, 0, -1)]
-
-
-def blocks(most: int) -> list[Part]:
-    return [Part("blocks", count) for count in range(most, 0, -1)]
 
 
 def runs(parts: Sequence[Part]) -> list[list[Part]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from cos2p.memory.tasks import Assignment, Member, Planned
 from cos2p.memory.ways import fitted_order, needed_bytes
 from cos2p.messages import Order, tensor_bytes
 from cos2p.models.layout import Weights
+from cos2p.training.contract import TaskContract
 from cos2p.training.settings import LocalSettings, MemoryOptimizations
 from cos2p.training.statistics import StatisticsTrainer
 
@@ -50,20 +52,52 @@ class Plan:
         return self.peak <= self.memory
 
 
-def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
-    """`weights`: the first ones of the method. BudgetError if it has no task for the member."""
+def kinds(members: Iterable[Member]) -> list[list[Member]]:
+    """Members that have the same plan together, the one with most samples first."""
+    found = defaultdict[object, list[Member]](list)
+    for member in members:
+        device = member.device
+        own = device.memory, device.flops, device.down, device.up, member.rate, member.part, member.batch
+        found[own].append(member)
+    for kind in found.values():
+        kind.sort(key=lambda member: (member.samples, int(member.rows or "0", 16).bit_count()), reverse=True)
+    return list(found.values())
+
+
+def planned_words(method: Planned, weights: Weights, most: int = 64) -> dict[str, dict[str, str]]:
+    """By member: its `plan` in words, and `why`. Of the first so many kinds: each is worked out.
+
+    `weights`: the method's own, whose names and shapes its tasks may be made from."""
+    words: dict[str, dict[str, str]] = {}
+    for kind in kinds(method.context.members.values())[:most]:
+        try:
+            peak, task, contract = _largest(method, kind[0], weights)
+        except BudgetError:  # its first task is refused, with all that is missing
+            continue
+        plan = {"plan": f"{takes(task, kind[0])}; {_held(contract.local, contract.order)}"}
+        plan["why"] = _why(method, kind[0], task, contract.local, peak)
+        words |= {member.name: plan for member in kind}
+    return words
+
+
+def _largest(method: Planned, member: Member, weights: Weights) -> tuple[int, Assignment, TaskContract]:
+    """Bytes of the largest task of all; the largest that trains, and its contract."""
     tasks = [(needed_bytes(alone, member, task), alone, task) for alone, task in every_task(method, member, weights)]
     trained = [entry for entry in tasks if entry[2].trainer.contract_type.trains] or tasks
     _, alone, task = max(trained, key=lambda entry: entry[0])
-    order = fitted_order(alone, member, task)
-    contract = task.trainer.contract_of(method.context.config, order)
+    contract = task.trainer.contract_of(method.context.config, fitted_order(alone, member, task))
+    return max(needed for needed, _, _ in tasks), task, contract
+
+
+def plan_of(method: Planned, member: Member, weights: Weights) -> Plan:
+    """`weights`: the first ones of the method. BudgetError if it has no task for the member."""
+    peak, task, contract = _largest(method, member, weights)
     frozen = {name: piece.like for name, piece in contract.frozen_pieces(weights).items()}
     size = tensor_bytes(contract.sent(weights), frozen)
     work = contract.flops(member.samples, member.test_samples)
-    peak = max(needed for needed, _, _ in tasks)
     return Plan(
         trains=takes(task, member),
-        held=_held(contract.local, order),
+        held=_held(contract.local, contract.order),
         memory_optimizations=contract.local.memory_optimizations,
         features=contract.local.features,
         peak=peak,
@@ -124,16 +158,21 @@ def _why(method: Planned, member: Member, task: Assignment, local: LocalSettings
     elif rank == 0:
         reason = "no more than the head fits" if member.part == HEAD else "the method trains the head"
     elif rank is not None:
-        top = rank >= RANK
-        reason = f"rank {rank} is all: more gained 0.2 points" if top else "the largest rank that fits"
+        offered = [part for part in method.parts(member) if part.kind == "factors"]
+        if rank >= RANK:
+            reason = f"rank {rank} is all: more gained 0.2 points"
+        else:
+            reason = "the largest rank that fits" if offered else "the rank that the recipe sets"
         if method.parts(member)[0].kind == "window":
             reason += f"; a window below R {WIDE:g} learns less"
     elif member.auto and member.rate < 1:
         reason = "the largest window that fits"
+    elif member.part is not None and member.part.kind == "blocks":
+        reason = "everything trains, so many blocks at a time as fit"
     elif member.rate == 1 or method.over_budget:
         reason = "everything trains"
     else:
-        reason = "set by the recipe" + _otherwise(method, member)
+        return "set by the recipe" + _otherwise(method, member)
     if peak < FULL * member.device.memory:
         plain = local.memory_optimizations.settled == local.memory_optimizations and not list(_saved(local))
         reason += "; more memory would bring nothing" if plain else ""

@@ -10,16 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cos2p.costs.budget import largest_rate
-from cos2p.costs.flops import shape_flops
+from cos2p.costs.fitting import largest_rate
 from cos2p.costs.ledger import last_holding, shape_peak
-from cos2p.costs.shape import Shape
-from cos2p.costs.workload import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.errors import BudgetError
 from cos2p.memory.parts import Part, runs
 from cos2p.memory.tasks import Assignment, Call, Member, Planned, RunContext, make_order
 from cos2p.memory.ways import QUARTER, least_bytes, room
-from cos2p.messages import Update
+from cos2p.messages import Order, Update
 from cos2p.models.layout import Weights
 from cos2p.training.embeddings import held_tables
 from cos2p.training.statistics import StatisticsTrainer
@@ -101,39 +99,18 @@ def by_rate(method: Planned) -> bool:
 
 def _test(method: Planned, member: Member, limit: float, exact: bool) -> Callable[[Part], bool]:
     """Whether all tasks fit when the member trains a part."""
-    wanted = method.context.target_seconds
     highest = rate_limit(method, member, limit, exact) if by_rate(method) else 1.0
 
     def fits(part: Part) -> bool:
         own = member.training(part)
         if by_rate(method) and part.kind == "window":
-            return part.size <= highest and (not wanted or _rate_seconds(method, own) <= wanted)
+            return part.size <= highest
         try:
-            return all(
-                least_bytes(alone, own, task, exact) <= limit and (not wanted or _seconds(alone, own, task) <= wanted)
-                for alone, task in every_task(method, own)
-            )
+            return all(least_bytes(alone, own, task, exact) <= limit for alone, task in every_task(method, own))
         except BudgetError:
             return False
 
     return fits
-
-
-def _seconds(method: Planned, member: Member, task: Assignment) -> float:
-    """Time of a task on the member, computing alone."""
-    work = task.trainer.contract_of(method.context.config, make_order(method, member, task)).flops(member.samples, 0)
-    return member.device.compute_seconds(work.prefix + work.masks + work.training)
-
-
-def _rate_seconds(method: Planned, member: Member) -> float:
-    """The same of a submodel of its rate with the window at the top, where the frozen prefix is longest."""
-    context, load = method.context, Workload(batch=member.batch, samples=member.samples)
-    tables = held_tables(context.config, context.training.embeddings, member.rows)
-    shape = Shape.at(context.config, member.rate, method.ratio, tables=tables)
-    steps = context.training.epochs * load.shard / load.batch
-    once = shape_flops(context.config, shape, load, "prefix")
-    each = shape_flops(context.config, shape, load, "weight")
-    return member.device.compute_seconds(once + steps * each)
 
 
 def _rate_bytes(method: Planned, member: Member, rate: float) -> int:
@@ -180,6 +157,8 @@ def _workloads(context: RunContext, member: Member, exact: bool) -> Iterator[Wor
         rescale=True,
         recompute=memory_optimizations.recompute in ("yes", "auto"),
         activation_bytes=2 if memory_optimizations.bf16 else 4,
+        tokens=member.texts[0],
+        shard_tokens=member.texts[1],
     )
     if memory_optimizations.step_in_backward is not True:
         yield load.with_(
@@ -223,6 +202,7 @@ def _by_memory(method: Planned, group: list[Member]) -> dict[int, Part]:
         group[0],
         samples=max(member.samples for member in group),
         test_samples=max(member.test_samples for member in group),
+        texts=(max(member.texts[0] for member in group), max(member.texts[1] for member in group)),
         rows=max((member.rows for member in group), key=lambda rows: int(rows or "0", 16).bit_count()),
     )
     memories, found = sorted({member.device.memory for member in group}), dict[int, Part]()
@@ -259,3 +239,58 @@ def lowered(method: Planned, member: Member, needed: int) -> Member:
         below = [other for other in method.parts(smaller) if other.kind == part.kind and other.size < least]
         part = below[0] if below else part
     return replace(member.training(part), largest=smaller.largest)
+
+
+def keeps_memory(method: Planned) -> bool:
+    """Whether tasks that do not fit a device's memory are refused."""
+    context = method.context
+    return context.enforce_memory and not (context.as_bound and method.over_budget)
+
+
+def check_fit(method: Planned, order: Order, needed: int) -> None:
+    """A task that does not fit its device is not given out."""
+    member = method.context.members[order.client]
+    if keeps_memory(method) and needed > member.device.memory:
+        if method.over_budget:  # all tasks are as large as they are: the largest says what would be enough
+            needed = max(needed, least_of(method, member))
+        raise BudgetError(
+            f"{order.client}: its task needs {format_bytes(needed)}, the device has "
+            f"{format_bytes(member.device.memory)}; {advice(method, member)}"
+        )
+
+
+def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
+    """With a client's first task: whether that of the last round will fit. A run shall not find out at its end.
+
+    `otherwise`: what to set where it does not.
+    """
+    member = call.member
+    if call.attempt > 0 or not method.statistics_last or method.over_budget or not keeps_memory(method):
+        return
+    needed = least_bytes(method, member, method.assign(replace(call, final=True)))
+    if needed > member.device.memory:
+        raise BudgetError(
+            f"{member.name}: statistics of its features at the end need {format_bytes(needed)}, the device has "
+            f"{format_bytes(member.device.memory)}; {otherwise}"
+        )
+
+
+def advice(method: Planned, member: Member) -> str:
+    """The cheapest change with which a task fits."""
+    memory_optimizations = method.context.training.memory_optimizations
+    shut = [name for name, value in memory_optimizations if value in (False, "no", 0) and name != "bf16"]
+    if shut:
+        opened = ", ".join(f"training.memory_optimizations.{name}" for name in shut)
+        less = f'leave {opened} "auto"'
+    else:
+        less = "give it more memory"
+    if method.over_budget:
+        return (
+            f"{method.title} cannot train less of the model: {less}; or, as a bound to compare with, let it train over "
+            "the memory (fleet.enforce_memory = false), or run it in a study (cos2p compare)"
+        )
+    try:
+        part = choose(method, replace(member, auto=True, part=None))
+    except BudgetError as error:
+        return f"{error}: {less}, or a smaller model"
+    return f"{part.words()} fits: leave its rate out (now {member.rate:g})"

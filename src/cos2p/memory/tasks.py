@@ -9,10 +9,8 @@ from typing import Any, Literal, Protocol
 
 from typing_extensions import Self
 
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.robust.claims import most_credited
-from cos2p.aggregation.robust.settings import RobustSettings
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.robust.filter import most_credited
+from cos2p.aggregation.settings import PrivacySettings, RobustSettings, ScheduleSettings
 from cos2p.costs.ledger import peak
 from cos2p.devices.device import Device
 from cos2p.memory.parts import Part
@@ -43,6 +41,8 @@ class Member:
     test_samples: int = 0
     rows: str = ""
     """The tokens of its data, as bits (`training.embeddings.token_rows`); empty: it has not said."""
+    texts: tuple[int, int] = (0, 0)
+    """Tokens of its longest text, and of all that it trains on; 0: it has not said, each is as long as can be."""
     largest: int = 0
     """Bytes for its tasks: fewer than it has, since one ran out; 0: all of them."""
     auto: bool = False
@@ -69,8 +69,6 @@ class RunContext:
     """Refuse tasks that do not fit a device's memory."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     robust: RobustSettings = field(default_factory=RobustSettings)
-    target_seconds: float = 0.0
-    """What a task of a device whose rate is left open may take; 0: any time."""
     as_bound: bool = False
     """A method that is `over_budget` may train over a device's memory: it is there to compare with."""
 
@@ -119,6 +117,7 @@ class RunContext:
     def local(self, member: Member, **changes: Any) -> LocalSettings:
         """The recipe's local training for this member, one exit, no distillation; `changes` are the method's."""
         plain = {**shared(self.training, LocalTraining), "batch": member.batch, "lambda2": 0.0, "features": "auto"}
+        plain["texts"] = member.texts
         return LocalSettings.model_validate({**plain, **changes})
 
 

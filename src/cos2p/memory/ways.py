@@ -145,6 +145,8 @@ def _combinations(case: _Case) -> Iterator[tuple[float, Way, list[int]]]:
         way = {name: _SAVED[name] for name, yes in zip(names, chosen, strict=True) if yes}
         if way.get("stream") and "recompute" in way:
             continue  # they run again in any case
+        if way.get("step_in_backward") and case.local.memory_optimizations.micro_batch not in (0, "auto"):
+            continue  # the recipe cuts batches, whose gradients add up before the step
         together = way.get("step_in_backward") or case.local.memory_optimizations.step_in_backward is True
         yield sum(_COST[name] for name in way), way, [batch] if together else parts
 

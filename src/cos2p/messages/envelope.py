@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +26,6 @@ from torch import Tensor
 
 from cos2p import strict_json
 from cos2p.errors import UpdateRefused
-from cos2p.models.flat_tensors import MOST_BYTES, FlatLayout, FlatTensors, flat_layout
 from cos2p.models.layout import Weights
 
 Buffer = bytes | mmap.mmap
@@ -102,23 +100,6 @@ class Table:
         self.stray = next((name for name in entries if not all(name.partition("/"))), None)
         """A tensor of no part."""
         self.labels = {name.partition("/")[0] for name in entries}
-        self._arranged: dict[str, tuple[FlatLayout, int] | None] = {}
-
-    def arranged(self, label: str) -> tuple[FlatLayout, int] | None:
-        """How a part's tensors lie in one piece, and where they begin; None if they are not to be made together."""
-        if label not in self._arranged:
-            self._arranged[label] = self._arrange(label)
-        return self._arranged[label]
-
-    def _arrange(self, label: str) -> tuple[FlatLayout, int] | None:
-        own = {name.partition("/")[2]: entry for name, entry in self.entries.items() if name.startswith(f"{label}/")}
-        entries = list(own.values())
-        one_behind_the_other = all(a.end == b.begin for a, b in pairwise(entries))
-        if not entries or not one_behind_the_other or any(entry.dtype != torch.float32 for entry in entries):
-            return None
-        if entries[-1].end - entries[0].begin > MOST_BYTES:
-            return None
-        return flat_layout(tuple((name, entry.shape) for name, entry in own.items())), entries[0].begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,14 +152,9 @@ class Envelope:
         return room.view(entry.dtype).view(entry.shape)
 
     def part(self, label: str) -> Weights:
-        """The tensors of one part, without its label. Those of a short message are made together."""
-        together = None if isinstance(self._data, mmap.mmap) else self.table.arranged(label)
-        if together is None:
-            start = f"{label}/"
-            return {name.removeprefix(start): self.tensor(name) for name in self.entries if name.startswith(start)}
-        arranged, begin = together
-        values = np.frombuffer(self._data, np.float32, arranged.values, self._start + begin)
-        return FlatTensors(arranged, arranged.spread(values))
+        """The tensors of one part, without its label."""
+        start = f"{label}/"
+        return {name.removeprefix(start): self.tensor(name) for name in self.entries if name.startswith(start)}
 
     def check_parts(self, *labels: str) -> None:
         """ValueError for a tensor of another part."""

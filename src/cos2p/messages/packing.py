@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import DTYPES
-from cos2p.models.flat_tensors import MOST_BYTES, FlatLayout, FlatTensors
+
+KEPT_BYTES = 2**24
+"""Tensors of at most this are kept for the next message, which often has the very same ones."""
 
 CODES: Mapping[torch.dtype, str] = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -45,21 +47,10 @@ class Packet:
 def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Packet:
     """A safetensors file with `meta` as JSON in its metadata, and the tensors of each part as `LABEL/NAME`."""
     filled = {label: part for label, part in parts.items() if part}
-    alone = next(iter(filled), "") if len(filled) == 1 else ""
-    bodies: Sequence[memoryview]
-    if alone and isinstance(piece := filled[alone], FlatTensors):
-        table, bodies = _piece_table(alone, piece.arranged), piece.arranged.dense(piece.memory)
-    else:
-        table, bodies = _packed(filled)
+    table, bodies = _packed(filled)
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
     return Packet(len(text).to_bytes(8, "little") + text, bodies)
-
-
-@lru_cache(maxsize=64)
-def _piece_table(label: str, arranged: FlatLayout) -> bytes:
-    forms = ((f"{label}/{name}", torch.float32, torch.Size(shape)) for name, shape in arranged.shapes.items())
-    return _table(tuple(forms))[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +89,7 @@ def _packed(parts: Mapping[str, Mapping[str, Tensor]]) -> tuple[bytes, Sequence[
     tensors = {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
     order, table = _table(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
     bodies = _bodies([tensors[name] for name in order])
-    if sum(body.nbytes for body in bodies) <= MOST_BYTES:
+    if sum(body.nbytes for body in bodies) <= KEPT_BYTES:
         kept = {label: dict(part) for label, part in parts.items()}
         _last = _Packed(kept, _changes(kept), table, tuple(bodies))
     return table, bodies

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
-from cos2p.messages.packing import CODES, Packet, pack
-from cos2p.models.flat_tensors import MOST_BYTES, FlatTensors
+from cos2p.messages.packing import CODES, KEPT_BYTES, Packet, pack
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -166,7 +165,7 @@ class TaskReader:
         parts = self._parts
         if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:
             parts = _tensors(envelope, "w", "p")
-            if len(body) <= MOST_BYTES:
+            if len(body) <= KEPT_BYTES:
                 self._body, self._table, self._parts, self._changes = body, envelope.table, parts, _changes(parts)
         return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
 
@@ -251,10 +250,7 @@ def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
 
 def _changes(parts: Mapping[str, Weights]) -> int:
     """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
-    return sum(
-        part.changes if isinstance(part, FlatTensors) else sum(t._version for t in part.values())
-        for part in parts.values()
-    )
+    return sum(tensor._version for part in parts.values() for tensor in part.values())
 
 
 @dataclass(frozen=True, eq=False)

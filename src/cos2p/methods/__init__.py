@@ -3,7 +3,7 @@
 A method of one screen is a file (`fedavg`, `fedbuff`), a larger one a folder: `method` (which submodel, when to
 aggregate), `device` (its trainer), `merge` (how updates become the next model), and what both sides share. `cos2p` is
 the paper's; all others are small baselines and use nothing of it. `widths`, `adapters`, `frozen_base` and `fitting` are
-what several have in common. The paper's heavy rivals are a package of their own, `cos2p_rivals`.
+what several have in common. The larger rivals are a package of their own, `cos2p_rivals`.
 
 Everything that a method of your own needs is imported from here or from `cos2p`: docs/howto/add-a-method.md shows how,
 docs/reference/method-names.md has a line for every name. A method builds on `training`, `aggregation` and `submodel`;
@@ -16,13 +16,17 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import Ledger
-from cos2p.errors import ConfigError, TrainingError, UpdateRefused
+from cos2p.errors import BudgetError, ConfigError, TrainingError, UpdateRefused
+from cos2p.memory.parts import Part
 from cos2p.messages import Order, Update
 from cos2p.messages.envelope import TensorForm
+from cos2p.methods.adapters.factors import Target
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.device_method import DeviceMethod
 from cos2p.methods.fedasync import MixingMerge, MixingSettings
+from cos2p.methods.fedlora import AdapterMethod, AdapterMethodSettings
 from cos2p.methods.fedrolex import FedRolex, FedRolexSettings
+from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings, LateWorkMethod, LateWorkSettings
 from cos2p.methods.registry import (
     build_method,
     import_method,
@@ -61,12 +65,15 @@ from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Batch, Learned, Trainer
 
 __all__ = [
+    "AdapterMethod",
+    "AdapterMethodSettings",
     "Assignment",
     "AveragingMethod",
     "AveragingSettings",
     "Batch",
     "Block",
     "BlockKeep",
+    "BudgetError",
     "Call",
     "ConfigError",
     "Context",
@@ -76,6 +83,10 @@ __all__ = [
     "FedRolex",
     "FedRolexSettings",
     "Forms",
+    "FrozenBaseMethod",
+    "FrozenBaseSettings",
+    "LateWorkMethod",
+    "LateWorkSettings",
     "Learned",
     "Ledger",
     "Linear",
@@ -87,6 +98,7 @@ __all__ = [
     "MixingSettings",
     "OptimizerName",
     "Order",
+    "Part",
     "Redispatch",
     "Remembered",
     "RunContext",
@@ -96,6 +108,7 @@ __all__ = [
     "SubmodelSize",
     "SubmodelSpec",
     "SubmodelTrainer",
+    "Target",
     "TaskContract",
     "TaskFlops",
     "TensorForm",

@@ -15,27 +15,82 @@ composes named parts and answers a few questions; it has no loop and does no I/O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
+from pydantic import Field
 from typing_extensions import Self
 
+from cos2p.aggregation.head_merge import HeadForm
 from cos2p.aggregation.merge import Merge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.memory.parts import Part, windows
 from cos2p.memory.planning import choose
 from cos2p.memory.tasks import Assignment, Call, Member, RunContext
-from cos2p.messages import Order, Update
-from cos2p.methods.head_settings import HeadSettings, asks_statistics
+from cos2p.messages import Order, Precision, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
 from cos2p.training.embeddings import Embeddings
-from cos2p.training.statistics import StatisticsTrainer
+from cos2p.training.statistics import StatisticsTrainer, is_final_statistics
 from cos2p.training.submodel_trainer import SubmodelTrainer
 from cos2p.training.trainer import Trainer
+
+
+class HeadSettings(Settings):
+    """Where heads begin, and where the top one ends."""
+
+    start: Literal["fresh", "means", "discriminant"] = Field(
+        default="fresh",
+        description="`fresh`: as the model came; `means`, `discriminant`: in closed form from sums of features by "
+        "class, which each device reports in its first task (the server learns its class counts and mean features).",
+    )
+    finish: Literal["trained", "as-start", "means", "discriminant"] = Field(
+        default="trained",
+        description="Where the top head ends: as it was `trained`, or once more in closed form, from sums that every "
+        "device reports in a last round, of the features as they are then; `as-start`: in the form of `start`, and "
+        "`trained` if that is `fresh`. The round waits for everybody and takes as many of `schedule.updates` as there "
+        "are devices; a run that is stopped earlier ends as trained.",
+    )
+
+    @property
+    def start_form(self) -> HeadForm | None:
+        return None if self.start == "fresh" else self.start
+
+    @property
+    def finish_form(self) -> HeadForm | None:
+        if self.finish == "as-start":
+            return self.start_form
+        return None if self.finish == "trained" else self.finish
+
+
+def _heads(settings: Settings) -> HeadSettings | None:
+    heads = settings if isinstance(settings, HeadSettings) else getattr(settings, "exits", None)
+    return heads if isinstance(heads, HeadSettings) else None
+
+
+def ends_in_closed_form(settings: Settings) -> bool:
+    """Whether a method with these settings ends with a head in closed form; before, its scores are those of
+    a trained one."""
+    heads = _heads(settings)
+    return heads is not None and heads.finish_form is not None
+
+
+def asks_statistics(settings: Settings, final: bool, moments: bool) -> bool:
+    """Whether a method with these settings asks its devices for sums of features, at the start or (`final`) at the end,
+    and for sums of their products (`moments`)."""
+    heads = _heads(settings)
+    form = None if heads is None else heads.finish_form if final else heads.start_form
+    return form is not None and (form == "discriminant" or not moments)
+
+
+def trained_instead(settings: Settings) -> str:
+    """What to set where the head cannot end in closed form."""
+    field = "method.finish" if isinstance(settings, HeadSettings) else "method.exits.finish"
+    return f'let the head end as it is trained: {field} = "trained"'
+
 
 __all__ = ["Assignment", "Call", "Forms", "Member", "Method", "RunContext"]
 
@@ -70,6 +125,9 @@ class Method:
     statistics_last: bool = False
     """In a last round of its own, after all training, every device reports statistics. It waits for everybody, and
     begins when nobody is at work any more: so many of `schedule.updates` are left for it."""
+    one_round: ClassVar[bool] = False
+    """Its devices have nothing to add once each has reported: a run in which all take part ends after one round, which
+    waits for everybody."""
     by_memory: ClassVar[bool] = False
     """Its devices take what their memory allows, whatever their rate."""
     ratio: float = 0.0
@@ -125,6 +183,11 @@ class Method:
         """The same method for other members, as it begins."""
         return type(self)(self.settings, context)
 
+    @classmethod
+    def frozen_precision(cls, settings: Settings) -> Precision:
+        """How frozen parts travel, where tasks have some."""
+        return "float32"
+
     @property
     def statistics_updates(self) -> int:
         """Updates of a run that report statistics and do not train: each device's first, and those of the last
@@ -158,10 +221,6 @@ class Method:
         adds to the weights: then they travel in the last round, and not the model. By default there are none."""
         return {}
 
-    def next_blocks(self, member: Member, cycle: int) -> range:
-        """Which blocks the client's next task would train; by default all of them."""
-        return range(self.context.config.depth)
-
     def head_depths(self) -> Sequence[int]:
         """Where heads are trained, by the number of blocks below them."""
         return (self.context.config.depth,)
@@ -175,6 +234,10 @@ class Method:
     def evaluated_weights(self, weights: Weights) -> Weights:
         """The model that is evaluated and saved, from the server's current one (a method may mask or scale it)."""
         return weights
+
+    def from_evaluated(self, order: Order, weights: Weights) -> bool:
+        """Whether a task is cut from the evaluated model; where factors are all that it has more, they come along."""
+        return is_final_statistics(order) and not order.settings.get("scale")
 
     @classmethod
     def evaluation_config(cls, config: ModelConfig, weights: Weights) -> ModelConfig:

@@ -1,20 +1,21 @@
 """Exits in closed form: a device's first task, its last one, or both, is to report sums of its features (one pass).
 
-What several methods share: the task, and who has reported already; `head_settings` has the settings.
+What several methods share: the task, and who has reported already; `base.HeadSettings` has the settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from cos2p.aggregation.closed_form import HeadForm
-from cos2p.aggregation.head_merge import HeadMerge
+from pydantic import Field
+
+from cos2p.aggregation.head_merge import HeadForm, HeadMerge
 from cos2p.aggregation.merge import Merge
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.base import Assignment, Call, Member, Method, RunContext
-from cos2p.methods.head_settings import HeadSettings, trained_instead
+from cos2p.methods.base import Assignment, Call, Forms, HeadSettings, Member, Method, RunContext, trained_instead
+from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
@@ -119,3 +120,40 @@ class ClosedHead(Method):
 def with_closed_head(method: type[Method]) -> type[Method]:
     """The method with a head that starts or ends in closed form; any method, whatever its tasks and its merge."""
     return type(method.__name__, (ClosedHead, method), {"__doc__": method.__doc__, "__module__": method.__module__})
+
+
+class FedNcmSettings(FrozenBaseSettings):
+    start: Literal["means", "discriminant"] = Field(
+        default="means", description="`means` of the classes, or the linear `discriminant` between them."
+    )
+    finish: Literal["trained"] = Field(default="trained", description="Nothing trains, so it ends as it began.")
+
+
+class FedNcm(FrozenBaseMethod):
+    """FedNCM (Legate et al. 2023): no training at all, the head is the class means of the pretrained model's features.
+
+    Every device reports the sum of its features and the count of each class, the server sets row c of the head to the
+    mean of class c, scaled to length one: exact, whatever the division of the data, after one pass. `discriminant` is
+    the same with the scatter inside the classes taken into account (linear discriminant analysis).
+
+    What it reveals: how many samples of each class a device has, and their mean features (`training.statistics`).
+    """
+
+    name: ClassVar[str] = "fedncm"
+    title: ClassVar[str] = "FedNCM"
+    settings_type: ClassVar[type[Settings]] = FedNcmSettings
+    settings: FedNcmSettings
+    one_round: ClassVar[bool] = True
+    forms: ClassVar[Forms] = {"discriminant": ("method.start=discriminant",)}
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        check_has_classes(context.config)
+
+    @classmethod
+    def pretrained(cls, language: bool) -> Mapping[str, Any]:
+        return {}  # means are what it is about, of any model
+
+    def assign(self, call: Call) -> Assignment:
+        form: HeadForm = self.settings.start
+        return statistics_task(self, call.member, form)

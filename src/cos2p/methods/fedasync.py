@@ -29,8 +29,7 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
 from cos2p.errors import ConfigError
-from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.base import Assignment, Call, HeadSettings, Method
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.methods.base import Assignment, Call, Method
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.base import Assignment, Call, HeadSettings, Method
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 

@@ -21,9 +21,8 @@ from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
-from cos2p.methods.base import Assignment, Call, Method
+from cos2p.methods.base import Assignment, Call, HeadSettings, Method
 from cos2p.methods.fedasync import Damping
-from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec

@@ -26,24 +26,67 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.merge import Merge
 from cos2p.memory.parts import HEAD, Part, factors
-from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
+from cos2p.methods.adapters.device import HEAD_STEP, AdapterSettings, LoraTrainer, adapter_task
 from cos2p.methods.adapters.factors import adapter_shapes, check_targets, first_adapters, merged
 from cos2p.methods.adapters.merge import FactorMerge, ProductMerge
-from cos2p.methods.adapters.tasks import HEAD_STEP, adapter_task
 from cos2p.methods.base import Assignment, Call, Forms, Member, RunContext
 from cos2p.methods.frozen_base import LateWorkMethod, LateWorkSettings
 from cos2p.models.layout import Weights
 from cos2p.settings import Settings
 
 
-class FedLoraSettings(LateWorkSettings, AdapterSettings):
+class AdapterMethodSettings(LateWorkSettings, AdapterSettings):
+    rank: int = Field(default=8, ge=1, description="Rank of all adapters.")
+    lr_factor: float = Field(
+        default=10.0, gt=0, description="η is the recipe's times this: adapters want larger steps than weights."
+    )
+
+
+class AdapterMethod(LateWorkMethod):
+    """Base of methods that train adapters and the head: factors are averaged, and merged into what is evaluated."""
+
+    settings_type: ClassVar[type[Settings]] = AdapterMethodSettings
+    settings: AdapterMethodSettings
+    first = 0
+    """The lowest block that has adapters."""
+
+    def __init__(self, settings: Settings, context: RunContext) -> None:
+        super().__init__(settings, context)
+        check_targets(context.config, self.settings.targets)
+
+    def adapters(
+        self,
+        member: Member,
+        rank: int,
+        blocks: tuple[int, ...] | None = None,
+        trained: Literal["both", "up"] = "both",
+    ) -> Assignment:
+        """Adapters of this rank in the blocks that alone are sent, by default all from `first` on."""
+        if blocks is None:
+            blocks = tuple(range(self.first, self.context.config.depth))
+        task = adapter_task(self.context, member, rank, self.first, blocks, self.settings, trained)
+        return self.assignment(*task, LoraTrainer)
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Of the server's adapters."""
+        blocks = range(self.first, self.context.config.depth)
+        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.settings.rank)
+
+    def initial_weights(self, weights: Weights) -> Weights:
+        return {**weights, **first_adapters(self.shapes(), self.context.seed)}
+
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        return merged(weights, self.settings.scale)
+
+    def merge(self) -> Merge:
+        return FactorMerge(self.context.config, self.settings.weights)
+
+
+class FedLoraSettings(AdapterMethodSettings):
     form: Literal["hlora", "ffa", "fedit"] = Field(
         default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
     )
     rank: int = Field(default=32, ge=1, description="Largest rank; a device takes as much of it as fits.")
-    lr_factor: float = Field(
-        default=10.0, gt=0, description="η is the recipe's times this: adapters want larger steps than weights."
-    )
     top_blocks: int = Field(default=0, ge=0, description="How many of the top blocks have adapters; 0: all.")
 
     @model_validator(mode="after")
@@ -53,7 +96,7 @@ class FedLoraSettings(LateWorkSettings, AdapterSettings):
         return self
 
 
-class FedLora(LateWorkMethod):
+class FedLora(AdapterMethod):
     name: ClassVar[str] = "fedlora"
     title: ClassVar[str] = "FedLoRA"
     settings_type: ClassVar[type[Settings]] = FedLoraSettings
@@ -62,38 +105,25 @@ class FedLora(LateWorkMethod):
 
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
-        check_targets(context.config, self.settings.targets)
-        top = self.settings.top_blocks or context.config.depth
-        self.first = max(0, context.config.depth - top)
+        self.first = max(0, context.config.depth - (self.settings.top_blocks or context.config.depth))
 
     def parts(self, member: Member) -> Sequence[Part]:
         return [*factors(self.settings.rank), HEAD]
 
     def assign(self, call: Call) -> Assignment:
-        part, blocks = self.part_of(call.member), tuple(range(self.first, self.context.config.depth))
+        part = self.part_of(call.member)
         if part == HEAD:
             return self.head_alone(call.member)
         trained: Literal["both", "up"] = "up" if self.settings.form == "ffa" else "both"
-        task = adapter_task(self.context, call.member, int(part.size), self.first, blocks, self.settings, trained)
-        return self.assignment(*task, LoraTrainer)
-
-    def _adapters(self) -> dict[str, tuple[int, int]]:
-        """Of the server's model: those of the largest rank."""
-        blocks = range(self.first, self.context.config.depth)
-        return adapter_shapes(self.context.config, blocks, self.settings.targets, self.settings.rank)
-
-    def initial_weights(self, weights: Weights) -> Weights:
-        return {**weights, **first_adapters(self._adapters(), self.context.seed)}
+        return self.adapters(call.member, int(part.size), trained=trained)
 
     def evaluated_adapters(self) -> Mapping[str, float]:
-        return {"scale": self.settings.scale, "adapters": sum(map(math.prod, self._adapters().values()))}
-
-    def evaluated_weights(self, weights: Weights) -> Weights:
-        return merged(weights, self.settings.scale)
+        return {"scale": self.settings.scale, "adapters": sum(map(math.prod, self.shapes().values()))}
 
     def merge(self) -> Merge:
-        kind = ProductMerge if self.settings.form == "hlora" else FactorMerge
-        return kind(self.context.config, self.settings.weights)
+        if self.settings.form == "hlora":
+            return ProductMerge(self.context.config, self.settings.weights)
+        return super().merge()
 
 
 class ProbeSettings(LateWorkSettings):

@@ -12,10 +12,8 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.memory.parts import HEAD, Part
 from cos2p.messages import Precision
-from cos2p.methods.adapters.device import LoraTrainer
-from cos2p.methods.adapters.tasks import head_task
-from cos2p.methods.base import Assignment, Member, Method
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.adapters.device import LoraTrainer, head_task
+from cos2p.methods.base import Assignment, HeadSettings, Member, Method
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.training.statistics import StatisticsTrainer
@@ -43,6 +41,11 @@ class FrozenBaseMethod(Method):
     by_memory: ClassVar[bool] = True
     trainers: ClassVar[tuple[type[Trainer], ...]] = (LoraTrainer, StatisticsTrainer)
     settings: FrozenBaseSettings
+
+    @classmethod
+    def frozen_precision(cls, settings: Settings) -> Precision:
+        assert isinstance(settings, FrozenBaseSettings)
+        return settings.precision
 
     def merge(self) -> Merge:
         return SegmentMerge(self.context.config, rule=self.settings.weights)

@@ -20,10 +20,9 @@ import torch
 from cos2p.accelerator import CPU
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
-from cos2p.methods.base import Method, RunContext
+from cos2p.methods.base import HeadSettings, Method, RunContext
 from cos2p.methods.closed_heads import check_room_to_train, with_closed_head
 from cos2p.methods.device_method import DeviceMethod, method_of
-from cos2p.methods.head_settings import HeadSettings
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.training.client_cache import ClientCache
@@ -36,20 +35,13 @@ _GROUP = "cos2p.methods"
 """Of entry points."""
 
 _BUILT_IN = (
-    "chain",
+    "closed_heads",
     "cos2p",
     "fedasync",
     "fedavg",
     "fedbuff",
-    "fedepth",
     "fedlora",
-    "fedncm",
-    "fedra",
     "fedrolex",
-    "fedrolex_official",
-    "heterofl",
-    "ramfed",
-    "topwindow",
 )
 
 

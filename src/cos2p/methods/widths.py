@@ -15,8 +15,7 @@ import torch
 from pydantic import Field
 
 from cos2p.aggregation.merge import Merge, SegmentMerge
-from cos2p.methods.base import Forms, Member, Method, RunContext
-from cos2p.methods.head_settings import HeadSettings
+from cos2p.methods.base import Forms, HeadSettings, Member, Method, RunContext
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.settings import Settings

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from math import isqrt
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from cos2p.errors import ConfigError
-from cos2p.models.hash_once import hash_once
+
+T = TypeVar("T")
+
+_KEPT = "_hash"
+
+
+def hash_once(cls: type[T]) -> type[T]:
+    """For a frozen dataclass. A model's description has dozens of fields, a submodel's thousands of numbers, and every
+    look at a table that is kept by them would hash all again.
+
+    The hash of a text differs between processes, so it does not travel with a pickled value.
+    """
+    plain = cls.__hash__
+
+    def hashed(self: T) -> int:
+        known: int | None = self.__dict__.get(_KEPT)
+        if known is None:
+            known = self.__dict__[_KEPT] = plain(self)
+        return known
+
+    def state(self: T) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _KEPT}
+
+    cls.__hash__ = hashed  # type: ignore[method-assign, assignment]
+    cls.__getstate__ = state  # type: ignore[method-assign, assignment]
+    return cls
+
 
 Family = Literal["vit", "bert", "llama"]
 TaskKind = Literal["classification", "language-modeling"]

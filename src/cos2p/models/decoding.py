@@ -24,6 +24,7 @@ class Sampling:
     top_p: float = 1.0
     """Drawn from the likeliest tokens that together have this share."""
     seed: int = 0
+    """Of the first text of a batch; the next has the next: a text does not depend on what is written next to it."""
 
 
 GREEDY = Sampling()
@@ -83,10 +84,10 @@ def write(
 ) -> Iterator[list[int | None]]:
     """From what `decoder.read` gave, token after token of every text; None for one that has ended. Stops when all have,
     or after `limit` tokens."""
-    rng = torch.Generator().manual_seed(sampling.seed)
+    rngs = [torch.Generator().manual_seed(sampling.seed + number) for number in range(len(logits))]
     open_texts = [True] * len(logits)
     for number in range(limit):
-        chosen = [choose(own, sampling, rng) for own in logits]
+        chosen = [choose(own, sampling, rng) for own, rng in zip(logits, rngs, strict=True)]
         open_texts = [going and token not in ends for going, token in zip(open_texts, chosen, strict=True)]
         if not any(open_texts):
             return

@@ -17,15 +17,21 @@ from torch import Tensor
 
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub_config import is_native
-from cos2p.models.hub_config_written import write_config
+from cos2p.models.hub_config import is_native, write_config
 from cos2p.models.hub_export import GREY_FIELD, Crop, Normalization, coloured, readable_by_all, write_inputs
 from cos2p.models.hub_files import open_tensors, resolve
-from cos2p.models.hub_fit import DataFacts, differing, fit_config, fit_tensors, plain_tensors, wanted_fields
-from cos2p.models.hub_kinds import written_kind
-from cos2p.models.hub_match import Checkpoint, match
+from cos2p.models.hub_fit import (
+    Checkpoint,
+    DataFacts,
+    differing,
+    fit_config,
+    fit_tensors,
+    match,
+    plain_tensors,
+    wanted_fields,
+)
 from cos2p.models.hub_pooling import is_sentence_model, write_head, write_sentence_modules
-from cos2p.models.hub_tables import TABLES, their_names
+from cos2p.models.hub_tables import TABLES, their_names, written_kind
 from cos2p.models.layout import Weights, exit_key, exit_parameters, init_tensor, layout
 
 
@@ -61,17 +67,29 @@ def pretrained_config(folder: str | Path, fit: DataFacts | None = None, **chosen
 
 def pretrained_weights(folder: str | Path, config: ModelConfig, seed: int = 0) -> Weights:
     """The checkpoint's tensors as the weights of `config`, which `pretrained_config` gave."""
+    values, depth = _read(folder, config)
+    last = {name.removeprefix("exit."): values.pop(name) for name in list(values) if name.startswith("exit.")}
+    values |= fill_exits(config, last, seed, depth)
+    return {name: values[name] for name in layout(config)}
+
+
+def pretrained_part(folder: str | Path, config: ModelConfig, part: str) -> Weights:
+    """Those of them that belong to a part (`embed.`, `blocks.3.`); nothing else is read."""
+    return _read(folder, config, part)[0]
+
+
+def _read(folder: str | Path, config: ModelConfig, part: str = "") -> tuple[Weights, int]:
+    """The tensors whose names begin so, in the shapes of `config`, and the checkpoint's depth."""
     checkpoint = Checkpoint.read(folder, pooling_chosen=True)
     stored = checkpoint.config
     fit_config(stored, differing(config, stored), str(checkpoint.path), checkpoint.window)
     with ExitStack() as files:
         tensors = open_tensors(checkpoint.path, checkpoint.kind, files, checkpoint.head)
         ours = match(checkpoint, config, tensors)
-        values = {name: tensors[theirs].read() for name, theirs in ours.items()}
-    values = fit_tensors(config, stored, plain_tensors(values, checkpoint.offset))
-    last = {name.removeprefix("exit."): values.pop(name) for name in list(values) if name.startswith("exit.")}
-    values |= fill_exits(config, last, seed, stored.depth)
-    return {name: values[name] for name in layout(config)}
+        values = {name: tensors[theirs].read() for name, theirs in ours.items() if name.startswith(part)}
+    embeds = part in ("", "embed.")
+    values = plain_tensors(values, checkpoint.offset if embeds else 0)
+    return fit_tensors(config, stored, values) if embeds else values, stored.depth
 
 
 def save_pretrained(

@@ -21,14 +21,12 @@ from torch import Tensor
 from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import exit_depth, head_tensors, load_pretrained, model_content, pretrained_weights, write_model
-from cos2p.models.hub_config import is_native
-from cos2p.models.hub_config_written import named_classes
+from cos2p.models.hub_config import is_native, named_classes
 from cos2p.models.hub_export import Crop, Normalization, readable_by_all, write_inputs
 from cos2p.models.hub_files import is_hub_name, read_json, resolve
-from cos2p.models.hub_kinds import written_kind
-from cos2p.models.hub_match import Checkpoint
+from cos2p.models.hub_fit import Checkpoint
 from cos2p.models.hub_pooling import write_head
-from cos2p.models.hub_tables import TABLES, their_names
+from cos2p.models.hub_tables import TABLES, their_names, written_kind
 from cos2p.models.layout import Weights, exit_key
 
 BASE = "base"

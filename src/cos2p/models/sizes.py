@@ -1,12 +1,15 @@
-"""Named sizes: the paper's models, and nano ones that train in seconds."""
+"""The `[model]` table of a recipe, and named sizes: the paper's models, and nano ones that train in seconds."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import Field
+
 from cos2p.errors import ConfigError
-from cos2p.models.config import ModelConfig
+from cos2p.models.config import ExitKind, ModelConfig, Pooling
+from cos2p.settings import Settings
 
 SIZES: dict[str, ModelConfig] = {
     # The paper's three vision transformers (its Tab. "model variants"), 200 and 300 ImageNet classes.
@@ -39,5 +42,41 @@ def model_config(name: str, **changes: Any) -> ModelConfig:
     if name not in SIZES:
         close = get_close_matches(name, SIZES, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(f"unknown model size {name!r}; {hint}known: {', '.join(sorted(SIZES))}")
+        raise ConfigError(
+            f"unknown model size {name!r}; {hint}known: {', '.join(sorted(SIZES))}; "
+            "a checkpoint is named by its folder (./dinov2-small) or its hub name (org/name)"
+        )
     return SIZES[name].with_(**changes) if changes else SIZES[name]
+
+
+class ModelSettings(Settings):
+    """A named size, any field of which can be changed; or a Hugging Face checkpoint."""
+
+    size: str = Field(default="vit-nano", description="Named size: `vit-tiny`, `vit-base`, `bert-small` ...")
+    pretrained: str = Field(
+        default="",
+        description="Hugging Face checkpoint: a folder, looked up here and below $COS2P_DATA (~ and ${VAR} are "
+        "expanded), or a hub name; empty: fresh.",
+    )
+    dim: int | None = Field(default=None, ge=1, description="Residual width.")
+    depth: int | None = Field(default=None, ge=1, description="Number of blocks L.")
+    heads: int | None = Field(default=None, ge=1, description="Attention heads per block.")
+    kv_heads: int | None = Field(default=None, ge=1, description="Key/value heads (llama).")
+    mlp: int | None = Field(default=None, ge=1, description="MLP units per block.")
+    patch: int | None = Field(default=None, ge=1, description="Edge of a patch in pixels.")
+    exits: ExitKind | None = Field(default=None, description="`bank`: an exit per depth; `shared`: one for all.")
+    pooling: Pooling | None = Field(
+        default=None,
+        description="What a classifier reads: the `cls` token, the `last` one, or the `mean` of all real tokens. "
+        "Empty: what the checkpoint says. One that does not say is read in the way whose head in closed form is better "
+        "on held-out samples; a fresh model has the habit of its family.",
+    )
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The fields that are set, as those of a `ModelConfig`."""
+        return self.model_dump(exclude={"size", "pretrained"}, exclude_none=True)
+
+    def config(self, **facts: Any) -> ModelConfig:
+        """The model's shape; `facts` are what the data says (task, classes, channels, vocabulary)."""
+        return model_config(self.size, **{**facts, **self.chosen})

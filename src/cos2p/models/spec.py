@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from cos2p.errors import SpecError
-from cos2p.models.config import ModelConfig
-from cos2p.models.hash_once import hash_once
+from cos2p.models.config import ModelConfig, hash_once
 
 
 @dataclass(frozen=True)

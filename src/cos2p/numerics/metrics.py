@@ -61,6 +61,11 @@ class ConfusionCounter:
         top5 = {"top5": self.top5_hits / self.samples} if self.classes > 5 else {}
         return {"top1": int(self._hits.sum()) / self.samples, **top5, "f1": float(f1.mean())}
 
+    def by_class(self) -> dict[str, list[int]]:
+        """Of each class its `samples`, how many were named `right`, and how often it was `named` at all."""
+        found = {"samples": self._actual, "right": self._hits, "named": self._predicted}
+        return {name: counts.tolist() for name, counts in found.items()}
+
     def _count(self, classes_N: Tensor) -> Tensor:
         return torch.bincount(classes_N, minlength=self.classes).cpu()
 

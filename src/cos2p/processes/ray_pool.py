@@ -154,7 +154,7 @@ def _connected(address: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"no Ray cluster answers at {address or 'this machine'}: {_first_line(error)}; start one with "
-            "`ray start --head`, add machines with `ray start --address HOST:PORT`, and name it with --address"
+            "`ray start --head`, add machines with `ray start --address HOST:PORT`, and name it in RAY_ADDRESS"
         ) from None
     return ray
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from cos2p.aggregation.triggers import Trigger
 from cos2p.data import Bundle
 from cos2p.data.config import DataConfig
 from cos2p.data.paths import find
 from cos2p.errors import BudgetError, DataError
-from cos2p.memory.plan import Plan, plan_of
-from cos2p.memory.tasks import Member
+from cos2p.memory.plan import Plan, kinds, plan_of
 from cos2p.messages import Order, Update
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
@@ -52,6 +51,10 @@ class Rehearsal:
     """Which folder or file became which split."""
     notes: tuple[str, ...] = ()
     """What a user should know of data and model."""
+    statistics_rounds: float = 0.0
+    """Rounds in which devices report statistics and do not train."""
+    share: float = 1.0
+    """Of the devices, whose updates a round has."""
 
     @property
     def seconds_of_a_round(self) -> float:
@@ -65,9 +68,16 @@ class Rehearsal:
 
     @property
     def rounds(self) -> float:
+        """Tasks of all devices that the run is long."""
         schedule = self.recipe.schedule
         by_updates = schedule.updates / max(1, self.devices) if schedule.updates else float("inf")
-        return min(schedule.rounds or float("inf"), by_updates)
+        return min((schedule.rounds or float("inf")) * self.share, by_updates)
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run on this machine, roughly. Statistics take a pass forward, a third of a step."""
+        statistics = min(self.statistics_rounds, self.rounds)
+        return self.seconds_of_a_round * (self.rounds - 2 / 3 * statistics)
 
 
 def rehearse(recipe: Recipe) -> Rehearsal:
@@ -77,15 +87,23 @@ def rehearse(recipe: Recipe) -> Rehearsal:
     server = Server(run_setup.context, run_setup.method(), first_weights(recipe, run_setup.config))
     plans = tuple(_plans(run_setup, server))
     splits = tuple(_splits(recipe.data))
+    devices = len(run_setup.context.members)
     return Rehearsal(
-        recipe, run_setup.config, run_setup.bundle, len(run_setup.context.members), plans, splits, run_setup.notes
-    )
+        recipe, run_setup.config, run_setup.bundle, devices, plans, splits, run_setup.notes,
+        server.method.statistics_updates / max(1, devices), share_of_a_round(server.method.rules()[0], devices),
+    )  # fmt: skip
+
+
+def share_of_a_round(trigger: Trigger, devices: int) -> float:
+    """Of so many devices, how many report until the server aggregates; while it goes on listening, half of the rest."""
+    least = min(trigger.threshold(devices), devices)
+    return (least + (devices if trigger.t_clk else least)) / (2 * max(1, devices))
 
 
 def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
     refused = []
-    for kind in list(_kinds(run_setup.context.members.values()))[:MOST]:
-        member = max(kind, key=lambda member: (member.samples, int(member.rows or "0", 16).bit_count()))
+    for kind in kinds(run_setup.context.members.values())[:MOST]:
+        member = kind[0]
         try:
             for first in (
                 effect.order for effect in server.handle(ClientJoined(member.name)) if isinstance(effect, Send)
@@ -99,17 +117,6 @@ def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
     if refused:
         more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise BudgetError("; ".join(refused[:3]) + more)
-
-
-def _kinds(members: Iterable[Member]) -> Iterable[list[Member]]:
-    """Devices that have the same plan together."""
-    kinds = defaultdict[object, list[Member]](list)
-    for member in members:
-        device = member.device
-        kinds[device.memory, device.flops, device.down, device.up, member.rate, member.part, member.batch].append(
-            member
-        )
-    return kinds.values()
 
 
 def _that_trains(server: Server, order: Order) -> Order:

@@ -30,12 +30,11 @@ import cos2p
 from cos2p.aggregation.merge import is_large
 from cos2p.checksums import check
 from cos2p.errors import CheckpointError, Cos2pError, RunError
+from cos2p.memory.plan import planned_words
 from cos2p.methods import method_class
-from cos2p.methods.base import RunContext
 from cos2p.recipe import Recipe
-from cos2p.runtime.card import recipe_toml
-from cos2p.runtime.classes import Classes
-from cos2p.runtime.model_folder import save_model
+from cos2p.runtime.evaluation import Classes
+from cos2p.runtime.model_folder import recipe_toml, save_model
 from cos2p.runtime.session import Session
 from cos2p.runtime.settled import settled_as
 from cos2p.server.server import Server
@@ -122,8 +121,6 @@ def noting_why_it_stops(folder: Path) -> Iterator[None]:
 
 
 class RunFolder:
-    """Open while a session fills it: its log, and its checkpoint."""
-
     def __init__(self, path: Path, recipe: Recipe, kind: str, *, as_often_as_cheap: bool = False) -> None:
         """`kind` is the session's. The log is cut back to the checkpoint, or to nothing without one.
 
@@ -154,9 +151,7 @@ class RunFolder:
         """Returned once the session has its state back."""
         coordinator = session.server.coordinator
         done = {"t": session.now, "version": coordinator.version, "merged": coordinator.merged}
-        return Resumed(
-            **run_facts(self.recipe, session.server.context, session.classes) | done | {"log": self.log.path}
-        )
+        return Resumed(**run_facts(self.recipe, session.server, session.classes) | done | {"log": self.log.path})
 
     def save_if_due(self, session: Session) -> None:
         """Between two events: after a round, and not too soon after the last time.
@@ -212,10 +207,10 @@ WALL_CLOCK_FIELDS = ("wall_seconds", "versions")
 """Fields of result.json that may differ between two simulations of the same recipe."""
 
 
-def run_facts(
-    recipe: Recipe, context: RunContext, classes: Classes, notes: Sequence[str] | None = None
-) -> dict[str, Any]:
+def run_facts(recipe: Recipe, server: Server, classes: Classes, notes: Sequence[str] | None = None) -> dict[str, Any]:
     """The fields of `Started`: what a reader of the log needs to know beforehand."""
+    context = server.context
+    plans = planned_words(server.method, server.weights)
     return {
         "recipe": recipe.name,
         "method": recipe.method["name"],
@@ -234,6 +229,7 @@ def run_facts(
                 "batch": member.batch,
                 "memory": member.device.memory,
                 "flops": member.device.flops,
+                **plans.get(name, {}),
             }
             for name, member in context.members.items()
         },
@@ -243,7 +239,6 @@ def run_facts(
 def write_results(
     recipe: Recipe, server: Server, figures: RunFigures, classes: Classes, finished: str, folder: Path, wall: float
 ) -> dict[str, Any]:
-    """Write the figures and the model into the run folder; returns the figures."""
     result = {
         "recipe": recipe.name,
         "method": recipe.method["name"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from cos2p.accelerator import for_tensors, resolve
 from cos2p.aggregation.privacy.checks import with_multiplier
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
 from cos2p.devices.attacks import STRENGTHS, poisoned
 from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
 from cos2p.devices.settings import DeviceGroup
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, DataError
 from cos2p.memory.planning import with_parts
 from cos2p.memory.tasks import Member, RunContext
-from cos2p.methods import build_method, method_class
+from cos2p.methods import build_method, method_class, method_settings
 from cos2p.methods.base import Method
 from cos2p.models.config import ModelConfig, TaskKind
 from cos2p.models.hub import pretrained_config, pretrained_weights
@@ -30,7 +30,8 @@ from cos2p.models.layout import Weights, init_weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.settled import settle
 from cos2p.training.embeddings import token_rows
-from cos2p.training.label_skew import check_adjustable
+from cos2p.training.losses import check_adjustable
+from cos2p.training.own_base import own_names, table_rows
 from cos2p.training.shard import Shard
 
 
@@ -41,6 +42,8 @@ class Place:
     device: torch.device
     memory: int
     """Bytes that it may take there."""
+    base: bool = False
+    """Whether it has the checkpoint in files of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,13 @@ class RunSetup:
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
 
+    def own_base(self, client: str) -> Mapping[str, str]:
+        """The frozen parts that a device has in files of its own, by name."""
+        recipe = self.recipe
+        precision = method_class(recipe.method["name"]).frozen_precision(method_settings(recipe.method))
+        rows = table_rows(self.config, recipe.embeddings, self.context.members[client].rows)
+        return own_names(recipe.model.pretrained, self.config, precision, rows)
+
     @property
     def malicious(self) -> tuple[str, ...]:
         """Devices that a simulation lets send something else than they learned."""
@@ -67,11 +77,16 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
     """Load the data, deal it out, and describe the fleet. The same recipe gives the same setup everywhere; that of the
     setup has what was left open (see `runtime.settled`)."""
     bundle = load(recipe.data, recipe.seed, recipe.model.pretrained)
+    if bundle.classes == 1:
+        raise DataError(
+            f"all labels are {bundle.class_names[0]!r}, and a classifier needs two classes: check data.label_column, "
+            "or list all classes in data.classes"
+        )
     settled = settle(recipe, bundle, model_config(recipe, bundle))
     recipe, config = settled.recipe, settled.config
     devices = fleet_devices(recipe)
     shards = _poisoned(recipe, deal_shards(recipe, bundle, devices))
-    places = {device.name: Place(resolve(group.accelerator), device.memory) for device, group in devices}
+    places = {device.name: Place(resolve(group.accelerator), device.memory, group.base) for device, group in devices}
     members = {
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
@@ -85,9 +100,24 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
     context = replace(run_context(recipe, config, members), as_bound=as_bound)
     if method_class(recipe.method["name"]).by_memory or any(member.auto for member in members.values()):
         context = with_parts(build_method(recipe.method, context))
-    run_setup = RunSetup(recipe, bundle, config, context, shards, places, settled.notes)
+    run_setup = RunSetup(
+        recipe, bundle, config, context, shards, places, (*settled.notes, *_batch_notes(devices, shards))
+    )
     _ = run_setup.malicious  # names that the fleet does not have are refused before anything runs
     return run_setup
+
+
+def _batch_notes(devices: Sequence[tuple[Device, DeviceGroup]], shards: Mapping[str, Shard]) -> list[str]:
+    """Of kinds of devices that all have fewer samples than their batch."""
+    most: dict[tuple[str, int], int] = {}
+    for device, group in devices:
+        kind = (group.name or group.preset, group.batch)
+        most[kind] = max(most.get(kind, 0), len(shards[device.name].train))
+    return [
+        f"batch {batch} is more than any {name} has ({samples} samples at most): each trains on all of them at once"
+        for (name, batch), samples in most.items()
+        if samples < batch
+    ]
 
 
 def _poisoned(recipe: Recipe, shards: dict[str, Shard]) -> dict[str, Shard]:
@@ -105,7 +135,6 @@ def _poisoned(recipe: Recipe, shards: dict[str, Shard]) -> dict[str, Shard]:
 
 
 def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Member]) -> RunContext:
-    """What a method is built from, for these members."""
     return RunContext(
         config,
         members,
@@ -115,7 +144,6 @@ def run_context(recipe: Recipe, config: ModelConfig, members: Mapping[str, Membe
         recipe.fleet.enforce_memory,
         private_settings(recipe),
         recipe.robust,
-        recipe.fleet.target_seconds,
     )
 
 
@@ -128,7 +156,9 @@ def _member(recipe: Recipe, config: ModelConfig, device: Device, group: DeviceGr
     samples, auto = len(shard.train), group.rate == "auto"
     rate = 1.0 if group.rate == "auto" else group.rate
     rows = token_rows(shard, recipe.embeddings, config.pad_token)
-    return Member(device.name, device, rate, min(group.batch, samples), samples, len(shard.test), rows, auto=auto)
+    texts = (0, 0) if recipe.privacy.on else shard.text_tokens
+    batch = min(group.batch, samples)
+    return Member(device.name, device, rate, batch, samples, len(shard.test), rows, texts, auto=auto)
 
 
 def private_settings(recipe: Recipe) -> PrivacySettings:
@@ -158,7 +188,6 @@ def _fitted_to_data(recipe: Recipe, bundle: Bundle) -> ModelConfig:
 
 
 def data_facts(bundle: Bundle) -> DataFacts:
-    """What the data ask of any model."""
     task: TaskKind = "classification" if bundle.classes else "language-modeling"
     train = bundle.train
     if train.is_text:
@@ -192,7 +221,6 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
 
 
 def deal_shards(recipe: Recipe, bundle: Bundle, devices: list[tuple[Device, DeviceGroup]]) -> dict[str, Shard]:
-    """Every device's part of the data, by its name."""
     train, settings = bundle.train, recipe.partition
     weights = [group.share if group.share is not None else group.batch for _, group in devices]
     labels = train.strata()

@@ -20,8 +20,7 @@ from cos2p.errors import TrainingError
 from cos2p.messages import Order
 from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
-from cos2p.runtime.background_evaluator import BackgroundEvaluator, Evaluation, Evaluator
-from cos2p.runtime.classes import Classes
+from cos2p.runtime.evaluation import BackgroundEvaluator, Classes, Evaluation, Evaluator
 from cos2p.server.protocol import Effect, Finish, Send, StartTimer
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -111,7 +110,6 @@ class Session(ABC):
                 self._finish()
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """What the server wants done, in its order."""
         for effect in effects:
             if isinstance(effect, Send):
                 self.send(effect.order)
@@ -119,10 +117,13 @@ class Session(ABC):
                 self.start_timer(effect.timer, effect.seconds)
             elif isinstance(effect, Finish):
                 self.finished = effect.reason
+            elif isinstance(effect, Aggregated):
+                if self.punctual:  # first, so that the line of a round has the score of the one before it
+                    self._note_scores(self.evaluations.awaited_evaluation())
+                self.log(effect)
+                self._new_version(effect.version)
             else:
                 self.log(effect)
-                if isinstance(effect, Aggregated):
-                    self._new_version(effect.version)
 
     def log(self, event: Event, t: float | None = None) -> None:
         """It happened now, or at `t`."""
@@ -154,9 +155,10 @@ class Session(ABC):
         return self.server.versions.current, self.server.method.evaluated_weights(self.server.weights)
 
     def _new_version(self, version: int) -> None:
-        if self.punctual:
-            self._note_scores(self.evaluations.awaited_evaluation())
-        if version % self.recipe.schedule.evaluate_every == 0:
+        """A version that nothing trained yet is what the run began with: its scores are compared with the last ones."""
+        if not self.figures.trained:
+            self.evaluations.ask(everything=True)
+        elif version % self.recipe.schedule.evaluate_every == 0:
             self.evaluations.ask()
 
     def _note_scores(self, evaluation: Evaluation | None) -> None:

@@ -1,25 +1,37 @@
 """What a recipe leaves open, and its checkpoint or its data decide: settled once, when a run begins.
 
     data.mean, data.std   as the checkpoint's preprocessor_config.json has them, else 0.5
-    model.pooling         as the checkpoint says; one that does not say is compared (`runtime.pooling`)
+    model.pooling         as the checkpoint says; one that does not say is compared
 
 The stored recipe has all of it, so that a resumed run, its workers and its devices compute the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from cos2p.accelerator import one_thread
+from cos2p.aggregation.head_merge import closed_form
 from cos2p.data import Bundle
-from cos2p.models.config import ModelConfig
+from cos2p.data.examples import Examples, Normalize
+from cos2p.models.config import POOLINGS, ModelConfig
+from cos2p.models.context import make_context
 from cos2p.models.hub import pretrained_weights
 from cos2p.models.hub_export import stored_normalization
 from cos2p.models.hub_files import resolve
-from cos2p.models.hub_match import Checkpoint
+from cos2p.models.hub_fit import Checkpoint
+from cos2p.models.layout import Weights, exit_key, exit_parameters
+from cos2p.models.spec import SubmodelSpec
+from cos2p.models.transformer import ElasticTransformer, Exit
 from cos2p.recipe import Recipe
-from cos2p.runtime.pooling import compare_poolings
+from cos2p.seeding import numpy_rng
+from cos2p.training.prefix import loaded
+from cos2p.training.statistics import class_sums
 
 OPEN = (("model", "pooling"), ("data", "mean"), ("data", "std"))
 """Tables and fields that may be open."""
@@ -117,3 +129,67 @@ def _choose_pooling(recipe: Recipe, bundle: Bundle, config: ModelConfig) -> tupl
         f"model.pooling = {best!r} was chosen, since the checkpoint names none: a head in closed form has "
         f"{100 * found[best]:.1f} % of the held-out samples right, {than}"
     )
+
+
+SAMPLES = 1000
+LEAST = 60
+"""Samples below which nothing is compared."""
+FOLDS = 3
+RIDGE = 0.3
+BATCH = 32
+
+
+def compare_poolings(
+    config: ModelConfig, weights: Weights, train: Examples, normalize: Normalize, seed: int
+) -> dict[str, float]:
+    """Share of held-out samples that are right with each pooling of the family; empty if the samples are too few.
+
+    `weights` are those of the family's habitual pooling, whose exit has all that the others' have.
+    """
+    rng = numpy_rng(seed, "pooling")
+    drawn = train.sample(SAMPLES, rng)
+    if len(drawn) < LEAST or len(drawn.labels.unique()) < 2:
+        return {}
+    model = ElasticTransformer(config, SubmodelSpec.full(config, (config.depth,))).load(weights).eval()
+    exits: dict[str, Exit] = {name: _exit(config.with_(pooling=name), weights) for name in POOLINGS[config.family]}
+    folds = torch.from_numpy(rng.permutation(len(drawn)) % FOLDS)
+    with one_thread():
+        features, labels = _features(model, exits, drawn, normalize)
+        return {name: _accuracy(config, x_ND, labels, folds) for name, x_ND in features.items()}
+
+
+def _exit(config: ModelConfig, weights: Weights) -> Exit:
+    """What is before the classifier at the top."""
+    module, key = Exit(config), exit_key(config, config.depth)
+    del module.linear
+    names = [name for name in exit_parameters(config) if not name.startswith("linear.")]
+    return loaded(module, {name: weights[f"{key}.{name}"] for name in names})
+
+
+@torch.no_grad()
+def _features(
+    model: ElasticTransformer, exits: Mapping[str, Exit], examples: Examples, normalize: Normalize
+) -> tuple[dict[str, Tensor], Tensor]:
+    """By exit what its classifier would read (N, D), and the labels, in the same order."""
+    assert model.embed is not None
+    found: dict[str, list[Tensor]] = {name: [] for name in exits}
+    labels = []
+    for rows in examples.batches(BATCH):
+        inputs, answers = examples.batch(rows, normalize)
+        labels.append(answers)
+        x_BTD, context = model.embed(inputs), make_context(model.config, inputs)
+        for block in model.blocks.values():
+            x_BTD = block(x_BTD, context)
+        for name, head in exits.items():
+            found[name].append(head.features(x_BTD, make_context(head.config, inputs)))
+    return {name: torch.cat(parts) for name, parts in found.items()}, torch.cat(labels)
+
+
+def _accuracy(config: ModelConfig, x_ND: Tensor, labels: Tensor, folds: Tensor) -> float:
+    right = 0
+    for fold in range(FOLDS):
+        seen, held = folds != fold, folds == fold
+        sums = class_sums(x_ND[seen], labels[seen], config.classes)
+        weight, bias = closed_form(sums, 1, "discriminant", RIDGE, config.biased)
+        right += int(((x_ND[held] @ weight.T + bias).argmax(1) == labels[held]).sum())
+    return right / len(labels)

@@ -25,8 +25,9 @@ from cos2p.memory.parts import Part
 from cos2p.messages import Order
 from cos2p.methods.base import Member
 from cos2p.processes.children import keep_freed_pages, leave_if_unguarded, on_interrupt
+from cos2p.processes.pool import wait
 from cos2p.recipe import Recipe
-from cos2p.runtime.classes import Classes
+from cos2p.runtime.evaluation import Classes
 from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed, take_own_model
 from cos2p.runtime.run_folder import (
     Interrupted,
@@ -40,7 +41,7 @@ from cos2p.runtime.run_folder import (
 )
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.runtime.session import Session
-from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory, wait
+from cos2p.runtime.workers import TaskOutcome, Workers, pack_memory, unpack_memory
 from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, Stop, TaskFailed, TimerFired
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -101,8 +102,7 @@ class Simulation(Session):
     # ------------------------------------------------------------ what happens next
 
     def begin(self) -> None:
-        """Plan what is known beforehand."""
-        self.log(Started(**run_facts(self.run_setup.recipe, self.run_setup.context, self.classes, self.notes)))
+        self.log(Started(**run_facts(self.run_setup.recipe, self.server, self.classes, self.notes)))
         for member in self.run_setup.context.members.values():
             self._plan_session(member.device, member.device.joins_at)
             if member.device.leaves_at is not None:
@@ -129,6 +129,8 @@ class Simulation(Session):
         if client in self._training or not self.run_setup.context.members[client].device.present_at(self.now):
             return  # back by its hours already, or gone again
         self.log(Joined(client=client))
+        if self.run_setup.places[client].base:
+            self.server.orders.caches.claim(client, self.run_setup.own_base(client))
         self.carry_out(self.server.handle(ClientJoined(client)))
 
     def _on_leaves(self, client: str) -> None:
@@ -183,9 +185,8 @@ class Simulation(Session):
         self.memories[client] = unpack_memory(outcome.memory)
         if outcome.own_model:
             take_own_model(outcome.own_model, client)
-        update = bytes(outcome.update)
-        self.log(Arrived(client=client, task=task, bytes=len(update)))
-        self.carry_out(self.server.receive(client, update))
+        self.log(Arrived(client=client, task=task, bytes=len(outcome.update)))
+        self.carry_out(self.server.receive(client, outcome.update))
 
     def _on_timer(self, timer: str) -> None:
         self.carry_out(self.server.handle(TimerFired(timer)))
@@ -278,7 +279,7 @@ class Simulation(Session):
             sent = self.server.orders.task(order).packet()
             self._training[order.client] = (task, self.workers.train(sent, self.memories[order.client]))
         if values["evaluating"]:
-            self.evaluations.ask()
+            self.evaluations.ask(everything=values["evaluating"] == "everything")
 
 
 def run(

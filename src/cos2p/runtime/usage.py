@@ -13,7 +13,7 @@ from typing import Literal
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_adapter import BASE
 from cos2p.models.hub_config import is_native
-from cos2p.models.hub_kinds import written_kind
+from cos2p.models.hub_tables import written_kind
 
 Form = Literal["hf", "onnx", "peft"]
 

@@ -20,24 +20,22 @@ import torch
 from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import corrupt
-from cos2p.errors import RunError, TrainingError
+from cos2p.errors import TrainingError
 from cos2p.messages import Task, TaskReader, Update, load_tensors
 from cos2p.messages.packing import Packet
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
 from cos2p.numerics.optimizers import leave_compiler_out
-from cos2p.processes.children import UNGUARDED, how_it_ended, keep_freed_pages
-from cos2p.processes.passage import Common, Pieces
-from cos2p.processes.pool import ProcessPool, WorkerDied
+from cos2p.processes.children import keep_freed_pages
+from cos2p.processes.pool import ProcessPool
 from cos2p.processes.ray_pool import GpuWish, RayPool
 from cos2p.recipe import Recipe
+from cos2p.runtime.evaluation import score_model
 from cos2p.runtime.own_models import OwnModels
 from cos2p.runtime.run_setup import Place, RunSetup, build_run_setup
-from cos2p.runtime.scoring import score_model
 from cos2p.seeding import torch_rng
 from cos2p.training.client_cache import ClientCache, disk_limit
 from cos2p.training.contract import as_it_travels
-from cos2p.training.idle_models import IdleModels
 from cos2p.training.masks import Remembered
 from cos2p.training.shard import Shard
 from cos2p.units import format_bytes
@@ -47,7 +45,7 @@ from cos2p.units import format_bytes
 class TaskOutcome:
     """What a device sends back: an update, or why there is none."""
 
-    update: bytes | Pieces | None
+    update: bytes | None
     memory: bytes
     failure: str = ""
     out_of_memory: bool = False
@@ -61,8 +59,6 @@ class NoRoom(TrainingError):
 
 
 class Workers:
-    """A pool of processes, each with the run's data loaded."""
-
     def __init__(self, recipe: Recipe, client_cache: Path | None = None, own_models: Path | None = None) -> None:
         """`client_cache`: the folder of the devices' cache (see `training.client_cache`); `own_models`: a folder for
         their own submodels, if these are to be kept."""
@@ -72,12 +68,12 @@ class Workers:
         )
         self._pool: ProcessPool | RayPool
         if run.engine == "ray":  # other machines have no part in this one's folders
-            self._pool = RayPool(run.address, run.workers, _start, values, gpus=gpu_wish(recipe))
+            self._pool = RayPool(os.environ.get("RAY_ADDRESS", ""), run.workers, _start, values, gpus=gpu_wish(recipe))
         else:
             self._pool = ProcessPool(run.workers or os.cpu_count() or 1, _start, values, client_cache, own_models)
 
     def train(self, task: Packet, memory: Remembered) -> Future[TaskOutcome]:
-        return self._pool.submit(_train, task.head, Common(task.bodies), pack_memory(memory))
+        return self._pool.submit(_train, task.head, b"".join(task.bodies), pack_memory(memory))
 
     def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
         return self._pool.submit(_evaluate, safetensors.torch.save(weights), everything)
@@ -95,30 +91,12 @@ def gpu_wish(recipe: Recipe) -> GpuWish:
     return "any" if "auto" in named else "none"
 
 
-def wait(future: Future[Any]) -> Any:
-    """The result; a worker that was killed is a RunError, not a traceback."""
-    try:
-        return future.result()
-    except WorkerDied as death:
-        if how_it_ended(UNGUARDED) in str(death):
-            raise RunError(
-                'a script that calls run() must do so below the line  if __name__ == "__main__":  since each worker '
-                "process begins by importing the script"
-            ) from None
-        memory = " (out of memory?)" if "signal" in str(death) else ""
-        raise RunError(
-            f"a worker could not do its task: {death}{memory}; the run is kept: go on with --resume, "
-            "perhaps with --set run.workers=1"
-        ) from None
-
-
 # ---------------------------------------------------------------- inside a worker
 
 _run_setup: RunSetup | None = None
 _client_cache: ClientCache | None = None
 _own_models: OwnModels | None = None
 _reader = TaskReader()
-_idle = IdleModels()
 
 
 def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_models: Path | None = None) -> None:
@@ -126,7 +104,9 @@ def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_mode
     torch.set_num_threads(1)
     keep_freed_pages()
     leave_compiler_out()
-    _client_cache = None if client_cache is None else ClientCache(client_cache, disk_limit(client_cache), parts=False)
+    # On another machine nothing is kept: features are computed again, and the update says what it would say here.
+    folder, limit = (Path(os.devnull), 1) if client_cache is None else (client_cache, disk_limit(client_cache))
+    _client_cache = ClientCache(folder, limit, parts=False)
     _run_setup = build_run_setup(Recipe.parse(recipe, own=True))
     _own_models = OwnModels.of(_run_setup, own_models) if own_models is not None else None
 
@@ -135,7 +115,6 @@ def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
     assert _run_setup is not None
     task = _reader.read(head, body)
     trainer = make_trainer(_run_setup.config, task.order)
-    trainer.idle = _idle
     try:
         shard = _run_setup.shards[task.order.client]
         update, remembered = _run(trainer, task, shard, unpack_memory(memory), _run_setup.places[task.order.client])
@@ -145,9 +124,8 @@ def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
     if task.order.client in _run_setup.malicious:
         update = corrupt(update, task.order, _run_setup.recipe.attack)
     kept = _own_models.keep(trainer) if _own_models is not None else ""
-    trainer.leave()
-    answer = as_it_travels(update, task.order).packet()
-    return TaskOutcome(Pieces((answer.head, *answer.bodies)), pack_memory(remembered), own_model=kept)
+    answer = bytes(as_it_travels(update, task.order).packet())
+    return TaskOutcome(answer, pack_memory(remembered), own_model=kept)
 
 
 def _run(trainer: Trainer, task: Task, shard: Shard, memory: Remembered, place: Place) -> tuple[Update, Remembered]:

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from cos2p.aggregation.merge import Contribution, Merge
+from cos2p.aggregation.privacy.checks import Privacy, check_rounds, holders_per_round
 from cos2p.aggregation.privacy.clipping import Draw
-from cos2p.aggregation.robust.claims import credited
+from cos2p.aggregation.robust.filter import RobustFilter, credited
+from cos2p.errors import ConfigError
 from cos2p.messages import Order, Update
 from cos2p.methods.base import Method, RunContext
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng
-from cos2p.server.protection import filter_of, privacy_of, spent
 from cos2p.server.update_reader import check_decoded, check_finite, refusal_reason, root_mean_square
 from cos2p.tracking.event_kinds import Doubted, Event, Refused, Spent
 from cos2p.training.contract import TaskContract
@@ -134,7 +135,6 @@ class Aggregator:
         return {"n_star": int(least), "heads": heads, "units": units}
 
     def spent(self) -> list[Spent]:
-        """A round is closed: what the run has cost so far."""
         if self.privacy is None:
             return []
         self.privacy.account.close_round()
@@ -170,3 +170,45 @@ class Aggregator:
 
 def _within(groups: Mapping[str, Weights], start: str) -> dict[str, Weights]:
     return {name.removeprefix(start): group for name, group in groups.items() if name.startswith(start)}
+
+
+def privacy_of(context: RunContext, method: Method, draw: Draw) -> Privacy | None:
+    if not context.privacy.on:
+        return None
+    trigger, redispatch = method.rules()
+    check_rounds(context.privacy, trigger, redispatch)
+    rates = [member.rate for member in context.members.values()]
+    return Privacy(context.privacy, holders_per_round(trigger, context.schedule, rates), draw)
+
+
+def filter_of(context: RunContext, draw: Draw) -> RobustFilter:
+    """A bound depends on the data of others; under privacy the clip alone bounds, which does not."""
+    robust = context.robust
+    if not context.privacy.on:
+        return RobustFilter(context.config, robust, draw("sketch").initial_seed())
+    if robust.combine != "mean" or robust.suspicion == "weigh":
+        raise ConfigError(
+            "robust.suspicion and robust.combine compare devices with each other, so that no clip bounds what one of "
+            "them may change; with [privacy] leave both at their defaults"
+        )
+    return RobustFilter(context.config, robust.model_copy(update={"bound": 0.0, "suspicion": "off"}))
+
+
+def spent(privacy: Privacy) -> Spent:
+    account, settings = privacy.account, privacy.settings
+    return Spent(
+        epsilon=_finite(account.worst()),
+        delta=settings.delta,
+        budget=settings.epsilon,
+        noise=settings.noise,
+        clip=settings.clip,
+        multiplier=account.multiplier,
+        devices={
+            client: {"updates": n, "epsilon": _finite(account.epsilon(client))}
+            for client, n in sorted(account.updates.items())
+        },
+    )
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None

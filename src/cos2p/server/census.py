@@ -1,12 +1,13 @@
-"""What the coordinator knows of each client, how many of them are what, and their names in a checkpoint."""
+"""What the coordinator knows of each client, how many are what, who is drawn, and their names in a checkpoint."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cos2p.server.participation import NumberedSet
+from cos2p.seeding import derive_seed
 from cos2p.server.protocol import Dispatch
 
 
@@ -47,7 +48,6 @@ class ClientRecord:
             self.failures = 0
 
     def restore(self, values: Sequence[int], opened: Sequence[Any] | None) -> None:
-        """The counterpart of `to_row`."""
         for field, value in zip(STORED, values, strict=True):
             setattr(self, field, bool(value) if field in FLAGS else value)
         self.ticket = None if opened is None else Dispatch(self.name, *opened)
@@ -79,14 +79,13 @@ class Census:
         """Of these, with a record that makes their answer likely."""
         self.waited_new = 0
         """Of these, without a report in this round."""
-        self.ready = NumberedSet()
-        """Present, without a task, and not waiting for the next version."""
+        self.ready: list[int] = []
+        """Numbers of those who are present, without a task, and not waiting for the next version; ascending."""
         self.hopeful = 0
         """Of the ready ones, those with a record that makes an answer likely."""
         self.hopeful_new = 0
 
     def count(self, client: ClientRecord, kind: int) -> None:
-        """The client is of this kind now."""
         before = client.counted
         if kind == before:
             return
@@ -97,14 +96,26 @@ class Census:
         self.waited_new += _step(before, kind, WAITED | NEW)
         self.hopeful += _step(before, kind, HOPEFUL)
         self.hopeful_new += _step(before, kind, HOPEFUL | NEW)
-        if kind & READY:
-            self.ready.add(client.number)
-        elif before & READY:
-            self.ready.discard(client.number)
+        if _step(before, kind, READY) > 0:
+            insort(self.ready, client.number)
+        elif _step(before, kind, READY) < 0:
+            del self.ready[bisect_left(self.ready, client.number)]
 
 
 def _step(before: int, now: int, bits: int) -> int:
     return (now & bits == bits) - (before & bits == bits)
+
+
+class Draw:
+    """Picks who takes part, reproducibly: a draw is one hash of the run's seed and of its number in the run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.drawn = seed, 0
+
+    def one(self, ready: Sequence[int]) -> int:
+        """Any of them, each as likely as the others."""
+        self.drawn += 1
+        return ready[derive_seed(self.seed, "participation", self.drawn) % len(ready)]
 
 
 # ---------------------------------------------------------------- many names in few characters

@@ -93,6 +93,11 @@ class ClientCaches:
         if features_kept and cached.keep:
             client.features = cached.keep, chain(cached.through(cached.keep))
 
+    def claim(self, client: str, parts: Mapping[str, str]) -> None:
+        """It joins and has these in files of its own. What it was sent since is newer."""
+        known = self._clients.setdefault(client, _Client())
+        known.held = {**parts, **known.held}
+
     def forget(self, client: str) -> None:
         """It does not have what was thought: it will be sent everything."""
         self._clients.pop(client, None)

@@ -15,8 +15,7 @@ round or can still be expected to, so the threshold never exceeds what can arriv
 is aggregated at once. A straggler is never interrupted: its update is merged when it comes, with its staleness.
 
 Where the rules let only some clients take part, N counts those who do: they reported in this round, are at work, or
-fill the places that are free. No event looks at all clients: what the decisions need is counted along (`Census`), and
-who is ready lies in a set that finds its k-th member quickly (`participation`).
+fill the places that are free. No event looks at all clients: what the decisions need is counted along (`Census`).
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from cos2p.server.census import (
     WAITED,
     Census,
     ClientRecord,
+    Draw,
     decode_roster,
     encode_roster,
 )
-from cos2p.server.participation import Draw, Preference
 from cos2p.server.protocol import (
     Aggregate,
     ClientJoined,
@@ -67,7 +66,6 @@ class Coordinator:
     """Give it what happens, carry out what it answers, in order.
 
     `roster` lists the clients that are known beforehand, if any: a checkpoint then names them by their place in it.
-    `preference` says how much a client's next task would be worth, where the rules choose by that.
 
     >>> from cos2p.aggregation.triggers import Trigger
     >>> coordinator = Coordinator(Rules(Trigger.synchronous(), "at-aggregation", rounds=1))
@@ -80,9 +78,8 @@ class Coordinator:
     Finish(reason='rounds')
     """
 
-    def __init__(self, rules: Rules, roster: Sequence[str] = (), preference: Preference | None = None) -> None:
+    def __init__(self, rules: Rules, roster: Sequence[str] = ()) -> None:
         self.rules = rules
-        self.preference = preference
         self.version = 0
         """Aggregations so far; also the number of the round under way, from 0."""
         self.merged = 0
@@ -123,12 +120,7 @@ class Coordinator:
         given = self._clients[client].attempts if client in self._clients else 0
         return self.ticket(client, task) is None and any(task == _task_name(client, n) for n in range(given))
 
-    def cycle_of(self, client: str) -> int:
-        """Updates accepted from this client so far."""
-        return self._clients[client].cycle if client in self._clients else 0
-
     def staleness(self, ticket: Dispatch) -> int:
-        """τ: aggregations between the task's dispatch and now."""
         return self.version - ticket.version
 
     def too_late(self, ticket: Dispatch) -> str:
@@ -152,11 +144,13 @@ class Coordinator:
         return client in self._clients and self._clients[client].excluded
 
     def exclude(self, client: str, reason: str) -> list[Decision]:
-        """Give a client no more tasks. An answer that is on its way is still heard."""
+        """Give a client no more tasks. Its open one is given up: an answer to it is not heard."""
         record = self._clients.get(client)
         if record is None or record.excluded:
             return []
         record.excluded = True
+        if record.ticket is not None:
+            self._close(record, good=False)
         self._recount(record)
         return [Excluded(client=client, task="", reason=reason)]
 
@@ -256,7 +250,6 @@ class Coordinator:
         return "unknown task: never given to this client"
 
     def _close(self, record: ClientRecord, *, good: bool) -> None:
-        """The client's open task is answered or given up."""
         ticket = record.ticket
         assert ticket is not None
         record.close_ticket(good=good)
@@ -292,15 +285,12 @@ class Coordinator:
         return self.rules.redispatch == "at-aggregation" and client in self._reported
 
     def _free_places(self) -> float:
-        """How many more may be given a task now."""
         rules, census = self.rules, self._census
         left = self._left_to_give()
         if not rules.limited:
             return min(len(census.ready), left)
         taking_part = census.busy + (len(self._reported) if rules.redispatch == "at-aggregation" else 0)
         places = rules.taking_part(census.present) - taking_part
-        if rules.max_in_flight is not None:
-            places = min(places, rules.max_in_flight - census.busy)
         return max(0, min(places, left))
 
     def _left_to_give(self) -> float:
@@ -423,12 +413,8 @@ class Coordinator:
         return decisions
 
     def _chosen(self) -> int:
-        ready, preference = self._census.ready, self.preference
-        if not self.rules.limited:
-            return ready.at(0)
-        if preference is None or self.rules.choose == "uniform":
-            return self._draw.one(ready)
-        return self._draw.best(ready, lambda number: preference(self._by_number[number].name))
+        ready = self._census.ready
+        return self._draw.one(ready) if self.rules.limited else ready[0]
 
     @property
     def _listening_timer(self) -> str:
@@ -454,11 +440,9 @@ class Coordinator:
         }
 
     @classmethod
-    def from_dict(
-        cls, state: Mapping[str, Any], roster: Sequence[str] = (), preference: Preference | None = None
-    ) -> Coordinator:
+    def from_dict(cls, state: Mapping[str, Any], roster: Sequence[str] = ()) -> Coordinator:
         """The coordinator as it was: the same news from here on give the same decisions."""
-        coordinator = cls(Rules.from_dict(state["rules"]), roster, preference)
+        coordinator = cls(Rules.from_dict(state["rules"]), roster)
         coordinator.version = state["version"]
         coordinator.merged = state["merged"]
         coordinator.finished = state["finished"]
@@ -494,5 +478,13 @@ def _task_name(client: str, attempt: int) -> str:
     return f"{client}#{attempt}"
 
 
+_DEADLINE = "deadline of "
+
+
 def _deadline(task: str) -> str:
-    return f"deadline of {task}"
+    return f"{_DEADLINE}{task}"
+
+
+def timer_client(timer: str) -> str:
+    """Whose task's deadline it is; empty if it is another timer."""
+    return timer.removeprefix(_DEADLINE).rpartition("#")[0] if timer.startswith(_DEADLINE) else ""

@@ -5,6 +5,8 @@ An order is made when the coordinator dispatches a task, and kept until the task
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +16,23 @@ import safetensors.torch
 
 from cos2p.aggregation.privacy.checks import check_covered
 from cos2p.errors import BudgetError
-from cos2p.memory.check import advice, check_fit, check_last_fit
+from cos2p.memory.planning import advice, check_fit, check_last_fit
 from cos2p.memory.tasks import Call, RunContext
 from cos2p.memory.ways import fitted_order
 from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
+from cos2p.messages.packing import KEPT_BYTES
 from cos2p.methods import TaskContract, make_contract
-from cos2p.methods.base import Method
-from cos2p.methods.head_settings import trained_instead
-from cos2p.models.flat_tensors import MOST_BYTES
+from cos2p.methods.base import Method, trained_instead
 from cos2p.models.layout import Weights
 from cos2p.server.client_cache import ClientCaches
 from cos2p.server.protocol import Dispatch
-from cos2p.server.rate_search import RateSearch
+from cos2p.tracking.event_kinds import Rated
 from cos2p.training.contract import packed
-from cos2p.training.statistics import is_final_statistics
+from cos2p.training.rate_trial import FALLBACK, LADDERS, best_place, read_report
+from cos2p.training.settings import TrainingSettings
 
 
 class Orders(Mapping[str, Order]):
-    """Every unanswered order by its task."""
-
     def __init__(self, context: RunContext, method: Method, versions: Versions, forget: Callable[[int], None]) -> None:
         """`forget` is called with the version of an order that is closed."""
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
@@ -48,7 +48,7 @@ class Orders(Mapping[str, Order]):
         self._shared: tuple[tuple[object, ...], Weights] | None = None
         """What the last task was given, and what it was cut by."""
         self._evaluated: tuple[int, Weights] | None = None
-        """The version that the final round reports statistics of, as the method evaluates it."""
+        """A version as the method evaluates it."""
 
     def __getitem__(self, task: str) -> Order:
         return self._orders[task]
@@ -60,7 +60,6 @@ class Orders(Mapping[str, Order]):
         return len(self._orders)
 
     def clients(self) -> Sequence[str]:
-        """Those with an unanswered task."""
         return tuple(self._task_of)
 
     def task_of(self, client: str) -> str | None:
@@ -114,12 +113,10 @@ class Orders(Mapping[str, Order]):
         return known
 
     def needed_memory(self, order: Order) -> int:
-        """Bytes to train it, by the ledger."""
         samples = self.context.members[order.client].samples
         return self.contract(order).memory(samples).total
 
     def close(self, client: str) -> None:
-        """The client's order is answered or given up."""
         task = self._task_of.pop(client, None)
         if task is not None:
             self._contracts.pop(task, None)
@@ -153,14 +150,14 @@ class Orders(Mapping[str, Order]):
         if contract.shares_sent and self._shared is not None and self._shared[0] == key:
             return self._shared[1]
         sent = packed(contract.sent(self._asked_of(order)), order.wire.down)
-        small = tensor_bytes(sent) <= MOST_BYTES
+        small = tensor_bytes(sent) <= KEPT_BYTES
         self._shared = (key, sent) if small and contract.shares_sent else None
         return sent
 
     def _asked_of(self, order: Order) -> Weights:
-        """The model that a task is cut from: its version; in the final round that version as it is evaluated."""
+        """The model that a task is cut from: its version, or that version as it is evaluated."""
         weights = self.versions[order.version]
-        if not is_final_statistics(order) or order.settings.get("scale"):  # adapters come along, and the base is there
+        if not self.method.from_evaluated(order, weights):
             return weights
         if self._evaluated is None or self._evaluated[0] != order.version:
             self._evaluated = order.version, self.method.evaluated_weights(weights)
@@ -255,3 +252,53 @@ def _mapped(tensors: Weights, path: Path) -> Weights:
         return safetensors.torch.load_file(path)
     finally:
         path.unlink(missing_ok=True)
+
+
+QUORUM = 0.5
+"""Share of the devices that take part which settles the rate."""
+
+
+class RateSearch:
+    def __init__(self, training: TrainingSettings) -> None:
+        self.ladder: Sequence[float] = LADDERS[training.optimizer] if training.lr == "auto" else ()
+        """What is tried; empty where the recipe sets the rate."""
+        self.found: dict[str, list[float]] = {}
+        """By device that did its trial: each rate's loss over the first one; empty if it could not try."""
+        self.settled: float | None = None if training.lr == "auto" else training.lr
+
+    def rate(self) -> float:
+        """The best that is known now."""
+        return self.settled or self.ladder[self._place()]
+
+    def to_try(self, client: str) -> Sequence[float]:
+        """What the device's next training task tries first."""
+        return () if self.settled or client in self.found else self.ladder
+
+    def note(self, order: Order, report: Mapping[str, Any]) -> None:
+        if order.rates and self.settled is None:
+            self.found[order.client] = read_report(order, report)
+
+    def settle(self, devices: int) -> list[Rated]:
+        """A round closed: if enough of the devices that take part have tried, the rate is found."""
+        if self.settled is not None or len(self.found) < max(1, math.ceil(QUORUM * devices)):
+            return []
+        self.settled = self.rate()
+        return [Rated(lr=self.settled, tried=list(self.ladder), losses=self._middle(), devices=len(self._tried()))]
+
+    def _tried(self) -> list[list[float]]:
+        return [ratios for ratios in self.found.values() if ratios]
+
+    def _middle(self) -> list[float]:
+        return [round(statistics.median_high(ratios), 4) for ratios in zip(*self._tried(), strict=True)]
+
+    def _place(self) -> int:
+        return best_place(self._middle()) if self._tried() else FALLBACK
+
+    # ------------------------------------------------------------ checkpoint
+
+    def state(self) -> dict[str, Any]:
+        return {"found": self.found, "settled": self.settled}
+
+    def load_state(self, values: Mapping[str, Any]) -> None:
+        self.found = {client: list(ratios) for client, ratios in values["found"].items()}
+        self.settled = values["settled"]

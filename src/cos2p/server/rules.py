@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cos2p.aggregation.settings import Choice, Redispatch, share_of
+from cos2p.aggregation.settings import Redispatch, share_of
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import ConfigError
 from cos2p.methods.base import Method, RunContext
@@ -51,11 +51,6 @@ class Rules:
     """How many clients take part in a round: a whole number counts them, a number below 1 is a share of those here.
     None lets everybody take part. With `at-once` it is how many are at work at any time."""
 
-    max_in_flight: int | None = None
-    """How many tasks may be out at once. None sets no limit."""
-
-    choose: Choice = "uniform"
-
     seed: int = 0
     """Of the draws among those who could take part."""
 
@@ -75,10 +70,9 @@ class Rules:
     @property
     def limited(self) -> bool:
         """Whether some clients may have to wait although they could work."""
-        return self.clients_per_round is not None or self.max_in_flight is not None
+        return self.clients_per_round is not None
 
     def taking_part(self, here: int) -> float:
-        """How many of the clients that are here may take part in a round."""
         return math.inf if self.clients_per_round is None else share_of(self.clients_per_round, here)
 
     @classmethod
@@ -93,21 +87,19 @@ def rules_of(context: RunContext, method: Method, version: int = 0, in_final_rou
         redispatch = "at-aggregation"
         if trigger == Trigger.asynchronous():  # the report of one device is no beginning
             trigger = Trigger.semi_asynchronous(schedule.mu, schedule.t_clk)
+    once = method.one_round and schedule.clients_per_round is None
     settles = method.statistics_last and schedule.rounds is not None and version + 2 >= schedule.rounds
-    if settles or in_final_round:
+    if settles or in_final_round or once:
         trigger, redispatch = Trigger.synchronous(), "at-aggregation"
     return Rules(
         trigger=trigger,
         redispatch=redispatch,
-        rounds=schedule.rounds,
-        max_updates=schedule.updates,
+        rounds=1 if once else schedule.rounds,
+        max_updates=None if once else schedule.updates,
         final_updates=_final_updates(context, method),
         task_timeout=schedule.task_timeout,
         max_staleness=schedule.max_staleness,
-        max_failures=schedule.max_failures,
         clients_per_round=schedule.clients_per_round,
-        max_in_flight=schedule.max_in_flight,
-        choose=schedule.choose,
         seed=context.seed,
     )
 

@@ -15,7 +15,7 @@ from cos2p.errors import BudgetError, UpdateRefused
 from cos2p.memory.planning import lowered
 from cos2p.memory.tasks import Member, RunContext
 from cos2p.messages import Order, Update
-from cos2p.messages.envelope import Buffer, Envelope
+from cos2p.messages.envelope import Buffer
 from cos2p.methods.base import Method
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -68,11 +68,9 @@ class Server:
         """
         self.context, self.method, self._exclude_unfit = context, method, exclude_unfit
         self.aggregator = Aggregator(context, method, draw)
-        self.coordinator = Coordinator(rules_of(context, method), tuple(context.members), self._worth)
+        self.coordinator = Coordinator(rules_of(context, method), tuple(context.members))
         self.versions = Versions(method.initial_weights(weights))
         self.orders = Orders(context, method, self.versions, self._forget_version)
-        self.trained = [0] * context.config.depth
-        """How many updates held each block."""
 
     @property
     def weights(self) -> Weights:
@@ -104,7 +102,7 @@ class Server:
         self.aggregator.robust_filter.excluded.setdefault(client, reason)
         return self._exclude(client) + self.handle(ClientLeft(client))
 
-    def receive(self, sender: str, data: Buffer | Update) -> list[Effect]:
+    def receive(self, sender: str, data: Buffer) -> list[Effect]:
         """An update came in from `sender` (as the transport knows it, not as the update says).
 
         One that is refused changes nothing but this: its sender has done with its task and gets a new one.
@@ -114,7 +112,9 @@ class Server:
             privacy.received(sender)
         dispatch = self.coordinator.in_flight().get(sender)
         if dispatch is None:
-            return [Refused(client=sender, task="", reason="it has no open task")]
+            out = self.coordinator.is_excluded(sender)
+            reason = "it is excluded from this run" if out else "it has no open task"
+            return [Refused(client=sender, task="", reason=reason)]
         try:
             accepted = self._let_in(dispatch, data)
         except ClosedTask as closed:  # the device is at work on a newer task
@@ -168,7 +168,7 @@ class Server:
 
     # ------------------------------------------------------------ an update
 
-    def _let_in(self, dispatch: Dispatch, data: Buffer | Update) -> Merged | None:
+    def _let_in(self, dispatch: Dispatch, data: Buffer) -> Merged | None:
         """Read, check and add an update; None if it is too late to be added.
 
         Raises UpdateRefused for what is wrong with it, and anything else that a method may raise over it.
@@ -178,15 +178,15 @@ class Server:
         contract = self.orders.contract(order)
         largest = self.aggregator.largest_step(order, contract, self.versions[order.version])
         reader = UpdateReader(order, self.context.config, contract, samples, largest)
-        opened = data if isinstance(data, Update) else reader.open(data)
-        task = opened.meta.get("task") if isinstance(opened, Envelope) else opened.task
+        opened = reader.open(data)
+        task = opened.meta.get("task")
         if isinstance(task, str) and self.coordinator.was_closed(client, task):
             raise ClosedTask(task)
         if order.rates:
-            report = opened.meta.get("report") if isinstance(opened, Envelope) else opened.report
+            report = opened.meta.get("report")
             order = at_own_rate(order, report if isinstance(report, Mapping) else {})
             reader = replace(reader, order=order, contract=self.orders.contract(order))
-        update, size = reader.read(opened) if isinstance(opened, Envelope) else reader.check(opened)
+        update, size = reader.read(opened)
         if self.coordinator.too_late(dispatch):
             return None
         return self._add(order, update, size, self.coordinator.staleness(dispatch), largest)
@@ -208,8 +208,6 @@ class Server:
             self.aggregator.privacy.merged(order.client)
             update, size = update.without_figures(), 0.0
         window = _trained_blocks(self.orders.contract(order), update.spec)
-        for block in range(*window):
-            self.trained[block] += 1
         return Merged(
             client=order.client,
             task=order.task,
@@ -307,19 +305,13 @@ class Server:
         return [client for client in self._excluded if not self.coordinator.is_excluded(client)]
 
     def _exclude(self, client: str) -> list[Effect]:
-        return self._carry_out(self.coordinator.exclude(client, self._excluded[client]))
+        effects = self._carry_out(self.coordinator.exclude(client, self._excluded[client]))
+        self._forget(client)
+        return effects
 
     def _renew_rules(self) -> None:
         coordinator = self.coordinator
         coordinator.rules = rules_of(self.context, self.method, coordinator.version, coordinator.in_final_round)
-
-    def _worth(self, client: str) -> float:
-        """How much a client's next task would be worth, where the schedule chooses by that."""
-        member = self.context.members[client]
-        if self.context.schedule.choose == "speed":
-            return member.device.flops / max(1, member.samples)
-        blocks = self.method.next_blocks(member, self.coordinator.cycle_of(client))
-        return -min(self.trained[block] for block in blocks)
 
     def _forget(self, client: str) -> None:
         """Drop what no open task needs any more. Only the client that the news was about can have closed one."""
@@ -351,18 +343,16 @@ class Server:
             "coordinator": self.coordinator.to_dict(),
             "current": self.versions.current,
             "method": values,
-            "trained": self.trained,
         }, {**groups, **sums, "method": tensors}
 
     def load_state(self, values: Mapping[str, Any], groups: Mapping[str, Weights]) -> None:
-        self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members), self._worth)
+        self.coordinator = Coordinator.from_dict(values["coordinator"], tuple(self.context.members))
         self._renew_rules()
         self.coordinator.reconsider_final_round()
         self._renew_rules()
         self.versions = Versions.restored(int(values["current"]), groups, self.versions.spool)
         self.aggregator.load_state(self.method, values, groups, self.versions.__getitem__)
         self.orders.load_state(values, self.versions)
-        self.trained = list(values["trained"])
         self.method.load_state(values["method"], groups.get("method", {}))
 
 

@@ -7,7 +7,7 @@
     names, types, shapes            those that the contract says must come back for this submodel
     the tensors                     only now
 
-Whatever is wrong is an `UpdateRefused` that says what. Values are looked at last (`check_update`).
+Whatever is wrong is an `UpdateRefused` that says what. Values are looked at last.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from torch import Tensor
 
 from cos2p.errors import Cos2pError, SpecError, UpdateRefused
 from cos2p.messages import Order, Update
-from cos2p.messages.envelope import Buffer, Envelope, Forms, Table, check_forms, check_values
+from cos2p.messages.envelope import Buffer, Envelope, Forms, check_forms, check_values
 from cos2p.models.config import ModelConfig
-from cos2p.models.flat_tensors import FlatTensors
 from cos2p.models.spec import SubmodelSpec
-from cos2p.submodel.slicing import check_expected
-from cos2p.submodel.square_sums import norms
 from cos2p.training.contract import MOST_REPORTED, TaskContract, packed_bytes, packed_forms, unpacked
 
 REPORT_FIGURES = 64
@@ -82,34 +79,34 @@ class UpdateReader:
             raise UpdateRefused(f"not an update: {error}") from None
         check_identity(meta["client"], meta["task"], meta["version"], self.order)
         check_spec(spec, self.order, self.config)
-        found = envelope.table.found
-        if not self._is_plain_answer(spec, envelope.table):
-            check_forms(self._forms(spec), found)
+        check_forms(self._forms(spec), envelope.table.found)
+        delta = envelope.part("d")
         update = Update(
             client=self.order.client,
             task=self.order.task,
             version=self.order.version,
             spec=spec,
-            delta=envelope.part("d"),
+            delta=delta if self.order.wire.up == "float32" else unpacked(delta),
             samples=meta["samples"],
-            report=meta["report"],
+            report=kept_report(meta["report"], self.contract),
             extras=envelope.part("x"),
         )
-        return self.check(update)
+        return update, self._check_numbers(update)
 
-    def check(self, update: Update) -> tuple[Update, float]:
-        """The same for an update that is one already: with its report as it may be kept, and its root mean square."""
-        if self.order.wire.up != "float32":
-            update = self._unpacked(update)
-        size = check_update(update, self.order, self.config, self.contract, self.max_rms, self.max_samples)
-        return replace(update, report=kept_report(update.report, self.contract)), size
-
-    def _is_plain_answer(self, spec: SubmodelSpec, table: Table) -> bool:
-        """Whether just what must come back came, in one piece, and nothing is to come next to it."""
-        if self.contract.extra_tensors(spec):
-            return False
-        together = table.arranged("d")  # if there is such a thing, all of them are float32
-        return together is not None and table.labels == {"d"} and together[0].is_of(self.contract.answer(spec))
+    def _check_numbers(self, update: Update) -> float:
+        """The update's root mean square."""
+        if not 1 <= update.samples <= self.max_samples:
+            raise UpdateRefused(
+                f"it says it was trained on {update.samples} samples; 1 to {self.max_samples} are possible"
+            )
+        size = root_mean_square(update.delta)
+        if not math.isfinite(size):
+            broken = next(name for name, tensor in update.delta.items() if not bool(torch.isfinite(tensor).all()))
+            raise UpdateRefused(f"{broken} has values that are not finite")
+        check_size(update.delta, size, self.max_rms)
+        check_values(self.contract.extra_tensors(update.spec), update.extras)
+        self.contract.check(update, self.max_rms)
+        return size
 
     def _forms(self, spec: SubmodelSpec) -> Forms:
         """As the message names its tensors."""
@@ -117,15 +114,7 @@ class UpdateReader:
         return answer | {f"x/{name}": form for name, form in self.contract.extra_tensors(spec).items()}
 
     def _answer(self, spec: SubmodelSpec) -> Forms:
-        """The update's own tensors, as they travel."""
         return packed_forms(self.contract.answer(spec), self.order.wire.up)
-
-    def _unpacked(self, update: Update) -> Update:
-        """As numbers. What is not finite then is refused like any such update."""
-        check_spec(update.spec, self.order, self.config)
-        found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.delta.items()}
-        check_forms(self._answer(update.spec), found)
-        return replace(update, delta=unpacked(update.delta))
 
     def _spec_bytes(self) -> int:
         """Bits of all heads, units and rows of the model, as hexadecimal digits."""
@@ -157,53 +146,6 @@ def _is_figure(name: Any, value: Any, contract: TaskContract) -> bool:
     return low <= value <= high  # false for what is not a number
 
 
-def check_update(
-    update: Update,
-    order: Order,
-    config: ModelConfig,
-    contract: TaskContract,
-    max_rms: float = math.inf,
-    max_samples: float = math.inf,
-) -> float:
-    """Raise UpdateRefused unless the update answers this very task, completely, with sane numbers.
-
-    The `contract` is the order's: it says what must come back. `max_rms` bounds the update's root mean square, which is
-    returned; `max_samples` what it says it was trained on.
-    """
-    check_identity(update.client, update.task, update.version, order)
-    check_spec(update.spec, order, config)
-    check_delta(update.delta, contract.answer(update.spec))
-    if not 1 <= update.samples <= max_samples:
-        raise UpdateRefused(f"it says it was trained on {update.samples} samples; 1 to {max_samples} are possible")
-    size = root_mean_square(update.delta)
-    if not math.isfinite(size):
-        broken = next(name for name, tensor in update.delta.items() if not bool(torch.isfinite(tensor).all()))
-        raise UpdateRefused(f"{broken} has values that are not finite")
-    check_size(update.delta, size, max_rms)
-    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in update.extras.items()}
-    extras = contract.extra_tensors(update.spec)
-    check_forms(extras, found)
-    check_values(extras, update.extras)
-    contract.check(update, max_rms)
-    return size
-
-
-def check_delta(delta: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """UpdateRefused unless these tensors came, in these shapes and in single precision."""
-    if isinstance(delta, FlatTensors) and delta.arranged.is_of(expected):
-        return  # of another type it would not be in one piece
-    missing = sorted(set(expected) - set(delta))
-    if missing:
-        raise UpdateRefused(f"{len(missing)} tensors are missing, {missing[0]} among them")
-    try:
-        check_expected(delta, expected)
-    except SpecError as error:
-        raise UpdateRefused(str(error)) from None
-    for name, tensor in delta.items():
-        if tensor.dtype != torch.float32:
-            raise UpdateRefused(f"{name} is {tensor.dtype}, an update is float32")
-
-
 def check_size(delta: Mapping[str, Tensor], rms: float, most: float) -> None:
     """UpdateRefused if the root mean square of an update, or the change of any one scalar, is more than `most`.
 
@@ -211,7 +153,7 @@ def check_size(delta: Mapping[str, Tensor], rms: float, most: float) -> None:
     """
     if rms > most:
         raise UpdateRefused(f"its root mean square is {rms:.3g}; at most {most:.3g} is let in")
-    scalars = _count(delta)
+    scalars = sum(tensor.numel() for tensor in delta.values())
     if rms * math.sqrt(scalars) <= most:
         return  # not even if all of it were in one scalar
     for name, tensor in delta.items():
@@ -245,7 +187,6 @@ def refusal_reason(error: Exception) -> str:
 
 
 def check_identity(client: str, task: str, version: int, order: Order) -> None:
-    """UpdateRefused unless the answer is to this order."""
     for what, got in (("client", client), ("task", task), ("version", version)):
         expected = getattr(order, what)
         if got != expected:
@@ -288,20 +229,8 @@ def _is_as_sent(spec: SubmodelSpec, sent: SubmodelSpec) -> bool:
 
 def root_mean_square(tensors: Mapping[str, Tensor]) -> float:
     """Over all scalars; not finite exactly if one of them is not. One pass, without a copy in double precision."""
-    return math.sqrt(math.fsum(_all_square_sums(tensors)) / max(1, _count(tensors)))
-
-
-def _count(tensors: Mapping[str, Tensor]) -> int:
-    return tensors.arranged.values if isinstance(tensors, FlatTensors) else sum(t.numel() for t in tensors.values())
-
-
-def _all_square_sums(tensors: Mapping[str, Tensor]) -> list[float]:
-    """Of each tensor; those of a family at once."""
-    if isinstance(tensors, FlatTensors):
-        found = norms(tensors).tolist()
-        if all(map(math.isfinite, found)):
-            return [norm * norm for norm in found]
-    return _square_sums(list(tensors.values()))
+    scalars = sum(tensor.numel() for tensor in tensors.values())
+    return math.sqrt(math.fsum(_square_sums(list(tensors.values()))) / max(1, scalars))
 
 
 def _square_sums(tensors: list[Tensor]) -> list[float]:

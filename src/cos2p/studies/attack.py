@@ -1,4 +1,4 @@
-"""`attack`: what a lying device does to a recipe's model, and what each defence is worth. Rows are only data."""
+"""`attack`: what a malicious device does to a recipe's model, and what each defence is worth. Rows are only data."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], malicious: int 
     rows = []
     for attack, defence in product(dict.fromkeys((HONEST, *attacks)), defences):
         kind, _, strength = attack.partition(":")
-        lies: tuple[str, ...] = () if attack == HONEST else (f"attack.kind={kind}", f"attack.count={malicious}")
-        lies += (f"attack.strength={strength}",) if strength else ()
+        changes: tuple[str, ...] = () if attack == HONEST else (f"attack.kind={kind}", f"attack.count={malicious}")
+        changes += (f"attack.strength={strength}",) if strength else ()
         rows.append(
             Row(
                 key=f"{attack}+{defence}",
                 title=f"{attack}, {defence}",
-                changes=(*DEFENCES[defence], *lies),
+                changes=(*DEFENCES[defence], *changes),
                 facts={"attack": attack, "defence": defence},
             )
         )
@@ -73,5 +73,5 @@ def attack(plan: Attacks, execute: Execute, write: Write) -> Report:
         against = f"Differences to {results.line(rows[0].key).title}"
         return [results, differences_table("differences", against, results, rows[0].key)]
 
-    title = f"{plan.malicious} lying device{'s' if plan.malicious > 1 else ''}"
+    title = f"{plan.malicious} malicious device{'s' if plan.malicious > 1 else ''}"
     return run_study(plan.checked(), "attack", title, rows, tables, execute, write)

@@ -46,7 +46,6 @@ def compare(
     write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
     read_curve: ReadCurve = lambda cell: (),
 ) -> Report:
-    """Tune if asked, run every method with every seed."""
     plan = plan.checked()
     check_targets(plan.targets, plan.methods)
     rows: Sequence[Row] = [Row(name, method_class(name).title, method=name) for name in plan.methods]

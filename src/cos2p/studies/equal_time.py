@@ -1,4 +1,4 @@
-"""Methods at equal time: how a run went, and how many updates to plan so that another one ends by then.
+"""Methods at equal time: how many updates to plan so that a run ends when another one does.
 
 A run that is cut off before its end says little: its step has not come down, and a head in closed form is not there
 yet. So a frontier's second part, if it is asked for, runs every method again, planned from the pace of its own runs
@@ -9,74 +9,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
 from cos2p.methods import method_class, method_settings
-from cos2p.methods.head_settings import ends_in_closed_form
+from cos2p.methods.base import ends_in_closed_form
 from cos2p.studies.grid import Base, Cell, CellOutcomes, Row, RunnableGrid, make_grid
-from cos2p.tracking.event_kinds import Aggregated, Evaluated
+from cos2p.tracking.event_kinds import Aggregated
 from cos2p.tracking.events import read_events
-from cos2p.tracking.figure_parts import deepest
 
 LONGEST = 8
 """A faster method is given at most so many times its updates."""
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """How a finished run went."""
-
-    scores: Sequence[tuple[float, float]] = ()
-    """(virtual second, server's top-1), in order."""
-    rounds: Sequence[tuple[float, int]] = ()
-    """(virtual second, updates merged by then) at the end of each round."""
-
-
-History = Callable[[str], Timeline]
-"""How a finished cell went, by its name."""
+Rounds = Sequence[tuple[float, int]]
+"""Of a finished run: (virtual second, updates merged by then) at the end of each round."""
+History = Callable[[str], Rounds]
+"""The rounds of a finished cell, by its name."""
 Cells = Mapping[tuple[str, str], str]
 """(title of the method, budget) → key of the row."""
 
 
-def read_timeline(run: Path) -> Timeline:
-    """From a run's log."""
-    scores, rounds, merged = [], [], 0
-    for event in read_events(run / "events.jsonl"):
-        if isinstance(event, Evaluated) and "top1" in deepest(event.test):
-            scores.append((event.t, deepest(event.test)["top1"]))
-        elif isinstance(event, Aggregated):
-            merged += event.updates
-            rounds.append((event.t, merged))
-    return Timeline(scores, rounds)
+def read_rounds(run: Path) -> Rounds:
+    closed = [event for event in read_events(run / "events.jsonl") if isinstance(event, Aggregated)]
+    return list(zip((event.t for event in closed), accumulate(event.updates for event in closed), strict=True))
 
 
-def updates_in(timelines: Sequence[Timeline], seconds: float, step: int, *, final_statistics: bool) -> int | None:
+def updates_in(runs: Sequence[Rounds], seconds: float, step: int, *, final_statistics: bool) -> int | None:
     """The most updates that the method does in so many seconds, on the average of its runs; None: too few to train.
 
     By `step`, a task for each device, more or fewer than these runs had. Runs whose final round reports
     statistics (`final_statistics`) keep that round, and at least one trains after the first, which may report them too.
 
-    >>> run = Timeline(rounds=[(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)])
+    >>> run = [(1.0, 8), (5.0, 16), (9.0, 24), (10.0, 32)]
     >>> [updates_in([run], seconds, 8, final_statistics=True) for seconds in (5.9, 6.0, 9.9, 14.0)]
     [None, 24, 24, 40]
     """
-    if not timelines or not all(timeline.rounds for timeline in timelines):
+    if not runs or not all(runs):
         return None
-    had = round(fmean(timeline.rounds[-1][1] for timeline in timelines))
+    had = round(fmean(rounds[-1][1] for rounds in runs))
     least = 3 * step if final_statistics else step
     fewest = had - max(0, (had - least) // step) * step
     found = None
     for updates in range(fewest, LONGEST * had + 1, step):
-        if fmean(seconds_for(timeline, updates, final_statistics=final_statistics) for timeline in timelines) > seconds:
+        if fmean(seconds_for(rounds, updates, final_statistics=final_statistics) for rounds in runs) > seconds:
             break
         found = updates
     return found
 
 
-def seconds_for(timeline: Timeline, updates: int, *, final_statistics: bool) -> float:
+def seconds_for(rounds: Rounds, updates: int, *, final_statistics: bool) -> float:
     """When a run like this one would end, had it been planned for so many updates."""
-    training, last = list(timeline.rounds), (0.0, 0)
+    training, last = list(rounds), (0.0, 0)
     if final_statistics and len(training) > 1:
         end = training.pop()
         last = (end[0] - training[-1][0], end[1] - training[-1][1])
@@ -108,7 +93,6 @@ class Again:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """What is to be run."""
         known = {self.grid.name(row.key, seed) for row in self.first for seed in self.grid.seeds}
         return tuple(cell for cell in self.grid.cells if cell.name not in known)
 

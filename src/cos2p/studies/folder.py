@@ -24,8 +24,7 @@ from typing import Any
 from cos2p.errors import RunError
 from cos2p.runtime.run_folder import check_same_recipe
 from cos2p.studies.grid import Cell, CellOutcome
-from cos2p.studies.markdown import runs_csv, to_csv, to_markdown
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, runs_csv, to_csv, to_markdown
 from cos2p.tracking.files import explained, read_json, write_atomic
 
 MARKER = ".cos2p-study"

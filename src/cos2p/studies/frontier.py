@@ -1,32 +1,53 @@
 """`frontier`: every method at every byte budget, each with the largest rate, rank or group that the ledger allows.
 
-The same batch, the same data, the same number of client updates; a second table has equal virtual time, by the scores
-that runs had on their way or, if asked, by runs that were planned for that time. A method that cannot keep a budget is
-absent there, with the reason; that is a result, not a failure.
+The same batch, the same data, the same number of client updates; if asked, a second part has runs that are planned for
+equal virtual time. A method that cannot keep a budget is absent there, with the reason: a result, not a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cos2p.errors import ConfigError
-from cos2p.methods import method_class, method_settings
-from cos2p.methods.head_settings import ends_in_closed_form
-from cos2p.studies.budgets import Absent, Fit, RunSetups
+from cos2p.errors import BudgetError, ConfigError
+from cos2p.memory.plan import takes
+from cos2p.memory.planning import every_task, with_parts
+from cos2p.memory.tasks import Member
+from cos2p.memory.ways import needed_bytes
+from cos2p.methods import build_method, method_class
+from cos2p.methods.base import Method
+from cos2p.models.layout import Weights
+from cos2p.recipe import Recipe
+from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
+from cos2p.studies.columns import Column
 from cos2p.studies.compare import settle
-from cos2p.studies.equal_time import Again, History, plan_again
-from cos2p.studies.frontier_tables import BudgetTables, budget_column
-from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid, make_grid
+from cos2p.studies.equal_time import Again, Cells, History, plan_again
+from cos2p.studies.grid import CellOutcomes, Execute, Grid, Row, RunnableGrid, make_grid, recipe_digest
 from cos2p.studies.picture import plot
 from cos2p.studies.report import Report, StudyPlan, Write
-from cos2p.studies.tables import results_table
+from cos2p.studies.tables import Figure, Line, Table, results_table, with_best
 from cos2p.studies.tuning import Search
 from cos2p.units import format_bytes, parse_bytes
 
 MEMORY, METHOD = "memory (MB)", "method"
 """Facts of a row, and the axes of the picture."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    takes: str
+    """In words: a rate, a rank, a number of blocks."""
+    needed: int
+    """Bytes of its largest task."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """No task of the method fits."""
+
+    reason: str
+
 
 FindFit = Callable[[Sequence[Any], int], Fit | Absent]
 """Recipes of one method and a budget to what fits (`RunSetups.fit`)."""
@@ -127,14 +148,14 @@ def frontier(
 ) -> Report:
     """Tune if asked, run every place with every seed.
 
-    `write` gets the report again whenever a cell is done; `history` is asked for a finished cell's accuracy on its way.
+    `write` gets the report again whenever a cell is done; `history` is asked for a finished cell's rounds.
     """
     rows, notes, record = settle(plan.base, places.rows, plan.seeds, plan.search, execute, write_tuning)
     notes = [*notes, *_absences(places.absent)]
     grid = make_grid(plan.base, rows, plan.seeds)
 
     def report(outcomes: CellOutcomes, again: Again | None = None) -> Report:
-        return _report(plan, grid if again is None else again.grid, outcomes, notes, record, history, again)
+        return _report(plan, grid if again is None else again.grid, outcomes, notes, record, again)
 
     later = len(grid.cells) if plan.equal_time else 0  # at most
     done = execute(grid.cells, lambda so_far: write(report(so_far)), later)
@@ -166,21 +187,17 @@ def _report(
     outcomes: CellOutcomes,
     notes: Sequence[str],
     record: Mapping[str, Any] | None,
-    history: History,
     again: Again | None,
 ) -> Report:
     titles = {name: method_class(name).title for name in plan.methods}
     columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
     rows = grid.rows if again is None else again.first
     cells = _cells(rows)
-    by_budget = BudgetTables(grid, outcomes, titles, columns)
-    updates = by_budget.at_equal_updates(cells)
+    updates = _by_budget("by_budget", "equal client updates", grid, outcomes, titles, columns, cells)
     tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), updates]
-    if again is None:
-        leaping = {cell.name for cell in grid.cells if ends_in_closed_form(method_settings(cell.recipe.method))}
-        tables.append(by_budget.at_equal_time(cells, history, leaping))
-    else:
-        tables.append(by_budget.at_planned_time(again.where, again.note))
+    if again is not None:
+        time = "by_budget_time", "equal virtual time"
+        tables.append(_by_budget(*time, grid, outcomes, titles, columns, again.where, again.note))
         if again.rows:
             tables.append(results_table("planned", "Methods planned for that time", grid, outcomes, again.rows))
     shown = [title for title in titles.values() if any(title == method for method, _ in cells)]
@@ -198,3 +215,98 @@ def _report(
         },
         pictures={"frontier.svg": plot(f"{grid.cells[0].recipe.name}: server top-1 by bytes per device", updates)},
     )
+
+
+def budget_column(memory: int) -> Column:
+    return Column(f"at_{memory}", f"{memory / 1e6:g} MB", "%", 100.0, 1, "more")
+
+
+def _by_budget(
+    name: str,
+    equal: str,
+    grid: Grid,
+    outcomes: CellOutcomes,
+    titles: Mapping[str, str],
+    columns: Mapping[str, Column],
+    cells: Cells,
+    *more: str,
+) -> Table:
+    """A row for each method (`titles`, by name), a column for each budget. `more`: further notes."""
+    lines = []
+    for method, shown in titles.items():
+        figures, waiting = {}, set()
+        for budget, column in columns.items():
+            key = cells.get((shown, budget))
+            found = {} if key is None else {seed: outcomes.get(grid.name(key, seed)) for seed in grid.seeds}
+            waiting |= {seed for seed, outcome in found.items() if outcome is None}
+            top1 = {seed: outcome.result.get("top1") for seed, outcome in found.items() if outcome and outcome.result}
+            figures[column.key] = Figure.of({seed: value for seed, value in top1.items() if value is not None})
+        lines.append(Line(method, shown, figures, {}, waiting=tuple(sorted(waiting))))
+    for column in columns.values():
+        lines = with_best(lines, column)
+    notes = (
+        "Mean and 95 % interval (Student's t) over seeds; in bold what lies clear of all others of its column; "
+        "– where the method cannot keep the budget.",
+        *more,
+    )
+    return Table(
+        name, f"Server top-1 by bytes per device, at {equal}", tuple(columns.values()), tuple(lines), notes=notes
+    )
+
+
+# ---------------------------------------------------------------- what fits
+
+
+class RunSetups:
+    """Data and fleets of recipes, read once for all methods."""
+
+    def __init__(self) -> None:
+        self._run_setups: dict[str, tuple[RunSetup, Weights]] = {}
+
+    def of(self, recipe: Recipe) -> tuple[RunSetup, Weights]:
+        groups = tuple(group.model_copy(update={"rate": 1.0}) for group in recipe.fleet.devices)  # planned below
+        fleet = recipe.fleet.model_copy(update={"devices": groups, "enforce_memory": False})
+        plain = recipe.model_copy(update={"method": {"name": "fedavg"}, "fleet": fleet})
+        key = recipe_digest(plain)
+        if key not in self._run_setups:
+            run_setup = build_run_setup(plain)
+            self._run_setups[key] = run_setup, first_weights(plain, run_setup.config)
+        return self._run_setups[key]
+
+    def fit(self, recipes: Sequence[Recipe], memory: int) -> Fit | Absent:
+        """What one method takes, whose recipes (of several seeds) differ in their data's division alone."""
+        words: set[str] = set()
+        needed = 0
+        for recipe in recipes:
+            try:
+                method, weights = _planned(recipe, *self.of(recipe), memory)
+                for member in _extremes(method.context.members.values()):
+                    for alone, task in every_task(method, member, weights):
+                        needed = max(needed, needed_bytes(alone, member, task))
+                    words.add(takes(task, member))
+            except BudgetError as error:
+                return Absent(str(error))
+            if needed > memory:
+                return Absent(f"its smallest task needs {format_bytes(needed)}")
+        return Fit(" / ".join(sorted(words)), needed)
+
+
+def _planned(recipe: Recipe, run_setup: RunSetup, weights: Weights, memory: int) -> tuple[Method, Weights]:
+    members = {
+        name: replace(member, device=member.device.model_copy(update={"memory": memory}), auto=True)
+        for name, member in run_setup.context.members.items()
+    }
+    context = replace(run_setup.context, members=members, enforce_memory=True)
+    method = build_method(recipe.method, with_parts(build_method(recipe.method, context)))
+    return method, method.initial_weights(dict(weights))
+
+
+def _extremes(members: Iterable[Member]) -> list[Member]:
+    """Those whose tasks can be the largest: most samples, largest batch, most tokens."""
+    every = list(members)
+    chosen = [
+        max(every, key=lambda member: member.samples),
+        max(every, key=lambda member: member.batch),
+        max(every, key=lambda member: int(member.rows or "0", 16).bit_count()),
+    ]
+    return list({member.name: member for member in chosen}.values())

@@ -23,8 +23,6 @@ NAME_LENGTH = 100
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a method, or the same method with something changed."""
-
     key: str
     title: str
     changes: tuple[str, ...] = ()
@@ -223,8 +221,6 @@ def _free_name(name: str, taken: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """The figures of a cell's `result.json`, or why there are none."""
-
     cell: str
     result: Mapping[str, Any] | None = None
     failure: str = ""

@@ -27,7 +27,7 @@ STYLE = """text{font:11px sans-serif;fill:#333}.title{font-weight:bold}.grid{str
 
 
 def plot(title: str, table: Table) -> str:
-    """One line for each method of a table by budget (`frontier_tables`), whiskers for the intervals."""
+    """One line for each method of a table by budget (`studies.frontier`), whiskers for the intervals."""
     budgets = [float(column.key.removeprefix("at_")) for column in table.columns]
     scale = _Scale(budgets, table)
     parts = [_frame(table, budgets, scale)]

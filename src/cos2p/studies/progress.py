@@ -15,8 +15,6 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Status:
-    """Where a running cell is."""
-
     share: float
     words: str
     remaining: float | None
@@ -25,8 +23,6 @@ class Status:
 
 @dataclass
 class Running:
-    """A cell at work."""
-
     cell: Cell
     since: float
     status: Status = field(default_factory=lambda: Status(0.0, "starting", None))

@@ -21,12 +21,11 @@ from typing import Any
 from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.studies.columns import CELLS, RUNS, STUDY, TARGET_PREFIX, TRIAL_PREFIX
-from cos2p.studies.curve import read_curve
 from cos2p.studies.folder import finite
 from cos2p.studies.grid import CellOutcome, Grid, Row
-from cos2p.studies.markdown import to_markdown
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, to_markdown
 from cos2p.studies.tables import Table, differences_table, results_table
+from cos2p.studies.target import read_curve
 from cos2p.tracking.files import explained, read_json, write_atomic
 
 RECIPE, TABLE = "recipe.toml", "table.md"

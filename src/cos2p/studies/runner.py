@@ -59,7 +59,6 @@ Work = Callable[[Mapping[str, Any], Path, Callable[[Status], None]], None]
 
 
 def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
-    """The main function of the process: does the work, and sends how it ended."""
     try:
         os.setpgrp()
         when_orphaned(_end_the_group)
@@ -78,7 +77,6 @@ def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, chann
 
 
 def simulate(recipe: Mapping[str, Any], folder: Path, send: Callable[[Status], None]) -> None:
-    """The work of a real cell."""
     # Only here, in the cell's own process: the study itself stays small and starts at once.
     from cos2p.recipe import Recipe
     from cos2p.runtime.simulation import run  # likewise

@@ -78,7 +78,6 @@ def _axis(name: str, values: tuple[str, ...]) -> Axis:
 
 
 def sweep_rows(axes: Sequence[Axis], method: str | None = None) -> list[Row]:
-    """Every combination of the axes' values."""
     if len({axis.path for axis in axes}) < len(axes):
         raise ConfigError(f"two axes set the same field: {', '.join(f'{a.name} ({a.path})' for a in axes)}")
     rows = []
@@ -97,7 +96,6 @@ def sweep_rows(axes: Sequence[Axis], method: str | None = None) -> list[Row]:
 
 
 def sweep(plan: Sweep, execute: Execute, write: Write) -> Report:
-    """Run every combination with every seed."""
     names = " × ".join(axis.name for axis in plan.axes)
 
     def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:

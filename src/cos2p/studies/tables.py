@@ -52,8 +52,6 @@ class Figure:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table with what came out."""
-
     key: str
     title: str
     figures: Mapping[str, Figure]

@@ -32,8 +32,6 @@ def is_trial(recipe: Recipe) -> bool:
 
 @dataclass(frozen=True)
 class Search:
-    """How rates are searched."""
-
     lrs: tuple[float, ...] = ()
     """Rates to try; empty: the recipe's times `FACTORS`."""
     seed: int = TUNING_SEED
@@ -234,7 +232,6 @@ def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Sett
 
 
 def tuning_record(search: Search, choices: Mapping[str, Choice], updates: int) -> dict[str, Any]:
-    """For tuning.json."""
     return {
         "score_name": _score_name(choices),
         "seed": search.seed,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.sizes import model_config
-from cos2p.submodel.rates import cut
-from cos2p.submodel.window import Schedule, growing_top, tier_offsets, window_start
+from cos2p.submodel.rates import Schedule, cut, growing_top, tier_offsets, window_start
 
 FLEETS: dict[str, tuple[str, tuple[tuple[int, float], ...]]] = {
     "E1": ("vit-tiny", ((1, 1 / 16), (7, 9 / 16))),

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from cos2p.models.config import ModelConfig
-from cos2p.models.flat_tensors import FlatLayout, flat_layout
 from cos2p.models.layout import Axis, layout, segment_width
 from cos2p.models.spec import SubmodelSpec
 from cos2p.submodel.kernels import Scratch, absolute_sums
@@ -178,11 +177,3 @@ def add_at_segments(into: SegmentValues, values: SegmentValues, config: ModelCon
             into.setdefault(key, torch.zeros(length)).add_(value)
         else:
             into.setdefault(key, torch.zeros(length)).index_add_(0, positions, value)
-
-
-@lru_cache(maxsize=64)
-def whole_segments(config: ModelConfig, arranged: FlatLayout) -> FlatLayout:
-    """Room for a number for every segment of these tensors, none of which is cut."""
-    table = segmented(config)
-    lengths = {table[name].key: full_length(config, table[name].key) for name in arranged.shapes}
-    return flat_layout(tuple((key, () if length is None else (length,)) for key, length in sorted(lengths.items())))

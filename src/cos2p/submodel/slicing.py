@@ -65,12 +65,6 @@ def window_slices(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, Slice
     return MappingProxyType(slices)
 
 
-@lru_cache(maxsize=256)
-def is_uncut(config: ModelConfig, spec: SubmodelSpec) -> bool:
-    """Whether every tensor that a device trains is whole."""
-    return all(cut is None for cut in window_slices(config, spec).values())
-
-
 def _embedding_slices(config: ModelConfig, spec: SubmodelSpec) -> dict[str, Slice | None]:
     slices: dict[str, Slice | None] = {name: None for name in layout(config) if name.startswith("embed.")}
     if "embed.tokens" in slices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cos2p.terminal.formatting import duration, over_budget_text, print_line, printable, rate_text
+from cos2p.terminal.formatting import count, duration, over_budget_text, print_line, printable, rate_text
 from cos2p.terminal.progress import Clock, Progress
 from cos2p.tracking.event_kinds import Aggregated, DeviceEvent, Event, Lowered, Merged, Rated, Started, Waiting
 from cos2p.tracking.events import Listener
@@ -29,6 +30,9 @@ PLAIN_SECONDS = 2.0
 """Wall seconds between two of them, at least."""
 NOTES = 5
 """Troubles shown one by one unless asked for all of them; after that they are only counted."""
+
+PLANS = 8
+"""Plans of devices shown when a run starts."""
 
 
 def note_text(event: Event) -> str | None:
@@ -80,6 +84,13 @@ def budget_text(event: Started) -> str | None:
     return f"the whole model takes {takes} to train, the devices have {have}: {could} could alone"
 
 
+def plans_text(event: Started) -> list[str]:
+    """What devices train, those of one plan together."""
+    found = Counter((device.get("plan"), device.get("why")) for device in event.devices.values())
+    lines = [f"{count(many, 'device')}: {plan} ({why})" for (plan, why), many in found.most_common() if plan]
+    return [*lines[:PLANS], *([f"and {len(lines) - PLANS} more plans"] if len(lines) > PLANS else [])]
+
+
 class _View:
     """Common to both views: keeps the progress, shows troubles."""
 
@@ -90,6 +101,8 @@ class _View:
     def show(self, event: Event) -> None:
         if isinstance(event, Started) and (budget := budget_text(event)):
             self.say(budget)
+        for line in plans_text(event) if type(event) is Started else ():
+            self.say(line)
         for about in (event.notes or ()) if isinstance(event, Started) else ():
             self.say(printable(about))
         if isinstance(event, Aggregated) and event.version == 1 and (over := self.progress.figures.over_budget):

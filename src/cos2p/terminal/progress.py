@@ -103,11 +103,12 @@ class Progress:
         found = self.figures
         if found.last is None or found.best is None:
             return "server –"
+        late = f" after round {found.last_version}" if 0 < found.last_version < found.version else ""
         chance = (found.started.data or {}).get("chance") if found.started is not None else None
         worth = f"; chance {percent(chance)}" if chance is not None else ""
         if found.score_name == "perplexity":
-            return f"server perplexity {found.last:.4g} (best {found.best[0]:.4g}, {found.part})"
-        return f"server {percent(found.last)} (best {percent(found.best[0])}, {found.part}{worth})"
+            return f"server perplexity {found.last:.4g}{late} (best {found.best[0]:.4g}, {found.part})"
+        return f"server {percent(found.last)}{late} (best {percent(found.best[0])}, {found.part}{worth})"
 
     def client_text(self) -> str:
         """How good the clients' own submodels are; a private run, which reports nothing of them, says what it costs."""

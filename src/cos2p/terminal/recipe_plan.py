@@ -71,9 +71,7 @@ def rehearsal_text(found: Rehearsal) -> list[str]:
     if len(found.plans) > _SHOWN:
         lines.append(f"         and {count(len(found.plans) - _SHOWN, 'more kind')} of devices")
     seconds = found.seconds_of_a_round
-    lines.append(
-        f"time     about {duration(seconds)} a round on this machine, {duration(seconds * found.rounds)} in all"
-    )
+    lines.append(f"time     about {duration(seconds)} a round on this machine, {duration(found.seconds)} in all")
     return lines
 
 

@@ -15,11 +15,11 @@ from cos2p.terminal.formatting import (
     count,
     duration,
     epsilon_text,
-    over_budget_text,
     percent,
     printable,
     without_training,
 )
+from cos2p.terminal.verdict import verdict
 from cos2p.tracking.figure_parts import tiers
 from cos2p.units import format_bytes
 
@@ -52,15 +52,19 @@ def _headline(result: Mapping[str, Any]) -> str:
 
 def _figures(result: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
+    found = verdict(result)
     for name, words in (
         ("server", _scores(result, "", without_training(result.get("chance"), result.get("majority")))),
         ("before training", _scores({"top5": None, **result["base"]}, "") if result.get("base") else ""),
+        ("gain", found["outcome"] if result.get("gain") else ""),
+        ("warning", found.get("warning", "")),
+        ("reference", found.get("reference", "")),
         ("validation", _scores(result, "validation_")),
         ("better exit", better_exit_text(result)),
         ("clients' own", _scores(result, "client_", without_training(None, result.get("client_majority")))),
         ("fleet", f"RU {percent(result['ru'])} · busy {percent(result['busy'])} of the time"),
         ("virtual time", duration(result["virtual_seconds"])),
-        ("memory", over_budget_text(result.get("over_budget"))),
+        ("memory", found.get("memory", "")),
         ("sent", f"{format_bytes(result['bytes_down'])} down · {format_bytes(result['bytes_up'])} up"),
         ("coverage", coverage_text(result["n_star"])),
         ("staleness τ", staleness_text(result["staleness"])),

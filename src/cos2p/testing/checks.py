@@ -28,12 +28,10 @@ from cos2p.methods.base import RunContext
 from cos2p.methods.registry import import_method, make_contract, method_class, run_task, trainer_class
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import RunSetup, build_run_setup
-from cos2p.testing.allocated import peak_allocated
 from cos2p.testing.fleet import Fleet, same
-from cos2p.testing.gpu import stand_in_gpu
+from cos2p.testing.gpu import peak_allocated, stand_in_gpu
 from cos2p.tracking.event_kinds import Refused
 from cos2p.training.contract import as_it_travels
-from cos2p.training.idle_models import IdleModels
 from cos2p.training.settings import MemoryOptimizations
 
 SMALL = {"depth": 2, "dim": 16, "heads": 4, "mlp": 32, "patch": 4}
@@ -195,8 +193,6 @@ def check_declarations(subject: Subject) -> None:
             local = {**(order.settings[key] if key else order.settings), "memory_optimizations": {name: value}}
             changed = replace(order, settings={**order.settings, key: local} if key else local)
             _compare(order.trainer, name, plain, _trained(fleet, changed, fleet.server.orders.task(order)))
-        if "reuse" in trainer.supports:
-            _check_reuse(fleet, order, plain)
 
 
 def _compare(trainer: str, name: str, plain: Update, other: Update) -> None:
@@ -207,17 +203,6 @@ def _compare(trainer: str, name: str, plain: Update, other: Update) -> None:
     length = sum(float(tensor.double().square().sum()) for tensor in plain.delta.values()) ** 0.5
     apart = sum(float((plain.delta[n] - t).double().square().sum()) for n, t in other.delta.items()) ** 0.5
     assert apart <= CLOSE_ENOUGH[name] * length, f"{wrong}: {apart / max(length, 1e-12):.2g} of the update's length"
-
-
-def _check_reuse(fleet: Fleet, order: Order, plain: Update) -> None:
-    kept, task, config = IdleModels(), fleet.server.orders.task(order), fleet.context.config
-    for _ in range(2):
-        trainer = trainer_class(order.trainer)(config, order)
-        trainer.idle = kept
-        update, _ = trainer.run(task, fleet.shards[order.client], fleet.memories[order.client])
-        trainer.leave()
-    wrong = f"{order.trainer} declares 'reuse' in `supports`, and a task leaves something in its model"
-    assert same(plain.delta, update.delta), wrong
 
 
 def check_placement(subject: Subject) -> None:

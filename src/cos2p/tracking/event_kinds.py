@@ -13,6 +13,10 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from typing_extensions import Self, dataclass_transform
 
+ByClass = Annotated[
+    dict[str, list[int]],
+    "of every class of the test samples: `samples`, how many were named `right`, how often `named`",
+]
 Scores = Annotated[dict[str, dict[str, float]], "by exit (its depth): `top1`, `top5`, `f1`, between 0 and 1"]
 Client = Annotated[str, "name of the device"]
 Task = Annotated[str, "name of the task, `CLIENT#NUMBER`"]
@@ -50,7 +54,6 @@ class Event:
         return copy
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file has it."""
         found = {name: getattr(self, name) for name in self.names}
         return {"kind": self.kind, **{n: v for n, v in found.items() if v is not None or n not in self.optional}}
 
@@ -106,7 +109,10 @@ class Started(Event):
     notes: Annotated[
         list[str] | None, "what a user should know of data and model, such as a pooling that was chosen"
     ] = None
-    devices: Annotated[dict[str, dict[str, Any]], "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`"]
+    devices: Annotated[
+        dict[str, dict[str, Any]],
+        "by name: `rate`, `samples`, `batch`, `memory` (bytes), `flops`; in words its `plan`, and `why`",
+    ]
 
 
 @logged
@@ -209,6 +215,7 @@ class Evaluated(Event):
     version: Version
     validation: Scores | None = None
     test: Scores | None = None
+    classes: ByClass | None = None
 
 
 @logged
@@ -229,6 +236,7 @@ class Finished(Event):
     version: Version
     validation: Scores | None = None
     test: Scores | None = None
+    classes: ByClass | None = None
 
 
 @logged
@@ -353,17 +361,7 @@ def event_of(values: Mapping[str, Any]) -> Event | None:
     kind = KINDS.get(values.get("kind", ""))
     if kind is None:
         return None
-    if kind is Merged and "gamma" in values:
-        values = {**values, "weight": _weight_of_older(values["gamma"])}
     missing = [name for name in kind.required if name not in values]
     if missing:
         raise ValueError(f"an event {kind.kind!r} without {missing[0]!r}")
     return kind(**{name: values[name] for name in kind.names if name in values})
-
-
-def _weight_of_older(gamma: Any) -> dict[str, float] | None:
-    """Before 0.2 every merge had keys of its own; where one number was the weight of all segments, it still is."""
-    if not isinstance(gamma, Mapping) or {"heads", "units"} <= gamma.keys():
-        return cast("dict[str, float]", gamma)
-    number = gamma.get("alpha", gamma.get("damping"))
-    return None if number is None else dict.fromkeys(("heads", "units", "shared"), float(number))

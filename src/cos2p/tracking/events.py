@@ -40,7 +40,6 @@ class EventLog:
                 raise
 
     def write(self, event: Event) -> None:
-        """Append one event."""
         line = _with_checksum(event_line(event).encode("ascii"))
         with explained(self.path):
             try:
@@ -119,9 +118,9 @@ def parse_event(line: bytes) -> Event | None:
     ValueError says how the line is damaged.
     """
     line = line.removesuffix(b"\n")
-    if line[-_MARKED:].startswith(_MARK):  # a log of an older version has none
-        content, stored = line[:-_MARKED], line[-10:-2]
-        if crc(content).encode() != stored:
+    content, mark, stored = line[:-_MARKED], line[-_MARKED:-10], line[-10:]
+    if sum(a == b for a, b in zip(mark, _MARK, strict=False)) > 5:  # a log of an older version has none
+        if mark != _MARK or stored != b'%s"}' % crc(content).encode():
             raise ValueError("has another checksum than it was written with")
         line = content + b"}"
     try:

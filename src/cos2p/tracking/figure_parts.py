@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cos2p.numerics.metrics import perplexity
-from cos2p.tracking.event_kinds import Aggregated
+from cos2p.tracking.event_kinds import Aggregated, Merged
 
 SCORES = ("top1", "top5", "f1")
 LIKELIHOOD = ("loss", "perplexity", "answers", "generated", "likeliest")
@@ -32,7 +32,6 @@ def number(value: Any) -> float | None:
 
 
 def deepest(by_exit: Mapping[str, Mapping[str, float]] | None) -> Mapping[str, float]:
-    """Scores at the deepest exit."""
     return by_exit[max(by_exit, key=int)] if by_exit else {}
 
 
@@ -77,15 +76,38 @@ def likelihood_figures(
     }
 
 
+def trains(event: Merged) -> bool:
+    """Whether the update changed weights; a task that only reports sums of features has neither blocks nor a loss."""
+    return event.window[1] > event.window[0] or "loss" in event.report
+
+
+def gain_figures(base: Mapping[str, float], top: Mapping[str, float], samples: int | None) -> dict[str, Any]:
+    """What a run gained over its start: of `top1` with half its 95 % interval, as if the two were scored on different
+    samples; they are scored on the same ones, so that the true interval is smaller.
+
+    >>> gain_figures({"top1": 0.877}, {"top1": 0.883}, 4500)
+    {'gain': {'score': 'top1', 'value': 0.006, 'interval': 0.0134}}
+    """
+    name = score_name(top)
+    if base.get(name) is None or top.get(name) is None:
+        return {}
+    gain: dict[str, Any] = {"score": name, "value": round(top[name] - base[name], 6)}
+    if name == "top1" and samples:
+        variance = sum(share * (1 - share) for share in (base[name], top[name])) / samples
+        gain["interval"] = round(1.96 * math.sqrt(variance), 4)
+    return {"gain": gain}
+
+
 @dataclass
 class DeviceFigures:
-    """One device: what it is, what it did."""
-
     rate: float | None = None
     samples: int | None = None
     batch: int | None = None
     memory: int | None = None
     flops: float | None = None
+    plan: str | None = None
+    """What it trains and how, in words, and ..."""
+    why: str | None = None
 
     tasks: int = 0
     updates: int = 0
@@ -104,6 +126,8 @@ class DeviceFigures:
     """Bytes of its largest task, by the ledger."""
     measured: int | None = None
     """Largest peak measured on the device."""
+    link: tuple[float, float] | None = None
+    """Bytes a second that its link carried lately, down and up, as it measured them."""
 
     here: bool = False
     given: float | None = None
@@ -133,8 +157,6 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """A round that is closed."""
-
     event: Aggregated
     ru: float | None
     """Busy seconds of those present, against as many as the busiest had; None if nobody was busy."""

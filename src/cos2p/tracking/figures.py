@@ -42,13 +42,15 @@ from cos2p.tracking.figure_parts import (
     RoundFigures,
     best_exit,
     deepest,
+    gain_figures,
     likelihood_figures,
     merit,
     number,
     score_name,
+    trains,
 )
 
-_FACTS = ("rate", "samples", "batch", "memory", "flops")
+_FACTS = ("rate", "samples", "batch", "memory", "flops", "plan", "why")
 
 
 class RunFigures:
@@ -72,11 +74,21 @@ class RunFigures:
         self.utilisation: list[float] = []
         """RU of each round in which somebody was busy."""
         self.evaluated: Evaluated | Finished | None = None
+        self.by_class: dict[str, list[int]] = {}
+        """Counts of every class, of the last evaluation on all test samples."""
         self.base: dict[str, float] = {}
-        """Scores of a pretrained language model on the test samples before anything trained."""
+        """Scores on the test samples before anything trained: a pretrained language model, a head in closed form."""
+        self.trained = False
+        """Whether an update was merged that trained something."""
+        self._untrained = 0
+        """The last version that nothing trained."""
+        self.lr: float | None = None
+        """Of the last task that was given."""
         self.part: Literal["validation", "test", ""] = ""
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
+        self.last_version = 0
+        """That has the score `last`."""
         self.best: tuple[float, int] | None = None
         """Best top-1, of a language model perplexity, and the version that had it."""
         self.score_name = "top1"
@@ -148,6 +160,7 @@ class RunFigures:
         device = self._meet(event.client, {})
         device.rest(event.t)
         device.tasks += 1
+        self.lr = event.lr
         device.bytes_down += event.bytes
         device.task, device.version, device.since, device.given = event.task, event.version, event.t, event.t
         if event.peak_memory is not None:
@@ -166,9 +179,11 @@ class RunFigures:
         device = self._meet(event.client, {})
         if device.task == event.task:
             device.rest(event.t)
-        peak = number((event.measured or {}).get("peak"))
+        peak, down, up = (number((event.measured or {}).get(name)) for name in ("peak", "down_rate", "up_rate"))
         if peak:
             device.measured = max(round(peak), device.measured or 0)
+        if down and up:
+            device.link = (down, up)
         return device
 
     def _on_lost(self, event: Lost) -> None:
@@ -203,6 +218,7 @@ class RunFigures:
         self.merged += 1
         self.staleness[event.staleness] += 1
         self._round.append(event)
+        self.trained = self.trained or trains(event)
         scores = {name.removeprefix("local_"): number(v) for name, v in event.report.items() if name[:6] == "local_"}
         if scores.get("samples"):
             self.own[event.client] = {name: value for name, value in scores.items() if value is not None}
@@ -211,6 +227,8 @@ class RunFigures:
 
     def _on_aggregated(self, event: Aggregated) -> None:
         self.version = event.version
+        if not self.trained:
+            self._untrained = event.version
         self.rounds += 1
         # Where all only reported sums of features, N* says nothing.
         trained = any(merged.window[1] > merged.window[0] for merged in self._round) or not self._round
@@ -255,18 +273,22 @@ class RunFigures:
 
     def _on_evaluated(self, event: Evaluated | Finished) -> None:
         self.evaluated = event
-        if isinstance(event, Evaluated) and event.version == 0:
+        self.by_class = event.classes or self.by_class
+        begins = isinstance(event, Evaluated) and event.version <= self._untrained
+        if begins:
             top = deepest(event.test)
-            self.base = {name: top[name] for name in (*LIKELIHOOD, "top1") if name in top}
+            self.base = {name: top[name] for name in (*LIKELIHOOD, *SCORES) if name in top}
         part: Literal["validation", "test"] = "validation" if event.validation else "test"
         scores = deepest(getattr(event, part))
         found = merit(scores)
         if found is None:
             return
         self.score_name = score_name(scores)
-        self.part, self.last = part, scores[self.score_name]
+        self.part, self.last, self.last_version = part, scores[self.score_name], event.version
         if self.best is None or found > self._best_merit:
-            self.best, self.since_best, self._best_merit = (self.last, event.version), 0, found
+            # A head in closed form may be better than what comes while features move; patience begins with training.
+            self.best, self.since_best = (self.last, event.version), 0
+            self._best_merit = -math.inf if begins else found
         elif part == "validation":
             self.since_best += 1
 
@@ -313,18 +335,19 @@ class RunFigures:
         return None if self.evaluated is None else best_exit(self.evaluated.validation or self.evaluated.test)
 
     def result(self) -> dict[str, Any]:
-        """The figures of `result.json`."""
         test = self.evaluated.test or {} if self.evaluated is not None else {}
         top, chosen = deepest(test), deepest(self.evaluated.validation if self.evaluated is not None else None)
         seconds = self.now or 1.0
+        tests = (self.started.data or {}).get("test") if self.started is not None else None
         return {
             **{name: top.get(name) for name in SCORES},
             **{f"validation_{name}": chosen.get(name) for name in SCORES},
             **{f"client_{name}": self.client_mean(name) for name in SCORES},
             **likelihood_figures(test, top, chosen, self.client_mean),
-            **({"base": self.base} if self.base else {}),
+            **({"base": self.base, **gain_figures(self.base, top, tests)} if self.base and self.trained else {}),
             "exits": {depth: scores["top1"] for depth, scores in test.items()},
             "best_exit": self.best_exit,
+            **({"by_class": self.by_class} if self.by_class else {}),
             "ru": self.ru,
             "busy": sum(device.busy for device in self.devices.values()) / (max(1, len(self.devices)) * seconds),
             "virtual_seconds": self.now,
@@ -337,6 +360,7 @@ class RunFigures:
             "staleness": {str(tau): count for tau, count in sorted(self.staleness.items())},
             **self._privacy(),
             **({} if self.over_budget is None else {"over_budget": self.over_budget}),
+            "full_memory": self.started.full_memory if self.started is not None else None,
             "seed": self.started.seed if self.started is not None else None,
             "devices": {name: self._device_result(name, device) for name, device in self.devices.items()},
         }
@@ -354,6 +378,7 @@ class RunFigures:
             "busy_seconds": device.busy,
             "peak_memory": device.predicted,
             "top1": self.own.get(name, {}).get("top1"),
+            **({} if device.link is None else {"link": [round(rate) for rate in device.link]}),
         }
 
 

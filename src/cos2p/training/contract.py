@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from cos2p.costs.budget import Ledger
+from cos2p.costs.ledger import Ledger
 from cos2p.messages import Order, Piece, Precision, Update
 from cos2p.messages.envelope import Forms, TensorForm
 from cos2p.models.config import ModelConfig
@@ -26,7 +26,7 @@ from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import Slice, compact_shape, cut_out, frozen_names, frozen_slices, take, trained_shapes
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.prefix import SCALE, decode, encode
-from cos2p.training.settings import ExtendedSettings, LocalSettings
+from cos2p.training.settings import ExtendedSettings, LocalSettings, with_local
 from cos2p.training.shard import steps
 
 MOST_REPORTED = 1e9
@@ -41,6 +41,8 @@ class TaskContract:
 
     trains: ClassVar[bool] = True
     """False: nothing of the model changes by its tasks; they report statistics of the data."""
+    looks: ClassVar[int] = 0
+    """Batches that its trainer looks at in `begin`, before the first step."""
     shares_sent: ClassVar[bool] = True
     """`sent` depends on the model's version and the order's spec alone, so that tasks may share the tensors. A class
     does not inherit it: one that does not declare it shares nothing."""
@@ -70,7 +72,8 @@ class TaskContract:
 
     def with_tokens(self, tokens: int) -> Self:
         """The same task, if no text were longer than this."""
-        return type(self)(self.config.with_(max_tokens=tokens), self.order, self.settings)
+        settings = with_local(self.settings, {}, texts=(0, 0))
+        return type(self)(self.config.with_(max_tokens=tokens), self.order, settings)
 
     # ------------------------------------------------------------ what travels
 

@@ -9,11 +9,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from cos2p.costs.budget import Ledger, prefix_batch, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward, exit_forward, prefix_forward, shape_flops
-from cos2p.costs.ledger import forward_ledger
-from cos2p.costs.shape import Shape, trainable_scalars
-from cos2p.costs.workload import Workload
+from cos2p.costs.ledger import Ledger, forward_ledger, prefix_batch, shape_ledger
+from cos2p.costs.shape import Shape, Workload, trainable_scalars
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
@@ -101,6 +99,8 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         recompute=settings.memory_optimizations.recompute == "yes",
         micro_batch=settings.memory_optimizations.at_once(batch),
         activation_bytes=2 if settings.memory_optimizations.bf16 else 4,
+        tokens=settings.texts[0],
+        shard_tokens=settings.texts[1],
     )
 
 

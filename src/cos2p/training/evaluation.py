@@ -33,6 +33,9 @@ class _Scores:
         self._right += right
         self._texts += texts
 
+    def by_class(self) -> dict[str, list[int]]:
+        return self._counter.by_class()
+
     def result(self) -> dict[str, float]:
         found = self._counter.result()
         if self._likelihood is None:
@@ -49,9 +52,12 @@ def evaluate(
     normalize: Normalize,
     features: Features | None = None,
     batch: int = 256,
+    by_class: dict[str, list[int]] | None = None,
 ) -> list[dict[str, float]]:
     """Scores at each of the model's exits, shallowest first: top1, top5, f1; of a language model loss, perplexity,
-    top1 and top5 of the next token, and `answers`, the share of right ones, where texts have answers."""
+    top1 and top5 of the next token, and `answers`, the share of right ones, where texts have answers.
+
+    `by_class` gets the counts of every class at the deepest exit; of a language model none."""
     model.eval()
     language = model.config.task == "language-modeling"
     if language:  # of a wide one no more features than logits
@@ -65,6 +71,8 @@ def evaluate(
             continue
         for counter, output in zip(counters, model(inputs, known), strict=True):
             counter.add(output, targets)
+    if by_class is not None and not language:
+        by_class |= counters[-1].by_class()
     return [counter.result() for counter in counters]
 
 
@@ -85,6 +93,8 @@ def _add_tokens(
         counter.add_answers(int((~wrong).sum()), len(wrong))
 
 
-def evaluate_exits(model: ElasticTransformer, examples: Examples, normalize: Normalize) -> dict[int, dict[str, float]]:
-    """Scores at each of the model's exits, by their depth."""
-    return dict(zip(model.spec.exits, evaluate(model, examples, normalize), strict=True))
+def evaluate_exits(
+    model: ElasticTransformer, examples: Examples, normalize: Normalize, by_class: dict[str, list[int]] | None = None
+) -> dict[int, dict[str, float]]:
+    """Scores at each of the model's exits, by their depth; `by_class` as above."""
+    return dict(zip(model.spec.exits, evaluate(model, examples, normalize, by_class=by_class), strict=True))

@@ -26,8 +26,7 @@ from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer, Gates
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.submodel.rates import segment_costs
-from cos2p.training.distillation import flatten
-from cos2p.training.losses import Losses, zero
+from cos2p.training.losses import Losses, flatten, zero
 
 Remembered = dict[str, Tensor]
 """What a device remembers between its tasks: the importance of every head and unit it has met, by block."""

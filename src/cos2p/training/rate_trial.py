@@ -6,7 +6,8 @@ short ones, a run that anneals its rate the longest that are safe, and over the 
 own training follows at this rate, with the bits of a task that was given it. The server pools what the devices report
 (`server.rate_search`).
 
-The trial takes at most as much computation as the task's training, no more memory, and no message.
+The trial takes at most as much computation as the task's training, no more memory, and no message. Of a trainer that
+looks at batches before its steps (Co-S²P's factors) each try looks again, which is counted and comes on top.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class TrialSize:
     batch: int
     held: int
     """Samples that the loss is measured on."""
+    looks: int = 0
+    """Batches that a trainer looks at before the steps of a try, and before the first loss."""
 
     @classmethod
     def of(cls, samples: int, batch: int, epochs: int) -> TrialSize | None:
@@ -67,9 +70,9 @@ class TrialSize:
         counts as a third of one with them.
 
         >>> TrialSize.of(samples=120, batch=16, epochs=1)
-        TrialSize(steps=2, batch=11, held=15)
+        TrialSize(steps=2, batch=11, held=15, looks=0)
         >>> TrialSize.of(samples=480, batch=16, epochs=1)
-        TrialSize(steps=4, batch=16, held=60)
+        TrialSize(steps=4, batch=16, held=60, looks=0)
         """
         held = samples // 8
         room = int((epochs * samples - (TRIES + 1) * held / 3) / TRIES)
@@ -79,14 +82,16 @@ class TrialSize:
 
     def share(self, samples: int, epochs: int) -> float:
         """What all tries take at most, of the task's training."""
-        return (TRIES * self.steps * self.batch + (TRIES + 1) * self.held / 3) / (epochs * samples)
+        looked = (TRIES + 1) * self.looks * self.batch
+        return (TRIES * self.steps * self.batch + looked + (TRIES + 1) * self.held / 3) / (epochs * samples)
 
 
 def trial_size(contract: TaskContract, samples: int) -> TrialSize | None:
     """None where a task tries nothing."""
     if not (contract.order.rates and contract.trains):
         return None
-    return TrialSize.of(samples, contract.local.batch, contract.local.epochs)
+    size = TrialSize.of(samples, contract.local.batch, contract.local.epochs)
+    return None if size is None else replace(size, looks=contract.looks)
 
 
 def give(trainer: Trainer, order: Order) -> None:
@@ -107,7 +112,7 @@ def try_rates(trainer: Trainer, spec: SubmodelSpec) -> list[float]:
     drawn = torch.randperm(samples, generator=_rng(order))
     held, rest = drawn[: size.held], drawn[size.held :]
     batches = [rest.roll(-step * size.batch)[: size.batch] for step in range(size.steps)]
-    first = _loss_after(trainer, spec, order.lr, [], held)
+    first = _loss_after(trainer, spec, order.lr, batches, held, steps=0)
     if not 0 < first < math.inf:
         return []
 
@@ -136,19 +141,26 @@ def walk(places: int, ratio_at: Callable[[int], float]) -> list[float]:
 
 
 def _loss_after(
-    trainer: Trainer, spec: SubmodelSpec, rate: float, batches: Sequence[torch.Tensor], held: torch.Tensor
+    trainer: Trainer,
+    spec: SubmodelSpec,
+    rate: float,
+    batches: Sequence[torch.Tensor],
+    held: torch.Tensor,
+    steps: int | None = None,
 ) -> float:
-    """On the held-out rows, after a step on each of the batches; infinite if training breaks down."""
+    """On the held-out rows, after a step on each of the batches (or on none); infinite if training breaks down."""
     trial = copy.copy(trainer)
     give(trial, replace(trainer.order, lr=rate, rates=()))
     trial.rng = _rng(trainer.order)
-    trial.remembered, trial.idle = dict(trainer.remembered), None
-    trial.batches = lambda epochs: iter(batches)  # type: ignore[method-assign]
+    trial.remembered = dict(trainer.remembered)
+    # A trainer may look at some batches before its first step, more than once.
+    trial.batches = lambda epochs: iter([*batches] * epochs)  # type: ignore[method-assign]
     trial.model = trial.build(spec)
     trial.model.train()
     trial.begin()
+    trial.batches = lambda epochs: iter(batches)  # type: ignore[method-assign]
     try:
-        if batches:
+        if steps != 0:
             trial.fit()
     except TrainingError:
         return math.inf

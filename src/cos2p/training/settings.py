@@ -182,6 +182,9 @@ class LocalSettings(LocalTraining, Distillation, FeatureCache):
     """One task's training on a device. A trainer with settings of its own adds them in a derived class."""
 
     batch: int = Field(default=32, ge=1, description="Samples per step.")
+    texts: tuple[int, int] = Field(
+        default=(0, 0), description="Tokens of the device's longest text, and of all together, as batches hold them."
+    )
     rescale: bool = Field(default=False, description="Training-time 1/(kept share) on attention and MLP outputs.")
     mask: MaskPhase = MaskPhase()
 
@@ -226,7 +229,7 @@ class TrainingSettings(LocalTraining):
         default=2e-3,
         description="η at the start of the run. `auto`: in its first training task every device tries a ladder of "
         "rates for a few steps each and reports the losses; the server takes a cautious middle for the rest of the "
-        "run. Not with privacy: the losses would tell of the data.",
+        "run. Not with privacy: the losses would reveal the data.",
     )
     lr_schedule: Literal["cosine", "constant"] = Field(default="cosine", description="Over the whole run.")
     embeddings: Embeddings = Field(

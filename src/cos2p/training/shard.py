@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cos2p.data.augment import UNCHANGED, AugmentConfig, Augmenter
 from cos2p.data.examples import Examples, Normalize
-from cos2p.data.ragged import length_batches
+from cos2p.data.ragged import length_batches, widest
 
 READY_BYTES = 2**16
 """Images that take no more as numbers are kept as numbers: a thousand devices' in one process take 64 MB."""
@@ -44,6 +44,12 @@ class Shard:
         if self.train.widths is None or self.test.widths is None:
             return None
         return torch.cat((self.train.widths, self.test.widths))
+
+    @property
+    def text_tokens(self) -> tuple[int, int]:
+        """Of the longest text, tested ones too, and of all training texts; 0 of images."""
+        widths, own = self.widths, self.train.widths
+        return (0, 0) if widths is None or own is None else (widest(widths), int(own.sum()))
 
     def inputs(self, part: Examples, rows: slice | Tensor) -> Tensor:
         """As they are, not augmented."""

@@ -23,8 +23,8 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.accelerator import place
-from cos2p.costs.budget import Ledger, shape_ledger
 from cos2p.costs.flops import block_forward, embedding_forward
+from cos2p.costs.ledger import Ledger, shape_ledger
 from cos2p.costs.shape import Shape
 from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Update

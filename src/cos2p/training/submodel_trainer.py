@@ -18,8 +18,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.submodel.slicing import narrow
 from cos2p.training.costs import mask_samples
-from cos2p.training.distillation import flatten
-from cos2p.training.losses import zero
+from cos2p.training.losses import flatten, zero
 from cos2p.training.masks import MaskTrainer, MicroBatch, Trained, choose, logit
 from cos2p.training.prefix import features_at
 from cos2p.training.settings import LocalSettings

@@ -30,7 +30,6 @@ from cos2p.accelerator import CPU, place, place_all
 from cos2p.data.examples import Examples
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
-from cos2p.models.flat_tensors import FlatTensors, copied
 from cos2p.models.layout import Weights
 from cos2p.models.skeleton import trainable
 from cos2p.models.spec import SubmodelSpec
@@ -42,15 +41,19 @@ from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
 from cos2p.training.client_cache import ClientCache, data_digest
 from cos2p.training.contract import TaskContract, unpacked
-from cos2p.training.distillation import exits_loss
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
-from cos2p.training.idle_models import IdleModels, Ready
-from cos2p.training.label_skew import with_own_shares
-from cos2p.training.language import loss_of_tokens, reads_in_parts
-from cos2p.training.losses import Losses
+from cos2p.training.losses import (
+    Losses,
+    MicroBatches,
+    add_up,
+    counted,
+    exits_loss,
+    loss_of_tokens,
+    reads_in_parts,
+    with_own_shares,
+)
 from cos2p.training.masks import Remembered
-from cos2p.training.micro_batches import MicroBatches, add_up, counted
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
     CachedFeatures,
@@ -58,17 +61,17 @@ from cos2p.training.prefix import (
     FreshFeatures,
     KeptFeatures,
     PrefixFile,
+    StreamedSuffix,
     TextFeatures,
     features_at,
     part_of,
     prefix_features,
 )
 from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
-from cos2p.training.settings import PLAIN, ExtendedSettings, LocalSettings, settled
+from cos2p.training.settings import ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled
-from cos2p.training.suffix import StreamedSuffix
 
-Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16", "reuse"]
+Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"]
 
 OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
 """All memory optimizations of `training.memory_optimizations` but `stream`, which is for adapters."""
@@ -102,7 +105,7 @@ class Trainer:
     contract_type: ClassVar[type[TaskContract]] = TaskContract
     """What the server asks about its tasks."""
     settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
-    supports: ClassVar[Set[Support]] = OPTIMIZATIONS | {"reuse"}
+    supports: ClassVar[Set[Support]] = OPTIMIZATIONS
     """What gives the right results with this trainer. A class does not inherit it: one that declares nothing trains
     without. `check_method` of `cos2p.testing` finds a wrong declaration.
 
@@ -110,7 +113,6 @@ class Trainer:
     eight_bit          the optimisers are those of `optimizers` here
     recompute, bf16    the model is that of `build` here: `lighten` changes how its blocks run
     micro_batch        what is minimised for a batch is the mean of what is minimised for its samples
-    reuse              a task leaves nothing in its model but weights, so that the next task may have it
     """
 
     contract: TaskContract
@@ -132,10 +134,6 @@ class Trainer:
     model: ElasticTransformer
     client_cache: ClientCache | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
-    idle: IdleModels | None = None
-    """Models of earlier tasks, if the process keeps any."""
-    _ready: Ready | None = None
-    """The model with its weights in one piece, if it is one that can be kept."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -173,8 +171,7 @@ class Trainer:
         check_rows(self.order.spec, shard)
         if self.order.label_skew == "logit-adjustment":
             task = with_own_shares(self.config, task, shard.train.labels)
-        here = isinstance(task.weights, FlatTensors) and device.type == "cpu"
-        self.task = task if here else replace(task, weights=place_all(task.weights, device))
+        self.task = replace(task, weights=place_all(task.weights, device))
         self.remembered = place_all(remembered, device)
         self.shard = shard.for_task(self.order.seed, self.order.client, self.order.attempt)
         self.rng = torch_rng(self.order.seed, "device", self.order.client, self.order.attempt)
@@ -185,12 +182,6 @@ class Trainer:
         if device.type != "cpu":
             update = replace(update, delta=place_all(update.delta, CPU), extras=place_all(update.extras, CPU))
         return update, place_all(self.remembered, CPU)
-
-    def leave(self) -> None:
-        """Nobody asks for this task's model any more."""
-        if self._ready is not None and self.idle is not None:
-            self.idle.put(self._ready)
-            self._ready = None
 
     def given(self, own: bool = False) -> Weights:
         """The task's weights as numbers. Where they travelled in fewer bits they are made anew with every call, and
@@ -225,36 +216,14 @@ class Trainer:
         if self.order.rates:
             report |= reported(try_rates(self, spec))
             give(self, at_own_rate(self.order, report))
-        self._ready = self._take_ready(spec)
-        if self._ready is not None:
-            self.model = self._ready.model
-        else:
-            self.model = self.build(spec)
-            self.model.train()
+        self.model = self.build(spec)
+        self.model.train()
         self.begin()
         report["loss"] = self.fit()
         learned = self.end()
         report |= {**learned.report, **self.scores()}
         order, samples = self.order, len(self.shard.train)
         return Update(order.client, order.task, order.version, spec, learned.delta, samples, report, learned.extras)
-
-    def _take_ready(self, spec: SubmodelSpec) -> Ready | None:
-        """A model that can be kept for another task; None if this one's has to be made for it alone."""
-        start = self.start
-        if self.idle is None or not isinstance(start, FlatTensors) or not self._is_plain(spec):
-            return None
-        known = self.idle.take(self.config, spec, start)
-        if known is not None:
-            return known
-        weights = start.copy()
-        return Ready.of(self.load(spec, weights, rescale=False), weights)
-
-    def _is_plain(self, spec: SubmodelSpec) -> bool:
-        """Whether nothing but the weights is left of this task in its model."""
-        if "reuse" not in self.supports:
-            return False
-        whole = not (spec.has_prefix or spec.rest or spec.suffix) and self.device.type == "cpu"
-        return whole and not self.local.rescale and self.local.memory_optimizations == PLAIN
 
     def fit(self) -> float:
         """E epochs on the model, in place. Returns the mean loss of the last one."""
@@ -323,7 +292,7 @@ class Trainer:
 
     @property
     def _own_outputs(self) -> bool:
-        """Whether this trainer looks at the outputs of all tokens itself, told by what it overrides."""
+        """Whether this trainer looks at the outputs of all tokens itself, as what it overrides shows."""
         return any(getattr(type(self), hook) is not getattr(Trainer, hook) for hook in ("forward", "loss", "objective"))
 
     def _part_objective(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
@@ -417,7 +386,7 @@ class Trainer:
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
-        model = self.load(spec, copied(self.start), self.local.rescale)
+        model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
         memory_optimizations = self.local.memory_optimizations
         lighten(
             model.blocks.values(),
@@ -433,8 +402,6 @@ class Trainer:
     def optimizers(self) -> list[Optimizer]:
         """Over all that is trained; fresh at every task."""
         name, lr, decay = self.local.stepper, self.order.lr, self.local.weight_decay
-        if self._ready is not None:
-            return [self._ready.optimizer(name, lr, decay)]
         return [make_optimizer(name, list(trainable(self.model).values()), lr, decay)]
 
     def forward(self, batch: Batch) -> Sequence[Tensor]:
@@ -460,8 +427,6 @@ class Trainer:
 
     def end(self) -> Learned:
         """The epochs are over, the personal submodel has not been tested yet."""
-        if self._ready is not None and isinstance(self.start, FlatTensors):
-            return Learned(self.start.minus(self._ready.weights))
         end = self.model.weights()
         changes = torch._foreach_sub(list(self.start.values()), [end[name] for name in self.start])
         return Learned(dict(zip(self.start, changes, strict=True)))

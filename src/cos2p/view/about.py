@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cos2p.terminal.following import plans_text
 from cos2p.terminal.formatting import count, over_budget_text, percent, rate_text
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.figure_parts import BASELINES
@@ -25,6 +26,7 @@ def about(recipe: Mapping[str, Any], figures: RunFigures, shape: model.Model | N
         "Split over the devices": _split(recipe.get("partition", {})),
         "Model": _model(recipe.get("model", {}), shape),
         "Devices": _devices(recipe.get("fleet", {}), started),
+        "Devices train": "; ".join(plans_text(started)) if started else "",
         "Memory": over_budget_text(figures.over_budget),
         "Learning rate": rate_text(figures.rated) if figures.rated else "",
         "Ends": _end(recipe.get("schedule", {})),

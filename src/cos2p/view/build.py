@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +18,7 @@ from cos2p.errors import Cos2pError, RunError
 from cos2p.older_python import tomllib
 from cos2p.terminal.formatting import epsilon_text
 from cos2p.terminal.progress import Pace
+from cos2p.terminal.verdict import verdict
 from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Evaluated, Event, Finished, Merged, Started, Stopped
 from cos2p.tracking.figure_parts import BASELINES
 from cos2p.tracking.figures import RunFigures
@@ -25,7 +26,7 @@ from cos2p.tracking.files import MARKER, StopNote, read_stop_note
 from cos2p.view import model
 from cos2p.view.about import about
 from cos2p.view.curves import EvaluationsBuilder, RoundsBuilder, Series, UpdatesBuilder, rounded
-from cos2p.view.devices import DevicesBuilder, Roster, TroublesBuilder, fill_from_result
+from cos2p.view.devices import DevicesBuilder, Roster, TroublesBuilder
 from cos2p.view.lanes import LanesBuilder
 from cos2p.view.log import LogReader, at_work, elapsed
 from cos2p.view.segments import CoverageBuilder, MasksBuilder, no_masks
@@ -81,7 +82,7 @@ class RunBuilder:
         self.rounds.add(self.figures.last_round, self.figures)
         self.evaluations.aggregated(event)
         if self.coverage is not None:
-            self.devices.weigh(self.updates.weigh(self.coverage.aggregated(event)))
+            self.devices.weigh(self.updates.weigh(self.coverage.aggregated()))
 
 
 class RunSource:
@@ -171,7 +172,6 @@ class RunSource:
         """The run as read so far."""
         parts, result = self._run, self._result()
         devices = parts.devices.document(parts.roster.names, parts.figures)
-        fill_from_result(devices, result)
         shape = _model(parts.figures.started.model if parts.figures.started is not None else None)
         return {
             "header": self._header(result),
@@ -180,6 +180,7 @@ class RunSource:
             "devices": devices,
             "rounds": parts.rounds.rows,
             "evaluations": parts.evaluations.document(),
+            "by_class": _by_class(result.get("by_class") or parts.figures.by_class, result.get("classes") or ()),
             "updates": parts.updates.rows,
             "lanes": parts.lanes.document(),
             "coverage": None if parts.coverage is None else parts.coverage.document(),
@@ -229,37 +230,53 @@ class RunSource:
         known: dict[str, Any] = facts.get("data") or {}
         return {
             "name": self.folder.resolve().name,
-            "recipe": str(facts.get("recipe") or result.get("recipe") or ""),
-            "method": str(facts.get("method") or result.get("method") or ""),
-            "title": str(facts.get("title") or result.get("title") or ""),
-            "seed": facts.get("seed", result.get("seed")),
+            "recipe": str(facts.get("recipe", "")),
+            "method": str(facts.get("method", "")),
+            "title": str(facts.get("title", "")),
+            "seed": facts.get("seed"),
             "kind": "fleet" if (self.folder / "fleet.json").exists() else "simulation",
             "status": status,
-            "ending": run.finished or str(result.get("finished") or "") or (stop.reason if stop else ""),
-            "round": run.version or int(result.get("rounds") or 0),
+            "ending": run.finished or (stop.reason if stop else ""),
+            "round": run.version,
             "rounds": facts.get("rounds"),
-            "updates": run.merged or int(result.get("updates") or 0),
+            "updates": run.merged,
             "updates_planned": facts.get("updates"),
             "share": 1.0 if status == "finished" else round(run.share, 4),
-            "t": round(run.now or float(result.get("virtual_seconds") or 0.0), 3),
+            "t": round(run.now, 3),
             "wall": _tenth(result.get("wall_seconds", elapsed(self.folder))),
             "wall_left": _tenth(self._pace.left()) if going_on else None,
-            "ru": result.get("ru", run.ru),
-            "bytes_up": run.total("bytes_up") or int(result.get("bytes_up") or 0),
-            "bytes_down": run.total("bytes_down") or int(result.get("bytes_down") or 0),
+            "ru": run.ru,
+            "bytes_up": run.total("bytes_up"),
+            "bytes_down": run.total("bytes_down"),
             "part": part,
-            "last": scored[-1][1] if scored else result.get("validation_top1", result.get("top1")),
+            "last": scored[-1][1] if scored else None,
             "best": best[1],
             "best_round": best[0],
-            "test": tested[-1][1] if tested else result.get("top1"),
+            "test": tested[-1][1] if tested else None,
             **_worth(known | {name: result[name] for name in BASELINES if result.get(name) is not None}),
             "best_exit": parts.evaluations.better_exit(),
+            "verdict": _verdict(result or run.result() | {"method": facts.get("method")}),
+            "full_memory": facts.get("full_memory", result.get("full_memory")),
+            "base": rounded(run.base.get(run.score_name)),
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
-            "privacy": epsilon_text(vars(run.spent) if run.spent is not None else result.get("privacy")),
-            "n_star": run.n_star if run.n_star is not None else result.get("n_star"),
-            "refused": run.refused or int(result.get("refused") or 0),
+            "privacy": epsilon_text(None if run.spent is None else vars(run.spent)),
+            "n_star": run.n_star,
+            "refused": run.refused,
             "failed": run.total("failed") + run.total("lost"),
         }
+
+
+def _by_class(counts: Mapping[str, list[int]], names: Sequence[object]) -> list[tuple[str, int, int, int]]:
+    columns = [counts.get(name, []) for name in ("samples", "right", "named")]
+    known = [*map(str, names), *(f"class {number}" for number in range(len(names), len(columns[0])))]
+    return [(name, *row) for name, row in zip(known, zip(*columns, strict=True), strict=False)]
+
+
+def _verdict(result: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return verdict(result)
+    except (ValueError, TypeError, AttributeError, LookupError):  # a result that cos2p did not write
+        return {}
 
 
 def _worth(known: Mapping[str, Any]) -> Worth:
@@ -267,7 +284,7 @@ def _worth(known: Mapping[str, Any]) -> Worth:
 
 
 def is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (MARKER, "events.jsonl", "result.json"))
+    return any((folder / name).exists() for name in (MARKER, "events.jsonl"))
 
 
 def _tenth(seconds: Any) -> float | None:

@@ -38,8 +38,6 @@ def _append(rows: Mapping[str, Any], **values: Any) -> None:
 
 
 class RoundsBuilder:
-    """A row for each aggregation."""
-
     def __init__(self) -> None:
         self.rows: model.Rounds = _empty(model.Rounds)
 
@@ -52,6 +50,7 @@ class RoundsBuilder:
             updates=event.updates,
             clients=len(event.clients),
             n_star=event.n_star,
+            lr=None if closed.loss is None else rounded(run.lr, 8),
             loss=rounded(closed.loss),
             mask_loss=rounded(closed.mask_loss),
             client_top1=rounded(closed.client_top1),
@@ -134,8 +133,6 @@ class EvaluationsBuilder:
 
 
 class UpdatesBuilder:
-    """A row for each merged update."""
-
     def __init__(self) -> None:
         self.rows: model.Updates = _empty(model.Updates)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from cos2p.tracking.event_kinds import Event, Joined, Lowered, Started
 from cos2p.tracking.figure_parts import DeviceFigures, tiers
@@ -43,6 +43,12 @@ class Roster:
             self.index(event.client)
 
 
+FACTS = (
+    "rate", "memory", "predicted", "measured", "samples", "batch", "flops", "plan", "why", "bytes_up", "bytes_down",
+    "tasks", "updates", "refused",
+)  # fmt: skip
+
+
 class DevicesBuilder:
     def __init__(self) -> None:
         self._weights: dict[int, tuple[int, float]] = {}
@@ -62,54 +68,19 @@ class DevicesBuilder:
     def _row(self, number: int, name: str, group: str, device: DeviceFigures, run: RunFigures) -> model.Device:
         count, total = self._weights.get(number, (0, 0.0))
         busy = round(min(1.0, (device.busy + device.worked(run.now)) / run.now), 4) if run.now > 0 else 0.0
-        top1 = rounded(run.own.get(name, {}).get("top1"))
-        return _row(name, group, device, busy, rounded(total / count) if count else None, top1)
-
-
-def _row(
-    name: str, group: str, device: DeviceFigures, busy: float, weight: float | None, top1: float | None
-) -> model.Device:
-    return {
-        "name": name,
-        "group": group,
-        "rate": device.rate,
-        "memory": device.memory,
-        "predicted": device.predicted,
-        "measured": device.measured,
-        "samples": device.samples,
-        "batch": device.batch,
-        "flops": device.flops,
-        "bytes_up": device.bytes_up,
-        "bytes_down": device.bytes_down,
-        "tasks": device.tasks,
-        "updates": device.updates,
-        "refused": device.refused,
-        "failed": device.failed + device.lost,
-        "doubted": device.doubted,
-        "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
-        "busy": busy,
-        "weight": weight,
-        "top1": top1,
-    }
-
-
-def fill_from_result(devices: list[model.Device], result: dict[str, Any]) -> None:
-    """Add what only result.json knows: the predicted peak of older logs; everything where there is no log."""
-    known = result.get("devices") or {}
-    if not devices:
-        seconds = float(result.get("virtual_seconds") or 0.0)
-        devices += [_row_of_result(str(name), found, seconds) for name, found in known.items()]
-    for device in devices:
-        if device["predicted"] is None:
-            device["predicted"] = (known.get(device["name"]) or {}).get("peak_memory")
-
-
-def _row_of_result(name: str, found: dict[str, Any], seconds: float) -> model.Device:
-    facts: dict[str, Any] = {fact: found.get(fact) for fact in ("rate", "samples", "memory")}
-    facts |= {fact: int(found.get(fact) or 0) for fact in ("bytes_up", "bytes_down", "tasks", "updates")}
-    busy = round(float(found.get("busy_seconds") or 0.0) / seconds, 4) if seconds else 0.0
-    device = DeviceFigures(**facts, predicted=found.get("peak_memory"))
-    return {**_row(name, name, device, busy, None, found.get("top1")), "staleness": None}
+        found = {
+            "name": name,
+            "group": group,
+            **{fact: getattr(device, fact) for fact in FACTS},
+            "link": None if device.link is None else [round(rate) for rate in device.link],
+            "failed": device.failed + device.lost,
+            "doubted": device.doubted,
+            "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
+            "busy": busy,
+            "weight": rounded(total / count) if count else None,
+            "top1": rounded(run.own.get(name, {}).get("top1")),
+        }
+        return cast("model.Device", found)
 
 
 # ---------------------------------------------------------------- troubles

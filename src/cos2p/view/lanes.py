@@ -39,8 +39,6 @@ LATE_FACTOR = 2.0
 
 @dataclass
 class _Open:
-    """The task in hand."""
-
     name: str
     number: int
     start: float

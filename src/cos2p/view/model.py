@@ -48,7 +48,7 @@ class BestExit(TypedDict):
 
 
 class Header(TypedDict):
-    name: str  # the run's folder: what tells runs of one recipe apart
+    name: str  # the run's folder: what distinguishes runs of one recipe
     recipe: str
     method: str
     title: str  # of the method, for people
@@ -81,6 +81,10 @@ class Header(TypedDict):
     client_majority: float | None
     best_exit: BestExit | None
     """Of a shallower exit that is better than the deepest at the last evaluation; null if there is none."""
+    verdict: dict[str, str]
+    """Did it work: `headline`, `outcome`, `warning`, `reference`, as far as known."""
+    full_memory: int | None  # bytes to train the whole model
+    base: float | None  # top-1 on the test samples before anything trained; of a language model its perplexity
     clients: float | None  # top-1 of the clients' own submodels on their own test part, averaged over their samples
     privacy: str  # what a private run has cost so far, in words; empty for any other
     n_star: int | None
@@ -106,9 +110,12 @@ class Device(TypedDict):
     memory: int | None  # its budget
     predicted: int | None  # peak memory of its largest task so far, by the ledger
     measured: int | None  # largest peak measured on the device; only fleets have it
+    link: list[int] | None  # bytes a second, down and up, measured by it lately; only fleets have it
     samples: int | None
     batch: int | None
     flops: float | None  # FLOP/s, as simulated or profiled
+    plan: str | None  # what it trains and how, in words
+    why: str | None  # and no other part
     bytes_up: int
     bytes_down: int
     tasks: int
@@ -130,6 +137,7 @@ class Rounds(TypedDict):
     updates: list[int]  # updates merged in it
     clients: list[int]  # different clients among them
     n_star: list[int | None]  # the fewest of its updates that held any segment
+    lr: list[float | None]  # learning rate of its tasks; null where nothing trained
     loss: list[float | None]  # mean training loss of its updates, as the devices reported it
     mask_loss: list[float | None]
     client_top1: list[float | None]  # average of the clients' own submodels as known then
@@ -195,16 +203,13 @@ class Lanes(TypedDict):
 class Coverage(TypedDict):
     """Who trained which segment, [block][segment] over the whole run so far."""
 
-    exact: bool
-    """False for logs of older versions, which do not say which units an update held: `units` then has the mean of
-    each block in all its places, and `*_clients` are null."""
     heads: list[list[int]]  # merged updates that trained it
-    units: list[list[float]]
-    heads_clients: list[list[int]] | None
+    units: list[list[int]]
+    heads_clients: list[list[int]]
     """Different clients that trained it; the smallest number here is the N* of the whole run."""
-    units_clients: list[list[int]] | None
+    units_clients: list[list[int]]
     heads_last: list[list[int]]  # version that trained it last (staleness is `Header.round` minus this); 0: never
-    units_last: list[list[int]] | None
+    units_last: list[list[int]]
 
 
 class Mask(TypedDict):
@@ -244,6 +249,7 @@ class Run(TypedDict):
     devices: list[Device]
     rounds: Rounds
     evaluations: Evaluations
+    by_class: list[tuple[str, int, int, int]]  # of a class: test samples, those named right, how often it was named
     updates: Updates
     lanes: Lanes
     coverage: Coverage | None

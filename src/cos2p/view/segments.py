@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cos2p.tracking.event_kinds import Aggregated, Merged
+from cos2p.tracking.event_kinds import Merged
 from cos2p.view import model
 
 KINDS = ("heads", "units")
@@ -17,8 +17,6 @@ Bits = NDArray[np.bool_]
 
 @dataclass
 class Held:
-    """What one update of the open round held of one kind of segments."""
-
     part: slice
     """Of the flat array over all blocks."""
     bits: Bits
@@ -51,11 +49,6 @@ class Track:
         joined = "".join(text.ljust(digits, "0")[:digits] for text in texts)
         return np.unpackbits(np.frombuffer(bytes.fromhex(joined), dtype=np.uint8), bitorder="little").astype(np.bool_)
 
-    def everything(self, blocks: int) -> Bits:
-        bits = np.zeros((blocks, self.stride), dtype=np.bool_)
-        bits[:, : self.size] = True
-        return bits.reshape(-1)
-
     def window(self, start: int, top: int) -> slice:
         return slice(start * self.stride, top * self.stride)
 
@@ -70,7 +63,6 @@ class Track:
         self.by_client[client, packed] |= np.packbits(bits, bitorder="little")
 
     def different_clients(self) -> NDArray[np.int64]:
-        """How many clients ever held each segment."""
         total = np.zeros(self.depth * self.stride, dtype=np.int64)
         for first in range(0, len(self.by_client), 256):  # unpacked, all at once would take eight times the room
             bits = np.unpackbits(self.by_client[first : first + 256], axis=1, bitorder="little")
@@ -90,34 +82,24 @@ class CoverageBuilder:
         groups = int(config.get("kv_heads") or config["heads"])
         self.depth = depth
         self.tracks = {"heads": Track(depth, groups), "units": Track(depth, int(config["mlp"]))}
-        self.exact = True
         self._round: list[dict[str, Held]] = []
         self._weighed = True
         """Whether the log says what each update of the open round weighs."""
-        self._mean_units = np.zeros(depth)
-        self._old_heads = np.zeros((depth, groups), dtype=np.int64)
-        self._old_last = np.zeros((depth, groups), dtype=np.int64)
 
     def merged(self, event: Merged, client: int, version: int) -> None:
         """`version` is the one that the open round will make."""
-        start, top = event.window
-        kept = event.kept
+        start, kept = event.window[0], event.kept or ()
         self._weighed = self._weighed and event.weight is not None
-        self.exact = self.exact and kept is not None
         held = {}
         for place, (kind, track) in enumerate(self.tracks.items()):
-            bits = track.everything(top - start) if kept is None else track.decode([block[place] for block in kept])
-            part = track.window(start, top)
+            bits = track.decode([block[place] for block in kept])
+            part = track.window(start, start + len(kept))
             track.add(client, part, bits, version)
             held[kind] = Held(part, bits, float((event.weight or {}).get(kind) or 0.0))
         self._round.append(held)
 
-    def aggregated(self, event: Aggregated) -> list[float | None]:
+    def aggregated(self) -> list[float | None]:
         """Close the round: γ̃ of its updates, in their order; None where the log does not say."""
-        heads = np.array(event.heads, dtype=np.int64)
-        self._old_heads += heads
-        self._old_last[heads > 0] = event.version
-        self._mean_units += [mean for _, mean in event.units]
         shares: list[list[float]] = [[] for _ in self._round]
         for kind, track in self.tracks.items():
             total = np.zeros(self.depth * track.stride)
@@ -137,18 +119,7 @@ class CoverageBuilder:
 
     def document(self) -> model.Coverage:
         heads, units = self.tracks["heads"], self.tracks["units"]
-        if not self.exact:
-            return {
-                "exact": False,
-                "heads": self._old_heads.tolist(),
-                "units": [[round(float(mean), 2)] * units.size for mean in self._mean_units],
-                "heads_clients": None,
-                "units_clients": None,
-                "heads_last": self._old_last.tolist(),
-                "units_last": None,
-            }
         return {
-            "exact": True,
             "heads": heads.table(heads.updates),
             "units": units.table(units.updates),
             "heads_clients": heads.table(heads.different_clients()),

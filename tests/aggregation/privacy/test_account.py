@@ -10,8 +10,7 @@ import pytest
 from cos2p.aggregation.privacy import account as accounting
 from cos2p.aggregation.privacy.account import Account, epsilon_of, multiplier_for
 from cos2p.aggregation.privacy.checks import with_multiplier
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.settings import ScheduleSettings
+from cos2p.aggregation.settings import PrivacySettings, ScheduleSettings
 from cos2p.errors import MissingExtra
 
 pytest.importorskip("dp_accounting")

@@ -13,7 +13,7 @@ from cos2p import ModelConfig, init_weights
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.privacy.checks import PrivateMerge
 from cos2p.aggregation.privacy.clipping import as_it_leaves, clipped, fresh_draw, norm_of
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.errors import TrainingError
 from cos2p.messages import Update
 from cos2p.models.layout import Weights

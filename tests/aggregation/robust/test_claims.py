@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.aggregation.robust.claims import credited, most_credited
-from cos2p.aggregation.robust.settings import RobustSettings
+from cos2p.aggregation.robust.filter import credited, most_credited
+from cos2p.aggregation.settings import RobustSettings
 from cos2p.messages import Order
 from cos2p.methods import build_method, make_trainer
 from cos2p.methods.base import RunContext
 from cos2p.models.layout import init_weights
 from cos2p.server.protocol import ClientJoined
-from cos2p.server.server import Server
 from tests.fuzz.arena import answer, arena, honest_answer
+from tests.runtime.played import Played
 from tests.tiny import VIT, context, read_update
 
 MALICIOUS = "pi-4"
@@ -46,7 +46,7 @@ def test_what_counts_follows_the_median_claim(claims: list[int], factor: float, 
 def step(claim: int, **robust: Any) -> float:
     """How far the model goes when four devices want −1 everywhere and the fifth, with that claim, wants +1."""
     home = house(claim, bound=0, suspicion="off", **robust)
-    server = Server(home, build_method({"name": "fedavg", "weights": "samples"}, home), init_weights(VIT, 0))
+    server = Played(home, build_method({"name": "fedavg", "weights": "samples"}, home), init_weights(VIT, 0))
     for client in home.members:
         server.handle(ClientJoined(client))
     before = dict(server.weights)
@@ -84,7 +84,7 @@ def test_the_server_replays_no_more_steps_than_a_claim_is_good_for() -> None:
     """Twelve bytes and a pass over the model for every batch of 2³¹ samples would keep it busy for days."""
     home = house(2**31)
     method = build_method({"name": "fedmezo", "wire": "seeds"}, home)
-    server = Server(home, method, init_weights(VIT, 0))
+    server = Played(home, method, init_weights(VIT, 0))
     for client in home.members:
         server.handle(ClientJoined(client))
     steps = {order.client: make_trainer(VIT, order).settings.steps for order in server.orders.values()}

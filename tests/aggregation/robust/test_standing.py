@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cos2p.aggregation.robust.standing import DEVICES, Evidence, Standing
+from cos2p.aggregation.robust.sketch import compare
+from cos2p.aggregation.robust.standing import DEVICES, FEWEST, Evidence, Standing
 from cos2p.seeding import torch_rng
 
 SCALARS = 40_000
@@ -55,6 +57,22 @@ def test_nobody_is_doubted_where_nobody_agrees(seed: int) -> None:
         assert {opinion.trust for opinion in standing.opinions().values()} <= {1.0}
 
 
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), devices=st.integers(3, 8))
+def test_nobody_is_doubted_where_updates_cancel_out(seed: int, devices: int) -> None:
+    """Around an optimum every device pulls to its own data, and the pulls sum up to nothing."""
+    rng, standing = torch_rng(seed, "optimum"), Standing()
+    pulls = torch.randn(devices, 4_000, generator=rng)
+    pulls -= pulls.mean(0)
+    last: dict[str, torch.Tensor] = {}
+    for _ in range(25):
+        updates = 0.5 * pulls + torch.randn(pulls.shape, generator=rng)
+        new = list(zip(NAMES, updates, strict=False))
+        standing.note(compare(new, last))
+        last = dict(new)
+        assert {opinion.trust for opinion in standing.opinions().values()} <= {1.0}
+
+
 def test_to_have_no_part_in_where_the_others_go_is_no_fault() -> None:
     """An honest device whose classes or blocks nobody else has looks like that."""
     agreed, nothing = Evidence(0.3, 1, 1), Evidence(0.0, 1, 1)
@@ -68,8 +86,62 @@ def test_two_of_five_that_lie_together_are_the_minority() -> None:
     names = ["a", "b", "c", "x", "y"]
     standing = Standing()
     same = {(p, q): (p in "xy") == (q in "xy") for p in names for q in names if p < q}
-    standing.note({pair: Evidence(0.2 if alike else -0.2, 1, 1) for pair, alike in same.items()})
+    for _ in range(FEWEST):
+        standing.note({pair: Evidence(0.2 if alike else -0.2, 1, 1) for pair, alike in same.items()})
     assert [standing.opinions()[name].trust for name in names] == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_first_round_that_falls_into_two_camps_is_no_attack() -> None:
+    """Devices whose data differ: half of a FedAvg fleet points one way at first, half the other."""
+    names = ["a", "b", "c", "x", "y"]
+    standing = Standing()
+    camps = {(p, q): (p in "xy") == (q in "xy") for p in names for q in names if p < q}
+    standing.note({pair: Evidence(0.1 if alike else -0.1, 1, 1) for pair, alike in camps.items()})
+    assert {opinion.trust for opinion in standing.opinions().values()} == {1.0}
+
+
+def test_one_that_hardly_differs_from_having_no_part_is_not_opposed() -> None:
+    """A slow device of quickstart: a hair on the wrong side, where the others agree much more than that."""
+    names = ["a", "b", "c", "d", "slow", "slower"]
+    apart = {"slow", "slower"}
+    standing = Standing()
+    for _ in range(20):
+        standing.note(
+            {
+                (p, q): Evidence(0.02 if not apart & {p, q} else 0.008 if {p, q} == apart else -0.001, 1, 1)
+                for p in names
+                for q in names
+                if p < q
+            }
+        )
+    assert {opinion.trust for opinion in standing.opinions().values()} == {1.0}
+
+
+def own_cosines(**cosines: float) -> Standing:
+    """Devices that agree a little with each other, and so much each with itself."""
+    standing = Standing()
+    for _ in range(FEWEST):
+        pairs = {(a, b): Evidence(0.05, 1, 1) for a in cosines for b in cosines if a < b}
+        standing.note(pairs | {(name, name): Evidence(own, 1, 1) for name, own in cosines.items()})
+    return standing
+
+
+def test_who_sends_the_same_whatever_model_it_gets_counts_for_nothing() -> None:
+    opinions = own_cosines(a=0.1, b=-0.05, c=0.3, drift=0.97, twin=0.95).opinions()
+    assert {name: opinion.trust for name, opinion in opinions.items()} == {
+        "a": 1,
+        "b": 1,
+        "c": 1,
+        "drift": 0,
+        "twin": 0,
+    }
+    assert opinions["drift"].stuck == pytest.approx(0.97)
+
+
+def test_where_all_updates_resemble_the_last_ones_nobody_is_stuck() -> None:
+    """A head that converges: every device's updates are alike from round to round."""
+    opinions = own_cosines(a=0.7, b=0.6, c=0.55, d=0.95).opinions()
+    assert {opinion.trust for opinion in opinions.values()} == {1.0}
 
 
 def test_two_devices_are_no_majority() -> None:

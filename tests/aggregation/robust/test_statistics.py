@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cos2p.aggregation.closed_form import closed_form
+from cos2p.aggregation.head_merge import closed_form
 from cos2p.aggregation.robust.statistics import StatisticsFilter
 from cos2p.models.layout import Weights
 from cos2p.seeding import torch_rng

@@ -19,7 +19,7 @@ from cos2p.methods.adapters.model import AdaptedTransformer
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep
 from cos2p.models.transformer import ElasticTransformer, Embedding
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 from cos2p.training.prefix import PrefixFile, encode
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights
 from tests.tiny import shard

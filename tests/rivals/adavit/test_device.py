@@ -14,7 +14,7 @@ from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 from cos2p_rivals.adavit.device import AdaptiveSettings
 from cos2p_rivals.adavit.model import (
     AdaptiveTransformer,

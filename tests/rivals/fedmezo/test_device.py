@@ -17,11 +17,11 @@ from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.server.update_reader import check_update
 from cos2p.submodel.slicing import compact_shapes, extract
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer
 from cos2p_rivals.fedmezo.steps import move, replay, step
+from tests.runtime.played import check_update
 from tests.tiny import VIT, assert_close, copy, same, shard
 
 Loss = Callable[[], Tensor]
@@ -224,8 +224,6 @@ def test_the_ledger_covers_what_a_task_allocates() -> None:
 def test_steps_that_cannot_be_replayed_are_refused(change: dict[str, Tensor], message: str) -> None:
     given = mezo_order(SubmodelSpec.full(VIT), wire="seeds", steps=2)
     update, _ = run_task(VIT, mezo_task(VIT, given), shard(VIT), {})
-    check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
+    check_update(update, given, VIT, max_rms=10.0)
     with pytest.raises(UpdateRefused, match=message):
-        check_update(
-            replace(update, extras={**update.extras, **change}), given, VIT, make_contract(VIT, given), max_rms=10.0
-        )
+        check_update(replace(update, extras={**update.extras, **change}), given, VIT, max_rms=10.0)

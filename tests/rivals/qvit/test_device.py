@@ -13,13 +13,13 @@ from cos2p.errors import UpdateRefused
 from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import Weights, init_weights
-from cos2p.server.update_reader import check_update
-from cos2p.testing.allocated import peak_allocated
+from cos2p.testing.gpu import peak_allocated
 from cos2p_rivals.qvit.device import QuantSettings
 from cos2p_rivals.qvit.model import QuantTransformer, build_quant, first_tensors, step_table
 from cos2p_rivals.qvit.quantizers import UNSET, from_codes, on_grid, unpack_codes, weight_codes
 from cos2p_rivals.qvit.teacher import Teacher, ask, gram, gram_distance
 from cos2p_rivals.qvit.wire import code_bits, code_shapes, quant_table, step_name
+from tests.runtime.played import check_update
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, shard
 
@@ -193,7 +193,7 @@ def test_what_codes_tell_and_what_stays_on_the_device_is_what_was_trained(bits: 
         torch.testing.assert_close(reported + memory[f"qvit.{name}"], -exact.delta[name], atol=1e-5, rtol=0.0)
     wire = sum(t.nbytes for part in (update.delta, update.extras) for t in part.values())
     assert wire == make_contract(VIT, given).upload()
-    check_update(update, given, VIT, make_contract(VIT, given), max_rms=10.0)
+    check_update(update, given, VIT, max_rms=10.0)
 
 
 def _with(given: Order, **settings: Any) -> Order:
@@ -258,7 +258,7 @@ def test_codes_that_cannot_be_read_are_refused(change: dict[str, Any], message: 
     given = quant_order(bits=4)
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     with pytest.raises(UpdateRefused, match=message):
-        check_update(replace(update, **change), given, VIT, make_contract(VIT, given), max_rms=10.0)
+        check_update(replace(update, **change), given, VIT, max_rms=10.0)
 
 
 def test_a_step_that_leaps_is_refused() -> None:
@@ -266,7 +266,7 @@ def test_a_step_that_leaps_is_refused() -> None:
     update, _ = run_task(VIT, task(given), shard(VIT), {})
     delta = {**update.delta, "qvit.b4.0.q.step": torch.full((16,), 9.0)}
     with pytest.raises(UpdateRefused, match="factor"):
-        check_update(replace(update, delta=delta), given, VIT, make_contract(VIT, given), max_rms=10.0)
+        check_update(replace(update, delta=delta), given, VIT, max_rms=10.0)
 
 
 # ---------------------------------------------------------------- evaluation and costs

@@ -61,7 +61,7 @@ def large_view(rounds: int, devices: int) -> dict[str, Any]:
     }  # fmt: skip
     heads, units = rng.integers(1, 99, (DEPTH, HEADS)).tolist(), rng.integers(0, 99, (DEPTH, UNITS)).tolist()
     run["coverage"] = {
-        "exact": True, "heads": heads, "units": units, "heads_clients": heads, "units_clients": units,
+        "heads": heads, "units": units, "heads_clients": heads, "units_clients": units,
         "heads_last": heads, "units_last": units,
     }  # fmt: skip
     mask = {"heads": "ff0f", "units": rng.bytes(UNITS // 8).hex(), "version": rounds}

@@ -36,7 +36,7 @@ def test_tab_reaches_the_controls_in_the_order_of_the_page(visit: Visit, tmp_pat
         )
     assert places[0] == ["", "a"]  # skip to the panels
     rooms = list(dict.fromkeys(room for room, _ in places if room))
-    assert rooms[:6] == ["top", "curves", "fleet", "coverage", "window", "masks"]
+    assert rooms[:7] == ["top", "curves", "classes", "fleet", "coverage", "window", "masks"]
     assert ["fleet", "canvas"] in places
     assert ["window", "input"] in places
     assert ["masks", "select"] in places

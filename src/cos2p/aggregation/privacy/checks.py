@@ -11,8 +11,7 @@ import torch
 from cos2p.aggregation.merge import Contribution, Merge, SegmentMerge
 from cos2p.aggregation.privacy.account import Account, multiplier_for
 from cos2p.aggregation.privacy.clipping import Draw, clipped
-from cos2p.aggregation.privacy.settings import PrivacySettings
-from cos2p.aggregation.settings import Redispatch, ScheduleSettings
+from cos2p.aggregation.settings import PrivacySettings, Redispatch, ScheduleSettings
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import RecipeError
 from cos2p.messages import Order

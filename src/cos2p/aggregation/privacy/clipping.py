@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.errors import TrainingError
 from cos2p.messages import Update
 from cos2p.models.layout import Weights

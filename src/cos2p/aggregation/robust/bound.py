@@ -9,13 +9,11 @@ the update reader's own limit holds.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, islice
 from statistics import median_low
 from typing import Any
 
@@ -24,11 +22,9 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.config import ModelConfig
-from cos2p.models.flat_tensors import FlatTensors
-from cos2p.submodel.kernels import Scratch
-from cos2p.submodel.segments import SegmentValues, expand, full_length, segment_key
+from cos2p.submodel.kernels import Scratch, square_sums
+from cos2p.submodel.segments import SegmentValues, by_segment, expand, segment_key, segment_sizes, segmented
 from cos2p.submodel.slicing import trained_shapes
-from cos2p.submodel.square_sums import Squares, Vectors, segment_squares
 
 MIN_DEVICES = 3
 """Fewest devices whose median says something of the fleet."""
@@ -39,9 +35,6 @@ DEVICES = 64
 
 SAMPLES = ""
 """The kind under which a device's samples are remembered."""
-
-NEARLY = 0.999
-"""A sum of squares below so much of the largest that is let through is not looked at more closely."""
 
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
@@ -56,37 +49,12 @@ def kind_of(key: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Places:
-    """Where the numbers of some vectors lie in a row. Not to be changed."""
+class _Squares:
+    """Σx² of every segment of an update."""
 
-    which: Tensor
-    """To which of the vectors each number belongs."""
-    sizes: Tensor
-    """How many scalars the segment of each number has."""
-    single: Tensor
-    """The numbers of vectors of one segment."""
-    begins: tuple[int, ...]
-
-
-@lru_cache(maxsize=64)
-def _places(of: tuple[Vectors, ...]) -> _Places:
-    lengths = torch.tensor([own.numbers for own in of])
-    which = torch.arange(len(of)).repeat_interleave(lengths)
-    sizes, single = torch.tensor([float(own.size) for own in of]), torch.tensor([own.segments == 1 for own in of])
-    begins = tuple(accumulate((own.numbers for own in of), initial=0))
-    return _Places(which, sizes.index_select(0, which), single[which].nonzero().view(-1), begins)
-
-
-def _totals(squares: Squares) -> Iterator[float]:
-    """Over all segments of each vector."""
-    places = _places(squares.of)
-    single = iter(squares.values.index_select(0, places.single).tolist())
-    for own, begin in zip(squares.of, places.begins, strict=False):
-        if own.segments == 1:
-            yield from islice(single, len(own.keys))
-        else:
-            part = squares.values[begin : begin + own.numbers]
-            yield from part.view(len(own.keys), own.segments).sum(1).tolist()
+    sums: SegmentValues
+    sizes: Mapping[str, int]
+    """Scalars of one segment of each vector."""
 
 
 class NormBound:
@@ -116,7 +84,7 @@ class NormBound:
         """No segment longer than `factor` times what is usual for its kind."""
         return self._shortened(item, self._squares(item))
 
-    def _shortened(self, item: Contribution, squares: Squares) -> Contribution:
+    def _shortened(self, item: Contribution, squares: _Squares) -> Contribution:
         factors = self._factors(squares)
         if not factors:
             return item
@@ -126,28 +94,18 @@ class NormBound:
             delta={name: self._scaled(name, tensor, factors, name in plain) for name, tensor in item.delta.items()},
         )
 
-    def _factors(self, squares: Squares) -> SegmentValues:
-        """By how much what is too long has to be shortened; of segments that are not, nothing. All in one vector:
-        a model has a hundred short ones."""
-        if not squares.of:
-            return {}
-        places = _places(squares.of)
-        other = self._furthest()
-        usual = [other if (each := self.usual(kind_of(own.keys[0]))) is None else each for own in squares.of]
-        limits = [math.inf if each is None else self.factor * each for each in usual]
-        near = [NEARLY * own.size * limit * limit for own, limit in zip(squares.of, limits, strict=True)]
-        if not bool((squares.values > torch.tensor(near).index_select(0, places.which)).any()):
-            return {}
-        rms = (squares.values / places.sizes).sqrt_()
-        limit = torch.tensor(limits).index_select(0, places.which)
-        factor = rms.clamp_min_(1e-30).reciprocal_().mul_(limit).clamp_max_(1.0)
-        if not bool((factor < 1).any()):
-            return {}
-        found: SegmentValues = {}
-        for own, part in zip(squares.of, Squares(squares.of, factor).parts(), strict=True):
-            for key, values in zip(own.keys, part, strict=True):
-                if bool((values < 1).any()):
-                    found[key] = values.view(()) if full_length(self.config, key) is None else values
+    def _factors(self, squares: _Squares) -> SegmentValues:
+        """By how much what is too long has to be shortened; of segments that are not, nothing."""
+        furthest, found = self._furthest(), {}
+        for key, sums in squares.sums.items():
+            usual = self.usual(kind_of(key))
+            usual = furthest if usual is None else usual
+            if usual is None:
+                continue
+            rms = (sums / squares.sizes[key]).sqrt_()
+            factor = rms.clamp_min_(1e-30).reciprocal_().mul_(self.factor * usual).clamp_max_(1.0)
+            if bool((factor < 1).any()):
+                found[key] = factor
         return found
 
     def excess(self, item: Contribution) -> float:
@@ -175,20 +133,16 @@ class NormBound:
 
     # ------------------------------------------------------------ segments
 
-    def _squares(self, item: Contribution) -> Squares:
-        """Σx² of every segment. A tensor that is not cut as the model's are is one segment."""
-        shapes = trained_shapes(self.config, item.spec)
-        if isinstance(item.delta, FlatTensors) and item.delta.arranged.is_of(shapes):
-            return segment_squares(item.delta, self.config, self._scratch)
-        plain = self._plain(item)
+    def _squares(self, item: Contribution) -> _Squares:
+        """A tensor that is not cut as the model's are is one segment."""
+        plain, table = self._plain(item), segmented(self.config)
         known = {name: tensor for name, tensor in item.delta.items() if name in plain}
-        others = {name: tensor for name, tensor in item.delta.items() if name not in plain}
-        own = segment_squares(known, self.config, self._scratch)
-        if not others:
-            return own
-        of = tuple(Vectors((name,), 1, max(1, tensor.numel())) for name, tensor in others.items())
-        sums = [tensor.square().sum().view(1) for tensor in others.values()]
-        return Squares(own.of + of, torch.cat([own.values, *sums]))
+        entries = {name: square_sums(tensor, table[name].dim, self._scratch) for name, tensor in known.items()}
+        sums, sizes = by_segment(entries, self.config), segment_sizes(known, self.config)
+        for name, tensor in item.delta.items():
+            if name not in plain:
+                sums[name], sizes[name] = tensor.square().sum(), max(1, tensor.numel())
+        return _Squares(sums, sizes)
 
     def _plain(self, item: Contribution) -> set[str]:
         """Names of tensors that are whole segments of the model."""
@@ -201,23 +155,21 @@ class NormBound:
             return tensor
         return tensor * (expand(factors, name, self.config) if plain else factors[key])
 
-    def _kinds(self, squares: Squares) -> dict[str, float]:
+    def _kinds(self, squares: _Squares) -> dict[str, float]:
         """Root mean square of every kind of segment; without those that did not move: they say nothing of the rest."""
-        if not squares.of:
+        if not squares.sums:
             return {}
         sums: dict[str, tuple[float, int]] = {}
-        totals = _totals(squares)
-        for own in squares.of:
-            total, count = sums.get(kind_of(own.keys[0]), (0.0, 0))
-            for _ in own.keys:
-                total += next(totals)
-            sums[kind_of(own.keys[0])] = total, count + own.size * own.numbers
+        totals = torch.stack([values.sum() for values in squares.sums.values()]).tolist()
+        for (key, values), own in zip(squares.sums.items(), totals, strict=True):
+            total, count = sums.get(kind_of(key), (0.0, 0))
+            sums[kind_of(key)] = total + own, count + squares.sizes[key] * values.numel()
         return {kind: (total / count) ** 0.5 for kind, (total, count) in sums.items() if total > 0}
 
     # ------------------------------------------------------------ memory
 
-    def _note(self, item: Contribution, squares: Squares) -> None:
-        if not squares.of:
+    def _note(self, item: Contribution, squares: _Squares) -> None:
+        if not squares.sums:
             return  # an update may come without a step of the model
         client, own = item.client, self._forget(item.client)
         for kind, rms in {**self._kinds(squares), SAMPLES: float(item.samples)}.items():

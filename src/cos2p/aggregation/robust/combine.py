@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cos2p.aggregation.robust.settings import Combine
+from cos2p.aggregation.settings import Combine
 
 FEWEST = 3
 """Holders among whom one malicious device is outvoted."""

@@ -12,8 +12,9 @@ those that wait: a round that takes more is looked at in groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median_low
 from typing import Any
 
 from torch import Tensor
@@ -21,10 +22,11 @@ from torch import Tensor
 from cos2p.aggregation.merge import Contribution, Merge
 from cos2p.aggregation.robust.bound import MIN_DEVICES, NormBound
 from cos2p.aggregation.robust.round import weigh
-from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.aggregation.robust.standing import Opinion, Standing
 from cos2p.aggregation.robust.statistics import StatisticsFilter, is_statistics
+from cos2p.aggregation.settings import STRIKES, RobustSettings
+from cos2p.messages import Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -66,6 +68,8 @@ class Doubt:
     excess: float
     statistics: bool = False
     """Its class means, instead of its update."""
+    stuck: float = 0.0
+    """Its cosine with its own last updates."""
 
     def __str__(self) -> str:
         return f"its update {self.fault}; {self.trust:.0%} of it counts"
@@ -76,6 +80,8 @@ class Doubt:
             return f"has class means {self.excess:.3g} times as far from the others' as usual"
         if self.excess:
             return f"is {self.excess:.3g} times as long as usual"
+        if self.stuck:
+            return f"is nearly the same as its last ones (cosine {self.stuck:.2f}), whatever model it got"
         return f"agrees by {self.agreement:.2f} with the others'"
 
 
@@ -92,6 +98,8 @@ class RobustFilter:
         self._held: list[Held] = []
         self._last: dict[str, Tensor] = {}
         """A sample of the last update of each device, those heard last at the end; only where devices are compared."""
+        self._trained_from: dict[str, int] = {}
+        """By device: the version that this update was trained from."""
 
     @property
     def versions(self) -> set[int]:
@@ -131,17 +139,17 @@ class RobustFilter:
     def release(self, merge: Merge, current: Weights) -> tuple[list[Contribution], list[Doubt]]:
         """The round closes: what is to be added now, in the order in which it came, and what was doubted of it."""
         held, self._held = self._bounded(self._held), []
-        statistics, doubts = self._compared([entry for entry in held if _tells(entry)])
-        held = [entry for entry in held if not _tells(entry)]
+        statistics, doubts = self._compared([entry for entry in held if _has_statistics(entry)])
+        held = [entry for entry in held if not _has_statistics(entry)]
         items = [entry.item for entry in held]
         if not self.settings.holds or not items:
             return [*statistics, *items], doubts
         absurd = [entry.excess if self._is_absurd(entry) else 0.0 for entry in held]
-        opinions = self._opinions(items, absurd, merge, current)
+        opinions = self._opinions(held, absurd, merge, current)
         weighed = weigh(items, merge, current, self.settings, opinions)
         doubts += [self._doubt(entry, opinion, far) for entry, opinion, far in zip(held, opinions, absurd, strict=True)]
         for doubt in doubts:
-            self._bar(doubt)
+            self._exclude(doubt)
         return statistics + [entry.item for entry in weighed], [doubt for doubt in doubts if doubt.trust < 1.0]
 
     @property
@@ -166,40 +174,48 @@ class RobustFilter:
     def _is_absurd(self, entry: Held) -> bool:
         return self.settings.suspicion != "off" and entry.excess > ABSURD * self.settings.bound
 
-    def _opinions(
-        self, items: Sequence[Contribution], absurd: Sequence[float], merge: Merge, current: Weights
-    ) -> list[Opinion]:
+    def _opinions(self, held: Sequence[Held], absurd: Sequence[float], merge: Merge, current: Weights) -> list[Opinion]:
         """What to think of each of the round's updates. What is absurd is no evidence of where the fleet goes."""
         if self.settings.suspicion == "off":
-            return [Opinion()] * len(items)
+            return [Opinion()] * len(held)
         believable = [
-            (item.client, self.sampler.sketch(item, merge, current))
-            for item, far in zip(items, absurd, strict=True)
-            if not far and item.delta
+            (entry, self.sampler.sketch(entry.item, merge, current))
+            for entry, far in zip(held, absurd, strict=True)
+            if not far and entry.item.delta
         ]
-        self.standing.note(compare(believable, self._last))
-        for client, sketch in believable:
+        found = compare([(entry.item.client, sketch) for entry, sketch in believable], self._last)
+        for entry, sketch in believable:
+            client = entry.item.client
+            if self._trained_from.get(client) == entry.version:  # the same model twice may teach the same twice
+                found.pop((client, client), None)
             self._last.pop(client, None)
-            self._last[client] = sketch
+            self._last[client], self._trained_from[client] = sketch, entry.version
+        self.standing.note(found)
         for client in list(self._last)[:-MOST_HELD]:
-            del self._last[client]
+            del self._last[client], self._trained_from[client]
         known = self.standing.opinions()
+        if 3 * len(self.excluded) >= max(3, len(known) + len(self.excluded) - 2):
+            # A third is out: what the rest is like among itself says no more who is honest.
+            known = {client: opinion for client, opinion in known.items() if opinion.stuck}
         return [
-            Opinion(0.0) if far else known.get(item.client, Opinion()) for item, far in zip(items, absurd, strict=True)
+            Opinion(0.0) if far else known.get(entry.item.client, Opinion())
+            for entry, far in zip(held, absurd, strict=True)
         ]
 
     def _doubt(self, entry: Held, opinion: Opinion, excess: float) -> Doubt:
         client = entry.item.client
         strikes = self.standing.strike(client, opinion.trust)
-        return Doubt(client, entry.task, opinion.agreement, opinion.trust, strikes, excess)
+        return Doubt(client, entry.task, opinion.agreement, opinion.trust, strikes, excess, stuck=opinion.stuck)
 
-    def _bar(self, doubt: Doubt) -> None:
-        if self.settings.suspicion == "exclude" and doubt.strikes >= self.settings.patience:
+    def _exclude(self, doubt: Doubt) -> None:
+        if self.settings.suspicion == "exclude" and doubt.strikes >= STRIKES:
             self.excluded.setdefault(
                 doubt.client,
                 f"its last {doubt.strikes} updates counted for nothing (the last {doubt.fault}); "
                 "look at the device and its data before it takes part again",
             )
+            self.standing.forget(doubt.client)  # no evidence of where the fleet goes
+            self._last.pop(doubt.client, None)
 
     def _bounded(self, held: list[Held]) -> list[Held]:
         """The first updates of a run are measured by each other."""
@@ -224,7 +240,7 @@ class RobustFilter:
             "standing": self.standing.state(),
             "excluded": dict(self.excluded),
             "held": [_entry(held) for held in self._held],
-            "last": list(self._last),
+            "last": {client: self._trained_from[client] for client in self._last},
             "salt": self.sampler.salt,
             "statistics": [list(self.statistics[final].known) for final in (False, True)],
         }
@@ -244,6 +260,7 @@ class RobustFilter:
         self.standing.load_state(values["standing"])
         self.excluded = dict(values["excluded"])
         self.sampler = Sampler(int(values["salt"]))
+        self._trained_from = dict(values["last"])
         self._last = {client: groups["last"][str(number)] for number, client in enumerate(values["last"])}
         for final, names in enumerate(values["statistics"]):
             self.statistics[bool(final)].known = {
@@ -255,7 +272,7 @@ class RobustFilter:
         ]
 
 
-def _tells(held: Held) -> bool:
+def _has_statistics(held: Held) -> bool:
     return is_statistics(held.item.extras)
 
 
@@ -287,3 +304,25 @@ def _restored(entry: Mapping[str, Any], delta: Weights, extras: Weights, version
         extras=dict(extras),
     )
     return Held(item, entry["task"], entry["version"], entry["bounded"], entry.get("excess", 0.0))
+
+
+def most_credited(claims: Iterable[int], factor: float) -> float:
+    """Samples of one device that count; all where there are too few devices to compare with, or `factor` is 0.
+
+    >>> most_credited([100, 120, 2**31], 10.0)
+    1200.0
+    """
+    counts = list(claims)
+    if not factor or len(counts) < MIN_DEVICES:
+        return float("inf")
+    return max(1.0, factor * median_low(counts))
+
+
+def credited(update: Update, most: float) -> Update:
+    """The update with at most so many samples; sums over them count as if they were over that many."""
+    if update.samples <= most:
+        return update
+    share, extras = most / update.samples, update.extras
+    if "counts" in extras:  # sums of features, by class: `training.statistics`
+        extras = {name: tensor * share for name, tensor in extras.items()}
+    return replace(update, samples=int(most), extras=extras)

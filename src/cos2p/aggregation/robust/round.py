@@ -15,8 +15,8 @@ from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, Merge, Place
 from cos2p.aggregation.robust.combine import combine
-from cos2p.aggregation.robust.settings import RobustSettings
 from cos2p.aggregation.robust.standing import Opinion
+from cos2p.aggregation.settings import RobustSettings
 from cos2p.models.layout import Weights
 
 BELIEVED = 0.1

@@ -48,7 +48,8 @@ class Sampler:
 
 
 def compare(new: Sequence[tuple[str, Tensor]], earlier: Mapping[str, Tensor]) -> dict[tuple[str, str], Evidence]:
-    """How a round's updates point to each other, and to what other devices sent before: by pairs of devices.
+    """How a round's updates point to each other, and to what was sent before: by pairs of devices, a device with itself
+    among them.
 
     With the earlier ones a segment that had one holder in its round is compared when its next holder comes.
     """
@@ -66,7 +67,7 @@ def compare(new: Sequence[tuple[str, Tensor]], earlier: Mapping[str, Tensor]) ->
     for i, (mine, _) in enumerate(new):
         for j, (theirs, _) in enumerate(everyone):
             shared = float(found[1, i, j]) > 0 and float(found[2, i, j]) > 0
-            if mine != theirs and shared and (j > i or j >= rows):
+            if shared and (j >= rows or (j > i and mine != theirs)):
                 evidence, pair = Evidence(*found[:, i, j].tolist()), (mine, theirs)
                 if pair[::-1] in pairs:
                     evidence, pair = evidence.turned(), pair[::-1]

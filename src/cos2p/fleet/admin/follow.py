@@ -177,12 +177,12 @@ class Follower:
         result = json.loads(self._fetch("result.json", report["files"]["result.json"]))
         with suppress(CheckpointError):  # a model that has no form there; the weights are at hand
             save_model(self.folder / "model", self.recipe, self._config(), weights, result)
+        write_trace(self.folder / "devices.csv", result["devices"])
         write_json(self.folder / "result.json", result, indent=2, sort_keys=True)
         self.server.ask(self._job, "fetched")
         return dict(result)
 
     def _started(self) -> Started | None:
-        """The beginning of the log, if there is any yet."""
         first = next(read_events(self._log), None)
         return first if isinstance(first, Started) else None
 
@@ -207,6 +207,14 @@ class Follower:
         if self._pause_asked:
             raise KeyboardInterrupt
         self._pause_asked = True
+
+
+def write_trace(path: Path, devices: Mapping[str, Mapping[str, Any]]) -> None:
+    """The devices whose links were measured, as `fleet.devices.trace` of a recipe reads them: the fleet, simulated."""
+    rows = [(name, own["memory"], *own["link"]) for name, own in devices.items() if "link" in own]
+    lines = [",".join(map(str, row)) for row in (("device", "memory", "down", "up"), *rows)]
+    if rows:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _error(sent: Mapping[str, Any]) -> Cos2pError:

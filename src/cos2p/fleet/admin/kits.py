@@ -11,16 +11,20 @@ kit is started.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import Field, ValidationError, field_validator, model_validator
+
 from cos2p.checksums import note_folder
 from cos2p.errors import ConfigError
-from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.provisioning import ADMIN, forget_keys, issue, tidy, tune
+from cos2p.older_python import tomllib
+from cos2p.settings import Settings, problems
 
 
 def keep_private(folder: Path) -> None:
@@ -30,9 +34,12 @@ def keep_private(folder: Path) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def provision(plan: FleetPlan, folder: str | Path, renew: Sequence[str] = ()) -> list[Kit]:
+def provision(
+    plan: FleetPlan, folder: str | Path, renew: Sequence[str] = (), packages: Sequence[Path] = ()
+) -> list[Kit]:
     """Make the kits of all machines that have none yet. Existing ones are left alone, so devices can be added; those
-    in `renew` get new keys, and what the owner has written into the old kit."""
+    in `renew` get new keys, and what the owner has written into the old kit. `packages` (cos2p as a wheel, or its
+    sources) are put into those of server and devices that are made now."""
     require_nvflare()
     root = Path(folder).resolve()
     authority = root / "authority"
@@ -59,4 +66,60 @@ def provision(plan: FleetPlan, folder: str | Path, renew: Sequence[str] = ()) ->
             keep_private(place)
             kits.append(Kit.open(place, "device" if name not in ("server", "admin") else name))  # type: ignore[arg-type]
     shutil.rmtree(made)
+    for kit in kits:
+        if packages and kit.role != "admin":
+            for package in packages:
+                shutil.copy(package, kit.folder)
+            keep_private(kit.folder)
     return kits
+
+
+# ---------------------------------------------------------------- fleet.toml
+
+
+RESERVED = ("server", "admin")
+"""Names of kits that are no device's."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+class ServerPlace(Settings):
+    host: str = Field(default="127.0.0.1", min_length=1, description="Name or address by which devices reach it.")
+    port: int = Field(default=8102, ge=1, le=65535, description="The one TCP port that has to be open.")
+
+
+class PlannedDevice(Settings):
+    name: str = Field(description="Unique in the fleet: letters, digits, - and _.")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name) or name in RESERVED:
+            raise ValueError("a device's name has letters, digits, - and _, and is neither `server` nor `admin`")
+        return name
+
+
+class FleetPlan(Settings):
+    name: str = Field(default="fleet", pattern=r"^[a-z][a-z0-9_]{0,30}$", description="Small letters, digits and _.")
+    server: ServerPlace = ServerPlace()
+    devices: tuple[PlannedDevice, ...] = Field(min_length=1, description="The devices; more can be added later.")
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> FleetPlan:
+        names = [device.name.lower() for device in self.devices]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two devices are called {twice[0]!r}; every device needs a name of its own")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> FleetPlan:
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read the fleet plan {path}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(f"{path}: " + "; ".join(problems(error))) from None

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cos2p.errors import ConfigError
-from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.admin.follow import run_on_fleet
-from cos2p.fleet.admin.kits import provision
+from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.machines import Machine, free_port, wait_for_port
 from cos2p.fleet.device.owner import DeviceFile
 from cos2p.fleet.kit import Kit, server_address
@@ -50,14 +49,11 @@ def with_devices(recipe: Recipe, count: int) -> Recipe:
 
 @dataclass
 class LocalFleet:
-    """The processes of a fleet on this machine."""
-
     server: Machine
     devices: dict[str, Machine]
     admin: Kit
 
     def start(self) -> None:
-        """Server first, then the devices."""
         self.server.start()
         host, port = server_address(self.server.kit)
         wait_for_port(host, port, START_SECONDS, lambda: self.server.running)

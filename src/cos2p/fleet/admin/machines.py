@@ -14,7 +14,7 @@ import psutil
 
 from cos2p.errors import RunError
 from cos2p.fleet.kit import MARK, Kit, check_clock
-from cos2p.fleet.notices import NoticeReader
+from cos2p.fleet.notices import NoticeReader, forget
 from cos2p.fleet.nvflare.provisioning import settle
 from cos2p.fleet.nvflare.start import start_command
 
@@ -34,10 +34,12 @@ class Machine:
     def start(self) -> None:
         self.kill()
         settle(self.kit)
+        if self.kit.role == "device":  # some lines a task: only those of this process are kept
+            forget(self.kit.folder)
         (self.kit.folder / "transfer").mkdir(exist_ok=True)
         with (self.kit.folder / "output.txt").open("ab") as log:  # NVFlare writes its log itself
             self._process = subprocess.Popen(
-                start_command(self.kit),
+                self.command(),
                 cwd=self.kit.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -45,6 +47,9 @@ class Machine:
                 env=_surroundings() | {MARK: str(self.kit.folder)},
                 start_new_session=True,  # Ctrl-C is for the one who started it, who then ends it in order
             )
+
+    def command(self) -> list[str]:
+        return start_command(self.kit)
 
     @property
     def running(self) -> bool:
@@ -69,7 +74,6 @@ class Machine:
         return sorted(found, key=lambda process: (process.pid != first, process.pid))
 
     def kill(self) -> None:
-        """End the whole tree at once."""
         for process in self.processes():
             with suppress(psutil.Error):
                 process.kill()
@@ -99,6 +103,7 @@ def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str]
         if warning := check_clock(machine.kit):
             say(warning)
         machine.start()
+        news.read()
         look = time.monotonic() + DAY_SECONDS
         while machine.running and not stopped():
             time.sleep(0.2)
@@ -121,7 +126,6 @@ def supervise(machine: Machine, stopped: Callable[[], bool], say: Callable[[str]
 
 
 def somebody_listens(host: str, port: int, seconds: float = 2.0) -> bool:
-    """Whether a connection can be made there now."""
     with suppress(OSError), socket.create_connection((host, port), timeout=seconds):
         return True
     return False
@@ -138,7 +142,6 @@ def wait_for_port(host: str, port: int, seconds: float, alive: Callable[[], bool
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

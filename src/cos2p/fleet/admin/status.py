@@ -46,7 +46,18 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
         if found["version"] is not None:
             head += f", version {found['version']}, {found['merged']} updates"
     devices = Table(
-        "device", "connected", "rate", "memory", "task", "heard", "updates", "down", "up", "beyond tensors", title=head
+        "device",
+        "connected",
+        "rate",
+        "memory",
+        "task",
+        "heard",
+        "updates",
+        "down",
+        "up",
+        "link",
+        "beyond tensors",
+        title=head,
     )
     for name in sorted({*found["connected"], *found["clients"]}):
         own = found["clients"].get(name, {})
@@ -60,12 +71,18 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
             str(own.get("updates", "")),
             format_bytes(own["wire_down"]) if own else "",
             format_bytes(own["wire_up"]) if own else "",
+            _link(own),
             _overhead(own),
         )
     runs = Table("run", "status")
     for run in found["runs"]:
         runs.add_row(str(run["run"]), str(run["status"]))
     return [devices, runs] if found["runs"] else [devices]
+
+
+def _link(own: dict[str, Any]) -> str:
+    """What the link carried lately, down and up."""
+    return ", ".join(f"{format_bytes(int(rate))}/s" for rate in own.get("link") or ())
 
 
 def _overhead(own: dict[str, Any]) -> str:

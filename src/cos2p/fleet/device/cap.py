@@ -9,7 +9,7 @@ What works for torch on a CPU, and what does not:
     cgroups      count pages that are really used, and kill. Need rights, or a system that delegates them.
 
 So: RLIMIT_DATA on Linux. It is set over the idle state (interpreter, torch, thread pool, the device's data), as the
-ledger counts. Besides, the parent watches the resident memory and kills a process that is over its cap all the same:
+ledger counts. The parent also watches the resident memory and kills a process that is over its cap all the same:
 memory the limit does not count, or a system without it.
 """
 
@@ -54,7 +54,6 @@ def own_bytes(pid: int) -> int:
 
 
 def mapped_bytes() -> int:
-    """Resident pages of files this process has mapped."""
     return status_bytes("RssFile")
 
 

@@ -22,8 +22,6 @@ from cos2p.errors import (
 
 @dataclass(frozen=True)
 class Setup:
-    """The first message to the training process."""
-
     name: str
     recipe: dict[str, Any]
     config: dict[str, Any]
@@ -50,6 +48,8 @@ class Setup:
     """Of torch; 0 leaves the choice to it."""
     accelerator: str = "cpu"
     """What training is computed with, as `accelerator.resolve` reads it."""
+    base: str = ""
+    """Folder of a checkpoint that the device has."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -195,6 +195,8 @@ class DeviceFile:
     """Of torch; 0 leaves the choice to it."""
     accelerator: str = "cpu"
     """What training is computed with: cpu, cuda, cuda:1, mps, or auto."""
+    base: str = ""
+    """Folder of a checkpoint that need not be sent; empty: none."""
 
     @classmethod
     def read(cls, kit: Path) -> DeviceFile:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cos2p.aggregation.privacy.account import epsilon_of_sum
 from cos2p.aggregation.privacy.checks import check_covered
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.errors import OwnerRefused, RecipeError, RunError
 from cos2p.fleet.device.owner import OwnerFile
 from cos2p.messages import Order
@@ -26,8 +26,17 @@ PRIVACY_FILE = "privacy.json"
 NO_PROTECTION = 20.0
 """An update that costs more ε than this is not covered by its noise."""
 
+OWN_DELTA = 1e-5
+"""The δ of what the device counts for itself: with one of the server's, near 1, any noise would do."""
+
 _LOCAL = ("epochs", "optimizer", "weight_decay")
 """Fields of `[training]` that every task repeats."""
+
+
+def with_defaults(recipe: Recipe) -> dict[str, Any]:
+    """Every field as it will hold: the owner has a word on what a server leaves out, too."""
+    method = {"name": recipe.method["name"], **method_settings(recipe.method).model_dump(mode="json")}
+    return recipe.model_dump(mode="json") | {"method": method}
 
 
 def check_task(order: Order, name: str, recipe: Recipe, privacy: PrivacySettings, config: ModelConfig) -> None:
@@ -64,7 +73,7 @@ class PrivacyAccount:
         self._path, self._run, self._delta = kit / PRIVACY_FILE, run, privacy.delta
         self._one = 1 / privacy.multiplier**2 if privacy.multiplier else math.inf
         self._of_run, self._of_all = privacy.epsilon, owner.spend.epsilon or None
-        if (cost := self._epsilon(self._one)) > NO_PROTECTION:
+        if (cost := epsilon_of_sum(self._one, OWN_DELTA)) > NO_PROTECTION:
             words = (
                 f"privacy.multiplier = {privacy.multiplier:g} gives no protection: one update costs ε = {cost:.3g}, "
                 f"more than {NO_PROTECTION:g}"
@@ -74,12 +83,13 @@ class PrivacyAccount:
     def check(self) -> None:
         """OwnerRefused if one more update is beyond the recipe's budget for this run, or the owner's for all."""
         spent = self._spent()
-        for words, budget, so_far in (
-            ("privacy.epsilon of the run", self._of_run, spent["runs"].get(self._run, 0.0)),
-            ("spend.epsilon of all runs", self._of_all, spent["all"]),
+        for words, budget, delta, so_far in (
+            ("privacy.epsilon of the run", self._of_run, self._delta, spent["runs"].get(self._run, 0.0)),
+            ("spend.epsilon of all runs", self._of_all, OWN_DELTA, spent["all"]),
         ):
-            if budget is not None and self._epsilon(so_far + self._one) > budget * (1 + 1e-6):
-                reached = f"{words}: {self._epsilon(so_far):.3g} of {budget:g} are spent, one more update is too much"
+            if budget is not None and epsilon_of_sum(so_far + self._one, delta) > budget * (1 + 1e-6):
+                so_much = f"{epsilon_of_sum(so_far, delta):.3g} of {budget:g} are spent"
+                reached = f"{words}: {so_much}, one more update is too much"
                 raise OwnerRefused(f"the device's own account: {reached}", public=reached)
 
     def add(self) -> None:
@@ -87,9 +97,6 @@ class PrivacyAccount:
         spent = self._spent()
         runs = spent["runs"] | {self._run: spent["runs"].get(self._run, 0.0) + self._one}
         write_json(self._path, {"all": spent["all"] + self._one, "runs": runs})
-
-    def _epsilon(self, precision: float) -> float:
-        return epsilon_of_sum(precision, self._delta)
 
     def _spent(self) -> dict[str, Any]:
         """An account that cannot be read counts as spent: a budget is not lost with a file."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +22,11 @@ import cos2p.errors
 from cos2p.errors import Cos2pError, DataError, OwnerRefused
 from cos2p.fleet.device.cap import CAPPED_ENV, SLACK_BYTES, own_bytes
 from cos2p.fleet.device.jobs import Job, Setup, outward
+from cos2p.fleet.messages import Answer
 from cos2p.processes.children import CHILD_ENV
 from cos2p.units import format_bytes
 
 WATCH_SECONDS = 0.05
-
-
-@dataclass(frozen=True)
-class TrainingOutcome:
-    """How a task ended on the device."""
-
-    done: bool
-    reason: str = ""
-    out_of_memory: bool = False
-    cache_miss: bool = False
-    """It does not have the frozen parts that the task counts on."""
-    numbers: dict[str, Any] = field(default_factory=dict)
-    """Seconds and bytes."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Gone(Exception):
@@ -91,8 +76,11 @@ class TrainingProcess:
         self.facts, self.idle = answer, answer["idle"]
         return answer
 
-    def train(self, job: Job, seconds: float = math.inf) -> TrainingOutcome:
-        """Do one task; a fresh process if there is none. After `seconds` it is killed: the owner gives no more."""
+    def train(self, job: Job, seconds: float = math.inf) -> Answer:
+        """Do one task, in a fresh process if there is none; the answer has a failure where there is no update.
+
+        After `seconds` it is killed: the owner gives no more.
+        """
         if self.pid is None:
             self.start()
         self._deadline = time.monotonic() + seconds
@@ -101,16 +89,16 @@ class TrainingProcess:
         except Gone as gone:
             self.stop()
             if time.monotonic() > self._deadline:
-                return TrainingOutcome(False, outward(OwnerRefused(public=f"seconds_per_day: {seconds:.0f} were left")))
+                return Answer(None, outward(OwnerRefused(public=f"seconds_per_day: {seconds:.0f} were left")))
             return self._killed(gone)
         finally:
             self._deadline = math.inf
         if "done" in answer:
-            return TrainingOutcome(True, numbers=answer["done"])
+            return Answer(numbers=answer["done"])
         if "out_of_memory" in answer:
             self.stop()  # its heap is torn; the next task begins clean
-            return TrainingOutcome(False, self._short(answer["out_of_memory"]), True, numbers=answer["out_of_memory"])
-        return TrainingOutcome(False, answer["failed"], cache_miss=answer.get("cache_miss") is True)
+            return Answer(None, self._short(answer["out_of_memory"]), True, numbers=answer["out_of_memory"])
+        return Answer(None, answer["failed"], cache_miss=answer.get("cache_miss") is True)
 
     def kill(self) -> None:
         """End the child from another thread; whoever waits for it sees that."""
@@ -137,14 +125,14 @@ class TrainingProcess:
             f"were in use{asked}"
         )
 
-    def _killed(self, gone: Gone) -> TrainingOutcome:
+    def _killed(self, gone: Gone) -> Answer:
         used = max(0, gone.resident - self.idle)
         numbers = {"memory": self.setup.memory, "peak": used}
         killed = gone.code == -signal.SIGKILL
         if killed and self.setup.memory and used > 0.9 * self.setup.memory:
-            return TrainingOutcome(False, self._short(numbers) + ", so it was killed", True, numbers=numbers)
-        return TrainingOutcome(
-            False, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", numbers=numbers
+            return Answer(None, self._short(numbers) + ", so it was killed", True, numbers=numbers)
+        return Answer(
+            None, f"the training process was {_ending(gone.code)} with {format_bytes(used)} in use", numbers=numbers
         )
 
     # ------------------------------------------------------------ talking to it

@@ -9,11 +9,13 @@ with the task, a file for the update, a file for what the device remembers. Payl
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import resource
 import shutil
 import sys
 import time
+import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +23,16 @@ from typing import Any, TextIO
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from cos2p import accelerator
 from cos2p.accelerator import CPU, for_tensors, resolve
 from cos2p.aggregation.privacy.clipping import as_it_leaves, fresh_draw
-from cos2p.aggregation.privacy.settings import PrivacySettings
+from cos2p.aggregation.settings import PrivacySettings
 from cos2p.costs.fitting import make_spec
 from cos2p.data import paths
 from cos2p.data.examples import Examples, Normalize
-from cos2p.errors import Cos2pError
+from cos2p.errors import Cos2pError, TrainingError
 from cos2p.fleet.device.cap import (
     bytes_asked,
     data_bytes,
@@ -40,14 +43,14 @@ from cos2p.fleet.device.cap import (
     set_cap,
 )
 from cos2p.fleet.device.jobs import Job, Setup, outward
-from cos2p.fleet.device.owner import OwnerFile
-from cos2p.fleet.device.payload import read_task
+from cos2p.fleet.device.owner import OwnerFile, remembered_file
 from cos2p.fleet.device.shards import dealt_shard, own_shard
-from cos2p.fleet.device.task_check import PrivacyAccount, check_task
+from cos2p.fleet.device.task_check import PrivacyAccount, check_task, with_defaults
 from cos2p.messages import Order, Task
-from cos2p.methods import Trainer, make_trainer, run_task
+from cos2p.messages.envelope import mapped
+from cos2p.methods import Trainer, make_trainer, method_class, method_settings, run_task
 from cos2p.models.config import ModelConfig
-from cos2p.models.layout import init_weights
+from cos2p.models.layout import Weights, init_weights
 from cos2p.models.sizes import model_config
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.numerics.optimizers import leave_compiler_out
@@ -57,11 +60,12 @@ from cos2p.runtime.own_models import own_facts
 from cos2p.runtime.run_setup import private_settings
 from cos2p.runtime.workers import pack_memory, unpack_memory
 from cos2p.submodel.rates import cut
-from cos2p.submodel.slicing import extract, extract_prefix
+from cos2p.submodel.slicing import extract, extract_prefix, part_key
 from cos2p.tracking.files import write_atomic
-from cos2p.training.client_cache import CacheMiss, ClientCache, disk_limit
+from cos2p.training.client_cache import CacheMiss, ClientCache, disk_limit, part_name
 from cos2p.training.contract import as_it_travels
 from cos2p.training.embeddings import token_rows
+from cos2p.training.own_base import own_parts, table_rows
 from cos2p.training.settings import LocalSettings, MaskPhase
 from cos2p.training.shard import Shard
 
@@ -111,6 +115,7 @@ class _Device:
             torch.set_num_threads(setup.threads)
         try:
             recipe = self.recipe = Recipe.parse(setup.recipe)
+            self.owner.check_recipe(with_defaults(recipe))
             self.privacy = private_settings(recipe)
             if self.privacy.noise == "local":
                 self.account = PrivacyAccount(Path(setup.kit), setup.run, self.privacy, self.owner)
@@ -122,20 +127,40 @@ class _Device:
                 self.shard = dealt_shard(recipe, setup.name)
         except Cos2pError as error:
             return {"unfit": str(error), "kind": type(error).__name__, "public": error.public}
-        _warm_up(self.device)
+        # Which tokens occur is no noise's to cover: a private run does not report it.
+        rows = "" if self.privacy.on else token_rows(self.shard, recipe.embeddings, self.config.pad_token)
+        base, no_base = self._own_base(rows) if setup.base else ({}, "")
+        warm_up(self.device)
         self.idle = peak_bytes()
         limit = set_cap(setup.memory) if setup.memory and self.device.type == "cpu" else None
         return {
             "samples": len(self.shard.train),
             "test_samples": len(self.shard.test),
-            # Which tokens occur is no noise's to cover: a private run does not report it.
-            "rows": "" if self.privacy.on else token_rows(self.shard, recipe.embeddings, self.config.pad_token),
+            "rows": rows,
+            "texts": (0, 0) if self.privacy.on else self.shard.text_tokens,
+            "base": base,
+            "no_base": no_base,
             "idle": own_bytes(os.getpid()),
             "limit": limit,
             "device": self.device.type,
             # What tasks are cut to: a GPU needs some of it besides the tensors.
             "memory": for_tensors(setup.memory, self.device) if setup.memory else 0,
         }
+
+    def _own_base(self, rows: str) -> tuple[dict[str, str], str]:
+        """Keep the parts of the checkpoint that the owner named as if they had been sent; their names, or why none."""
+        setup, recipe = self.setup, self.recipe
+        precision = method_class(str(recipe.method["name"])).frozen_precision(method_settings(recipe.method))
+        cache = _client_cache_of(remembered_file(Path(setup.kit), setup.run), self.owner.spend.disk)
+        kept: dict[str, str] = {}
+        try:
+            held = table_rows(self.config, recipe.embeddings, rows)
+            for part in own_parts(Path(setup.base), self.config, precision, held):
+                if cache.put(part):
+                    kept[part_key(next(iter(part)))] = part_name(part)
+        except (Cos2pError, OSError, SafetensorError) as error:
+            return {}, str(error)
+        return kept, "" if kept else "no room on its disk"
 
     def work(self, job: Job) -> dict[str, Any]:
         forget_peak()
@@ -232,7 +257,7 @@ def _client_cache_of(remembered: Path, disk: int) -> ClientCache:
     return ClientCache(own, disk_limit(own, disk))
 
 
-def _warm_up(device: torch.device) -> None:
+def warm_up(device: torch.device) -> None:
     """One task of a small model through all phases: modules that are loaded late, thread pools and what kernels keep
     for good belong to the idle state."""
     config = model_config("vit-nano", image=8, patch=4, channels=1, classes=2)
@@ -263,6 +288,55 @@ def _claim_stdout() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
+
+
+# ---------------------------------------------------------------- the task's file
+
+
+_TYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
+
+
+def read_task(path: Path) -> Task:
+    """The task in a safetensors file: trainable tensors in memory, those of the prefix mapped.
+
+    Candidates of a mask phase are mapped too: when it is over a part of them trains, and all of them next to that part
+    would be more than the budget has. So are weights that came in fewer bits, from which others are made.
+    """
+    with mapped(path, mmap.ACCESS_READ) as data:
+        size = int.from_bytes(data[:8], "little")
+        try:
+            header = json.loads(data[8 : 8 + size])
+            meta = json.loads(header.pop("__metadata__")["cos2p"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TrainingError(f"the task that came cannot be read: {error!r}") from None
+    view = mapped(path, mmap.ACCESS_READ)
+    order, parts = Order.from_dict(meta), dict[str, Weights](w={}, p={})
+    for key, entry in header.items():
+        label, _, name = key.partition("/")
+        tensor = _tensor(view, 8 + size, entry)
+        stays = label == "p" or order.quotas is not None or order.wire.down != "float32"
+        parts[label][name] = tensor if stays else tensor.clone()
+    return Task(order, weights=parts["w"], prefix=parts["p"])
+
+
+def _tensor(view: mmap.mmap, start: int, entry: dict[str, Any]) -> Tensor:
+    begin, end = entry["data_offsets"]
+    dtype = _TYPES[entry["dtype"]]
+    if begin == end:
+        return torch.empty(entry["shape"], dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that nobody must write here; nobody does
+        flat = torch.frombuffer(view, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=start + begin)
+    return flat.view(entry["shape"])
 
 
 if __name__ == "__main__":

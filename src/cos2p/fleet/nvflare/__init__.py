@@ -22,7 +22,7 @@ from cos2p.errors import MissingExtra
 def require_nvflare() -> None:
     """Raise MissingExtra, with what to install, unless NVFlare is there."""
     if find_spec("nvflare") is None:
-        raise MissingExtra("a real fleet needs NVFlare; install it with: pip install 'cos2p[nvflare]'")
+        raise MissingExtra("a real fleet needs NVFlare; install it with: pip install nvflare==2.9.0")
 
 
 def sent_at_registration(settings: Mapping[str, Any]) -> list[str]:

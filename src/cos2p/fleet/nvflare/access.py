@@ -70,7 +70,8 @@ class Register:
 
     def revoke(self, name: str) -> None:
         with self._lock:
-            self.revoked[name] = time.time()
+            # A clock that is behind must not leave out the very kit that is here.
+            self.revoked[name] = max(time.time(), self.newest.get(name, 0.0))
             self._save()
 
     def objection_to_token(self, name: str, token: str) -> str:
@@ -96,6 +97,8 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
         self._notices: Notices
         self._machines: dict[str, str] = {}
         """By token: the machine it was given to."""
+        self._heard: dict[str, float] = {}
+        """By name: when it was heard last, by a clock that does not jump."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
@@ -119,6 +122,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
             if client is not None and issued is not None:
                 self._register.note(name, issued, client.token)
                 self._machines[client.token] = machine
+                self._heard[name] = time.monotonic()
             return client
 
         def checked_heartbeat(token: str, client_name: str, client_fqcn: str, fl_ctx: FLContext) -> Any:
@@ -126,6 +130,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
             if reason:
                 self._refuse(client_name, reason, fl_ctx)
                 return False
+            self._heard[client_name] = time.monotonic()
             return heartbeat(token, client_name, client_fqcn, fl_ctx)
 
         def revoke(client_name: str) -> Any:
@@ -141,7 +146,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
     def _twin(self, manager: Any, name: str, machine: str) -> str:
         """The one who came first stays: a copy of a kit, stolen or by mistake, does not push it out."""
         first = manager.name_to_clients.get(name)
-        if first is None or time.time() - first.last_connect_time > TWIN_SECONDS:
+        if first is None or time.monotonic() - self._heard.get(name, -TWIN_SECONDS) > TWIN_SECONDS:
             return ""
         known = self._machines.get(first.token)
         if not machine or known in (None, machine):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from cos2p.errors import RunError
 from cos2p.fleet.kit import Kit, server_address
 from cos2p.fleet.nvflare.provisioning import ADMIN, CONTROLLER, EXECUTOR
+from cos2p.fleet.wire import ASK_SECONDS
 from cos2p.recipe import Recipe
 
 POLL_SECONDS = 0.1
@@ -40,7 +41,6 @@ class AdminSession:
     # ------------------------------------------------------------ what is asked
 
     def clients(self) -> list[str]:
-        """Names of the connected devices."""
         return sorted(client.name for client in self._call(lambda s: s.get_system_info()).client_info)
 
     def revoke(self, device: str) -> None:
@@ -143,6 +143,7 @@ def write_job(folder: Path, run: str, recipe: Recipe, expected: list[str]) -> No
         common
         | {
             "default_task_fetch_interval": POLL_SECONDS,
+            "task_check_timeout": ASK_SECONDS,  # not NVFlare's 5 s, less than some links take
             "executors": [{"tasks": ["train"], "executor": {"path": EXECUTOR, "args": {}}}],
         },
     )

@@ -112,6 +112,8 @@ def objection(message: Envelope) -> str:
     """Why a message is refused; empty: it is not."""
     if message.offers_line:
         return "it names an address to connect to"
+    if not machine(message.origin):
+        return "it does not say where it comes from"
     if (message.channel, message.topic) == _BYE and message.origin != message.peer:
         return "a farewell in the name of another"
     own = machine(message.me)
@@ -141,8 +143,8 @@ def _objection_at_server(message: Envelope) -> str:
     sender, is_admin = message.certificate, message.certificate == ADMIN
     if not is_admin and machine(message.peer) != sender:
         return f"it connects as {message.peer}"
-    for claimed in (machine(message.origin), message.name):
-        if claimed not in ("", sender, machine(message.peer)):
+    for claimed in (machine(message.origin), message.name or sender):
+        if claimed not in (sender, machine(message.peer)):
             return f"it calls itself {claimed}"
     if message.destination == SERVER:
         return _unlisted(message, ADMIN_TO_SERVER if is_admin else DEVICE_TO_SERVER)

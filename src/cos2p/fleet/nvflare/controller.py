@@ -25,7 +25,7 @@ from nvflare.apis.signal import Signal
 
 from cos2p import strict_json
 from cos2p.errors import UpdateRefused
-from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.messages import JoinRequest
 from cos2p.fleet.notices import FORBIDDEN, REVOKED, NoticeReader
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
@@ -33,7 +33,7 @@ from cos2p.fleet.server.inbox import Answered, measured_numbers
 from cos2p.fleet.server.served_run import ServedRun, read_recipe
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
-from cos2p.fleet.wire import HEAD_VALUES, Head
+from cos2p.fleet.wire import CHUNK_BYTES, HEAD_VALUES, Head
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
@@ -162,7 +162,6 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         serve(self._engine.get_cell(), self._known, handlers | payloads, self._transfers.count)
 
     def _registered(self) -> dict[str, Client]:
-        """The job's clients by their tokens."""
         return dict(self._engine.client_manager.clients)
 
     def _known(self) -> dict[str, Client]:
@@ -210,7 +209,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
 
     def _pull(self, client: str, head: Head, body: memoryview) -> Answer:
         with self._checked(client, head):
-            chunk = self._transfers.fetch(client, str(head.get("task")), _offset(head))
+            chunk = self._transfers.fetch(client, str(head.get("task")), _offset(head), _most(head))
         return {}, chunk
 
     def _push(self, client: str, head: Head, body: memoryview) -> Answer:
@@ -261,6 +260,14 @@ def _offset(head: Head) -> int:
     if not isinstance(offset, int) or offset < 0:
         raise UpdateRefused(f"{offset!r} is no offset")
     return offset
+
+
+def _most(head: Head) -> int:
+    """Bytes that a client wants in one answer: its link may be slow."""
+    most = head.get("most", CHUNK_BYTES)
+    if not isinstance(most, int) or most < 1:
+        raise UpdateRefused(f"{most!r} is no size of a chunk")
+    return most
 
 
 class _Tolerant(dict[str, Any]):

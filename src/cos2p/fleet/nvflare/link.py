@@ -7,6 +7,7 @@ up among the job's clients. What a frame says about its sender is never read.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
 
 from cos2p.errors import Cos2pError, UpdateRefused
-from cos2p.fleet.wire import Head, pack, unpack
+from cos2p.fleet.wire import ChunkSize, Head, pack, unpack
 
 CHANNEL = "cos2p"
 
@@ -75,14 +76,13 @@ class Link:
     def __init__(self, cell: Any, job: str, stopped: Callable[[], bool]) -> None:
         self._cell, self._stopped = cell, stopped
         self._server = FQCN.join([FQCN.ROOT_SERVER, job])
-        self.sent = 0
-        """Bytes of all frames sent, and ..."""
-        self.received = 0
-        """... received."""
+        self.down, self.up = ChunkSize(), ChunkSize()
+        self.round_trip = 60.0
+        """Seconds: the quickest answer so far."""
 
     def ask(self, topic: str, head: Mapping[str, Any], body: bytes | memoryview = b"", idle: float = 60.0) -> Answer:
         """One question. LinkDown if nothing moved for `idle` seconds or the server is away; Refusal if it says no."""
-        frame = pack(head, body)
+        frame, began = pack(head, body), time.monotonic()
         reply = self._cell.send_request(
             channel=CHANNEL,
             target=self._server,
@@ -102,18 +102,28 @@ class Link:
             raise LinkDown(str(answer["later"]))
         if "refused" in answer:
             raise Refusal(str(answer["refused"]))
-        self.sent += len(frame)
-        self.received += len(reply.payload)
+        self.round_trip = min(self.round_trip, time.monotonic() - began)
         return answer, bytes(content)
 
-    def insist(self, topic: str, head: Mapping[str, Any], body: bytes | memoryview = b"") -> Answer:
-        """Ask until there is an answer or the job ends: a link that is down for an hour costs an hour, no more."""
+    def insist(
+        self,
+        topic: str,
+        head: Mapping[str, Any],
+        body: bytes | memoryview = b"",
+        failed: Callable[[], None] = lambda: None,
+    ) -> Answer:
+        """Ask until there is an answer or the job ends: a link that is down for an hour costs an hour, no more.
+
+        `failed` is called each time that there was none.
+        """
         pause = 0.1
         while True:
             try:
                 return self.ask(topic, head, body)
             except LinkDown:
+                failed()
                 if self._stopped():
                     raise
-                time.sleep(pause)
+                # At random within the span, so that devices that lost the server together do not return together.
+                time.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, 5.0)

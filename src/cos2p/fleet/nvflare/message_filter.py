@@ -39,20 +39,24 @@ class MessageFilter:
     def __init__(self, kit: Path | None) -> None:
         self._notices = Notices(kit) if kit is not None else None
         self._noticed: dict[str, list[float]] = {}
+        self.heard = 0.0
+        """When a message came from another machine, by the monotonic clock."""
         self._lock = threading.Lock()
 
     def wrap(self, process: Callable[..., Any]) -> Callable[..., Any]:
         """The method by which a cell takes a message from a connection."""
 
-        def guarded(cell: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> Any:
+        def checked(cell: Any, endpoint: Any, connection: Any, app_id: int, message: Any) -> Any:
             envelope = read(cell, endpoint, connection, message)
             reason = objection(envelope)
             if not reason:
+                if not envelope.inside:
+                    self.heard = time.monotonic()
                 return process(cell, endpoint, connection, app_id, message)
             self._refuse(envelope, reason)
             return None
 
-        return guarded
+        return checked
 
     def _refuse(self, message: Envelope, reason: str) -> None:
         what = f"{message.channel}:{message.topic} to {message.destination}"[:150] + f" ({reason[:100]})"
@@ -124,15 +128,17 @@ def _own_stream(headers: dict[str, Any]) -> bool:
     return isinstance(number, int) and (task is None or task.target == headers.get(MessageHeaderKey.ORIGIN))
 
 
-def install(kit: Path | None) -> None:
+def install(kit: Path | None) -> MessageFilter:
     """Before this process makes its first cell."""
-    CoreCell.process_message = MessageFilter(kit).wrap(CoreCell.process_message)
+    installed = MessageFilter(kit)
+    CoreCell.process_message = installed.wrap(CoreCell.process_message)
     # A job process ends itself over an update that it cannot decode, and over an answer that was too long for a client:
     # any device could have that. Not being one, it gives up the message.
     of_nvflare._is_server_job_cell = lambda info: False
     FedAdminAgent.register_processor = _register_needed(FedAdminAgent.register_processor)
     run_folder = Workspace.get_run_dir
     Workspace.get_run_dir = lambda workspace, job: run_folder(workspace, checked_job(job))
+    return installed
 
 
 def _register_needed(register: Callable[..., None]) -> Callable[..., None]:

@@ -6,15 +6,17 @@ import hashlib
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cos2p.errors import ConfigError
-from cos2p.fleet.admin.fleet_plan import FleetPlan
 from cos2p.fleet.device.owner import OWNER_FILE
 from cos2p.fleet.device.owner import TEMPLATE as OWNER_TEMPLATE
 from cos2p.fleet.kit import Kit, check_keys, read_json
-from cos2p.fleet.wire import MESSAGE_BYTES
+from cos2p.fleet.wire import MESSAGE_BYTES, RESEND_SECONDS
 from cos2p.tracking.files import write_json
+
+if TYPE_CHECKING:
+    from cos2p.fleet.admin.kits import FleetPlan
 
 CONTROLLER = "cos2p.fleet.nvflare.controller.FleetController"
 EXECUTOR = "cos2p.fleet.nvflare.executor.FleetExecutor"
@@ -51,8 +53,6 @@ def issue(plan: FleetPlan, authority: Path) -> Path:
 
 
 class _Silent:
-    """NVFlare's provisioning prints; ours does not."""
-
     def info(self, *_: Any) -> None: ...
     def debug(self, *_: Any) -> None: ...
     def warning(self, *_: Any) -> None: ...
@@ -82,6 +82,9 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
             # Nothing that travels is larger than a chunk: more is refused before a buffer is made for it.
             "max_message_size": MESSAGE_BYTES,
             "streaming_max_blob_size": MESSAGE_BYTES,
+            # What is not confirmed by then is sent again; after the 5 s of NVFlare a slow link carries all twice.
+            "streaming_retry_wait": RESEND_SECONDS,
+            "streaming_retry_timeout": 4 * RESEND_SECONDS,
             "allow_adhoc_conns": False,  # every message passes the server, which checks who sent it
         },
     )
@@ -125,7 +128,7 @@ def settle(kit: Kit) -> None:
     _check_version(kit, resources)
     check_keys(kit)
     if kit.role != "server":
-        # NVFlare tells the server what it does not know itself of these: how it notices two machines with one kit.
+        # NVFlare sends the server what it does not know itself: so it notices two machines with one kit.
         _write(path, resources | {"machine": _machine(kit)})
         return
     storage = resources["snapshot_persistor"]["args"]["storage"]["args"]

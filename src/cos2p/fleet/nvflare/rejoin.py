@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.client import Client
@@ -24,6 +25,8 @@ from nvflare.apis.job_scheduler_spec import DispatchInfo
 from nvflare.private.admin_defs import MsgHeader, ReturnCode
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
+from cos2p.tracking.files import read_stop_note
+
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 0.3
 """Lets the answer to a registration reach the client before the job does."""
@@ -31,6 +34,9 @@ SETTLE_SECONDS = 0.3
 RESTARTS = 5
 RESTART_SECONDS = 300.0
 """A run whose server process dies more often than `RESTARTS` times in this span is not started again."""
+
+ANSWER_SECONDS = 30.0
+"""That a device may take to answer when it is given a run."""
 
 _CRASHED = (RunStatus.FINISHED_ABNORMAL, RunStatus.FINISHED_EXECUTION_EXCEPTION)
 
@@ -58,15 +64,22 @@ class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
             self._engine = fl_ctx.get_engine()
+            self._be_patient()
             self._listen_for_lost_jobs()
             threading.Thread(target=self._look_after, daemon=True).start()
         elif event_type in (EventType.CLIENT_REGISTER_PROCESSED, EventType.JOB_STARTED):
+            self._engine.server.admin_server.timeout = ANSWER_SECONDS  # which is not there when the system starts
             self._wake.set()
         elif event_type == EventType.JOB_COMPLETED:
             data = fl_ctx.get_prop(FLContextKey.EVENT_DATA) or {}
             job_id = data.get(JobMetaKey.JOB_ID.value)
             if job_id:
                 threading.Thread(target=self._completed, args=(job_id,), daemon=True).start()
+
+    def _be_patient(self) -> None:
+        """NVFlare takes a device for lost that does not answer within 10 s, which one message may take."""
+        engine, send = self._engine, self._engine._send_admin_requests
+        engine._send_admin_requests = lambda requests, fl_ctx, timeout_secs=0: send(requests, fl_ctx, ANSWER_SECONDS)
 
     def _listen_for_lost_jobs(self) -> None:
         original = self._engine.notify_dead_job
@@ -110,9 +123,13 @@ class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
     def _completed(self, job_id: str) -> None:
         with self._engine.new_context() as fl_ctx:
             job = self._manager().get_job(job_id, fl_ctx)
-            if job is None or job.meta.get(JobMetaKey.STATUS.value) not in [status.value for status in _CRASHED]:
+            if job is None:
                 return
             name, now = str(job.meta.get(JobMetaKey.JOB_NAME.value)), time.monotonic()
+            if read_stop_note(Path(fl_ctx.get_workspace().get_root_dir()) / "runs" / name) is not None:
+                self._manager().set_status(job_id, RunStatus.FINISHED_ABORTED, fl_ctx)  # no device could take part, say
+            if job.meta.get(JobMetaKey.STATUS.value) not in [status.value for status in _CRASHED]:
+                return
             recent = [then for then in self._restarts.get(name, []) if now - then < RESTART_SECONDS]
             if len(recent) >= RESTARTS:
                 self.logger.error(f"{name}: its server process ended {len(recent)} times; not started again")
@@ -167,7 +184,7 @@ class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
         with engine.new_context() as fl_ctx:
             message = runner._make_deploy_message(job, job.get_application(app, fl_ctx), app, fl_ctx)
             replies = engine.server.admin_server.send_requests_and_get_reply_dict(
-                {client.token: message}, timeout_secs=10
+                {client.token: message}, timeout_secs=ANSWER_SECONDS
             )
             reply = replies[client.token]
             if not reply or reply.get_header(MsgHeader.RETURN_CODE, ReturnCode.OK) != ReturnCode.OK:

@@ -9,16 +9,40 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import socket
 import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cos2p.fleet.kit import MARK, Kit
+from cos2p.fleet.notices import Notices
 from cos2p.fleet.nvflare.provisioning import ORGANISATION
 from cos2p.processes.children import when_orphaned
 
+if TYPE_CHECKING:
+    from cos2p.fleet.nvflare.message_filter import MessageFilter
+
 HEARTBEAT_SECONDS = 2
 """How often NVFlare's client process reports which jobs it runs; a killed job process is noticed after one or two."""
+
+SILENT_SECONDS = 8 * HEARTBEAT_SECONDS
+"""Without an answer to its heartbeats for so long, a device says that it is disconnected."""
+
+DEAD_SECONDS = 22
+"""Without any acknowledgement of what was sent: more than a tunnel or a lift takes."""
+
+_IMPATIENCE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, 4, DEAD_SECONDS // 2),  # TCP_KEEPIDLE: asks when nothing was sent for so long, and ...
+    (socket.IPPROTO_TCP, 5, DEAD_SECONDS // 4),  # ... TCP_KEEPINTVL: asks again
+    (socket.IPPROTO_TCP, 18, 1000 * DEAD_SECONDS),  # TCP_USER_TIMEOUT
+    (socket.IPPROTO_TCP, 16, 1),  # TCP_THIN_LINEAR_TIMEOUTS: a link that loses half asks for tries, not for patience
+    (socket.IPPROTO_TCP, 44, 2000),  # TCP_RTO_MAX_MS, from Linux 6.15 on: after an outage it is tried at once
+)
 
 _SELF = "cos2p.fleet.nvflare.start"
 
@@ -42,9 +66,47 @@ def main() -> None:
 
     when_orphaned(lambda: os.kill(os.getpid(), signal.SIGKILL))
     module, sys.argv[1:] = sys.argv[1], sys.argv[2:]
-    message_filter.install(Path(os.environ[MARK]) if MARK in os.environ else None)
+    kit = Path(os.environ[MARK]) if MARK in os.environ else None
+    installed = message_filter.install(kit)
+    if kit is not None and module == _MODULES["device"]:
+        threading.Thread(target=_report_contact, args=(Notices(kit), kit.name, installed), daemon=True).start()
     _start_jobs_the_same_way()
+    _give_up_dead_connections()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _report_contact(notices: Notices, name: str, messages: MessageFilter) -> None:
+    """Notify `fleet join` when the server answers, and since when it does not."""
+    connected, began = False, 0.0
+    while True:
+        time.sleep(1)
+        silent = time.monotonic() - messages.heard
+        if messages.heard and silent < SILENT_SECONDS and not connected:
+            began = began or messages.heard
+            if messages.heard - began > HEARTBEAT_SECONDS:  # a refused kit is answered once
+                notices.add(name, "connected; waiting for a run", again=0.0)
+                connected = True
+        elif connected and silent >= SILENT_SECONDS:
+            since = datetime.fromtimestamp(time.time() - silent)
+            notices.add(name, f"disconnected since {since:%H:%M:%S}; trying again", again=0.0)
+            connected, began = False, 0.0
+
+
+def _give_up_dead_connections() -> None:
+    """NVFlare waits for its connections for ever, and the kernel a quarter of an hour for an answer: one through which
+    nothing comes (the router forgot it, the address is another now) is given up, and NVFlare makes a new one."""
+    from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+
+    of_nvflare = AioHttpDriver._connection_handler
+
+    async def handle(driver: Any, websocket: Any) -> None:
+        own = websocket.get_extra_info("socket")
+        for level, option, value in _IMPATIENCE if own is not None else ():
+            with suppress(OSError):  # an older kernel
+                own.setsockopt(level, option, value)
+        await of_nvflare(driver, websocket)
+
+    AioHttpDriver._connection_handler = handle
 
 
 def _start_jobs_the_same_way() -> None:

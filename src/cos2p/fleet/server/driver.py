@@ -4,9 +4,9 @@ The counterpart of `runtime.simulation`: the same session on the wall's clock in
 of NVFlare; `Port` is all it asks of a network, so it can be driven by hand in a test. Network threads call the methods
 of the first section, which only take a note; everything else happens in the one thread that calls `play`.
 
-Liveness. A client beats while it works, so a task may take hours: slow is not dead. One that is silent for
-`fleet.heartbeat_seconds` has left; should its answer come all the same, it is merged. `schedule.task_timeout` is the
-coordinator's own.
+Liveness. A client sends heartbeats while it works, so a task may take hours: slow is not dead. One that is silent for
+`fleet.heartbeat_seconds` has left; should its answer come all the same, it is merged. One that is heard and does not
+answer is waited for until `schedule.task_timeout`, or without it `PATIENCE` times as long as most devices take.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Protocol
 
 from cos2p.aggregation.privacy.clipping import fresh_draw
 from cos2p.devices.device import Device
 from cos2p.errors import BudgetError, RecipeError, TrainingError, UpdateRefused
-from cos2p.fleet.join_request import JoinRequest
-from cos2p.fleet.server.evaluation import Evaluator
-from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Ready, Timers, measured_numbers
+from cos2p.fleet.messages import JoinRequest
+from cos2p.fleet.server.inbox import Answered, Asked, Excluded, Happening, Pace, Ready, Timers, measured_numbers
 from cos2p.fleet.server.members import Presence, member_of
 from cos2p.fleet.server.transfers import Transfers
 from cos2p.fleet.spool import Notice
+from cos2p.memory.parts import Part
 from cos2p.messages import Order
 from cos2p.messages.envelope import Buffer, mapped
 from cos2p.methods import build_method, make_contract
 from cos2p.methods.base import Member
 from cos2p.models.config import ModelConfig
 from cos2p.recipe import Recipe
+from cos2p.runtime.evaluation import Evaluator
 from cos2p.runtime.run_folder import run_facts
 from cos2p.runtime.run_setup import first_weights, run_context
 from cos2p.runtime.session import Session
+from cos2p.server.coordinator import timer_client
 from cos2p.server.protocol import ClientJoined, ClientLeft, Enough, TaskFailed, TimerFired, UpdateRejected
 from cos2p.server.server import Server
 from cos2p.tracking.checkpoint import Checkpoint
@@ -55,6 +58,9 @@ from cos2p.tracking.events import Listener
 
 END_OF_TIME = "end of time"
 MAPPED_BYTES = 64 * 2**20
+PATIENCE, LEAST_PATIENCE = 20.0, 300.0
+"""How long a task is waited for: so many times what the device in the middle took for its last one, and these seconds
+at least. What comes later is merged all the same."""
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
 
@@ -101,13 +107,21 @@ class Driver(Session):
         self.presence = Presence(recipe.fleet.heartbeat_seconds, clock)
         self.excluded: dict[str, str] = {}
         """Clients that are not heard any more, and why."""
+        self._bases: dict[str, Mapping[str, str]] = {}
+        """By client: the frozen parts that it has in files of its own."""
         self._happenings: queue.SimpleQueue[Happening] = queue.SimpleQueue()
-        self._timers = Timers(clock)
+        self._timers, self._clock, self._pace = Timers(clock), clock, Pace(clock)
+        self._given: dict[str, float] = {}
+        """By client: when it got its task."""
+        self._took: dict[str, float] = {}
+        """By client: seconds from its last task to the answer."""
 
     def begin(self, members: Iterable[Member]) -> None:
         """Make the server for those who are here now. More may come."""
         recipe = self.recipe
         context = run_context(recipe, self.config, {member.name: member for member in members})
+        if recipe.schedule.task_timeout is None:
+            context = replace(context, schedule=context.schedule.model_copy(update={"task_timeout": LEAST_PATIENCE}))
         method = build_method(recipe.method, context)
         weights = first_weights(recipe, self.config)
         self.server = Server(context, method, weights, draw=fresh_draw, exclude_unfit=True)
@@ -116,17 +130,18 @@ class Driver(Session):
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
         return max(0.0, time.time() - self.started_at)
 
     # ------------------------------------------------------------ called by the network's threads
 
     def hello(self, client: str, session: str) -> None:
         """A client process began: whatever it was given before is void."""
+        self._limit_pace(client)
         self.void(client)
         self.presence.hello(client, session)
 
     def ready(self, client: str, session: str, facts: JoinRequest) -> None:
+        self._limit_pace(client)
         if self.presence.is_current(client, session):
             self._happenings.put(Ready(client, facts))
 
@@ -139,10 +154,12 @@ class Driver(Session):
 
     def unfit(self, client: str, reason: str) -> None:
         """A device cannot take part: its data are missing or do not fit the model."""
+        self._limit_pace(client)
         self._happenings.put(Unfit(client=client, reason=reason))
 
     def refused(self, client: str, task: str, reason: str) -> None:
         """Something was sent that is not let in; nothing changes but the log."""
+        self._limit_pace(client)
         self._happenings.put(Refused(client=client, task=task, reason=reason))
 
     def exclude(self, client: str, reason: str) -> None:
@@ -150,6 +167,10 @@ class Driver(Session):
         if client not in self.excluded:
             self.excluded[client] = reason
             self._happenings.put(Excluded(client, reason))
+
+    def _limit_pace(self, client: str) -> None:
+        if client not in self.excluded and self._pace.too_many(client):
+            self.exclude(client, f"it sent more than {Pace.MOST} messages in a minute that no run needs")
 
     def pause(self) -> None:
         self._happenings.put(Asked())
@@ -215,7 +236,7 @@ class Driver(Session):
                 self.stop_requested = True
         self.begin(waiting[name] for name in sorted(waiting))
         self.started_at = time.time()
-        self.log(Started(**run_facts(self.recipe, self.server.context, self.classes, self.notes)), 0.0)
+        self.log(Started(**run_facts(self.recipe, self.server, self.classes, self.notes)), 0.0)
         self._limit_time()
         for event in (*unfit.values(), *refused):
             self.log(event)
@@ -274,13 +295,26 @@ class Driver(Session):
     def _ring(self, timer: str) -> None:
         if timer == END_OF_TIME:
             self.carry_out(self.server.handle(Enough("virtual time")))
+        elif (left := self._patience_left(timer)) > 0:
+            self._timers.start(timer, left)
         else:
             self.carry_out(self.server.handle(TimerFired(timer)))
+
+    def _patience_left(self, timer: str) -> float:
+        """Of the client whose task's deadline this is, where the recipe sets none."""
+        client = timer_client(timer)
+        if client not in self._given or self.recipe.schedule.task_timeout is not None:
+            return 0.0
+        if not self._took:
+            return LEAST_PATIENCE
+        usual = max(LEAST_PATIENCE, PATIENCE * median_low(self._took.values()))
+        return self._given[client] + usual - self._clock()
 
     # ------------------------------------------------------------ who is here
 
     def _member(self, ready: Ready) -> Member | Unfit:
         """Who this client is to the server; or why it cannot take part, which is no reason to end the run."""
+        self._bases[ready.client] = ready.facts.base
         try:
             return member_of(self.recipe, self.config, ready.client, ready.facts)
         except (BudgetError, UpdateRefused) as error:
@@ -301,6 +335,7 @@ class Driver(Session):
             self.carry_out(self.server.handle(ClientLeft(client)))
         member = self.server.context.members[client]
         self.log(Joined(client=client, rate=member.rate, samples=member.samples, memory=member.device.memory))
+        self.server.orders.caches.claim(client, self._bases.get(client, {}))
         self.carry_out(self.server.handle(ClientJoined(client)))
 
     def void(self, client: str) -> None:
@@ -326,6 +361,8 @@ class Driver(Session):
 
     def _answer(self, answer: Answered) -> None:
         client, task = answer.client, answer.task
+        if client in self._given:
+            self._took[client] = self._clock() - self._given.pop(client)
         if answer.notice is None:
             self._failed(answer)
             return
@@ -357,6 +394,7 @@ class Driver(Session):
         limit = make_contract(self.config, order).wire_upload() + ALLOWANCE
         notice = self.transfers.put(order.client, order.task, partial(self.server.orders.write_task, order), limit)
         self.log(self.server.dispatched(order, notice.size))
+        self._given[order.client] = self._clock()
         self.port.offer(order.client, notice)
 
     def start_timer(self, timer: str, seconds: float) -> None:
@@ -377,4 +415,6 @@ def _member_dict(member: Member) -> dict[str, Any]:
 
 
 def _member(values: Mapping[str, Any]) -> Member:
-    return Member(**{**values, "device": Device.model_validate(values["device"])})
+    part = values.get("part")
+    own = {"device": Device.model_validate(values["device"]), "part": part and Part(**part)}
+    return Member(**{**values, **own, "texts": tuple(values.get("texts", (0, 0)))})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.messages import JoinRequest
 from cos2p.fleet.spool import Notice
 from cos2p.tracking.event_kinds import Refused, Unfit
 
@@ -71,6 +72,23 @@ class Asked:
 
 Happening = Ready | Answered | Excluded | Asked | Unfit | Refused
 """The last two are events as they are: nothing is done about them but to write them down."""
+
+
+class Pace:
+    """How many messages that no honest device repeats came from each client in the last minute."""
+
+    MOST = 60
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard: dict[str, deque[float]] = {}
+
+    def too_many(self, client: str) -> bool:
+        """One more came."""
+        heard = self._heard.setdefault(client, deque(maxlen=self.MOST))
+        full = len(heard) == self.MOST and self._clock() - heard[0] < 60.0
+        heard.append(self._clock())
+        return full
 
 
 class Timers:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cos2p.devices.settings import DeviceGroup
 from cos2p.errors import UpdateRefused
-from cos2p.fleet.join_request import JoinRequest
+from cos2p.fleet.messages import JoinRequest
 from cos2p.memory.planning import by_rate, least_of, rate_limit, with_parts
 from cos2p.memory.tasks import Member
 from cos2p.methods import build_method
@@ -37,6 +37,7 @@ def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest
         facts.samples,
         facts.test_samples,
         known_rows(config, facts.rows),
+        known_texts(config, facts.texts),
         auto=group.rate == "auto",
     )
     return planned(config, member, recipe)
@@ -51,6 +52,13 @@ def known_rows(config: ModelConfig, rows: str) -> str:
         last = f"the token {held[-1]}" if held else "no token"
         raise UpdateRefused(f"its texts have {last}; the model knows 0 to {config.vocab - 1}")
     return to_bits(held)
+
+
+def known_texts(config: ModelConfig, texts: tuple[int, int]) -> tuple[int, int]:
+    """How long a client says its texts are; UpdateRefused if the model takes none so long."""
+    if texts[0] > config.max_tokens or (texts[0] and config.family == "vit"):
+        raise UpdateRefused(f"its longest text has {texts[0]} tokens; the model takes at most {config.max_tokens}")
+    return texts
 
 
 def _group(recipe: Recipe, name: str) -> DeviceGroup:

@@ -16,24 +16,31 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cos2p.data import load
+import torch
+from safetensors.torch import load_file, save_file
+
+from cos2p.data import Bundle, load
 from cos2p.errors import Cos2pError, RunError
 from cos2p.fleet.server.driver import Driver, Port
-from cos2p.fleet.server.evaluation import Evaluator
 from cos2p.fleet.server.transfers import Transfers
+from cos2p.models.config import ModelConfig
+from cos2p.models.layout import Weights
+from cos2p.processes.pool import ProcessPool
 from cos2p.recipe import Recipe
-from cos2p.runtime.classes import Classes
+from cos2p.runtime.evaluation import Classes, score_model
 from cos2p.runtime.run_folder import RunFolder, begin_folder, keep_recipe
 from cos2p.runtime.run_setup import model_config
 from cos2p.runtime.settled import settle
 from cos2p.tracking.event_kinds import Event, Merged, Stopped
 from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import DeviceFigures
+from cos2p.tracking.files import StopNote, explained, write_stop_note
 
 FETCHABLE = ("result.json", "weights.safetensors", "recipe.toml")
 PAGE_BYTES = 128 * 2**10
@@ -90,10 +97,13 @@ class ServedRun:
                 self.driver.restore(folder.checkpoint.values["session"], folder.checkpoint)
                 self.driver.figures.replay(read_events(folder.log.path))
             ready(self.driver)
-            self._play(self.driver, folder, stopped)
+            with explained(self.folder):
+                self._play(self.driver, folder, stopped)
         except Cos2pError as error:
             self.error, self.state = error, "failed"
-            self._notify(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
+            write_stop_note(self.folder, StopNote(True, str(error)))
+            with suppress(RunError):  # the disk may be what is wrong; whoever follows is told all the same
+                self._notify(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
         finally:
             transfers.close()
             if evaluator is not None:
@@ -163,6 +173,7 @@ class ServedRun:
         driver = self.driver
         assert driver is not None
         ages, in_flight = driver.presence.ages(), driver.server.coordinator.in_flight()
+        figures = {name: driver.figures.devices.get(name, DeviceFigures()) for name in driver.server.context.members}
         return {
             name: {
                 "rate": member.rate,
@@ -170,7 +181,8 @@ class ServedRun:
                 "memory": member.device.memory,
                 "task": in_flight[name].task if name in in_flight else "",
                 "silent": round(ages.get(name, 0.0), 1),
-                "updates": driver.figures.devices.get(name, DeviceFigures()).updates,
+                "updates": figures[name].updates,
+                "link": figures[name].link,
                 **driver.transfers.traffic.of(name),
             }
             for name, member in driver.server.context.members.items()
@@ -216,3 +228,46 @@ def _merged_so_far(log: Path) -> Counter[str]:
 
 def read_recipe(path: Path) -> Recipe:
     return Recipe.parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+
+
+# ---------------------------------------------------------------- evaluation, in a process of its own
+
+
+class Evaluator:
+    """Scores versions of the model on the recipe's validation and test samples."""
+
+    def __init__(self, recipe: Recipe, config: ModelConfig, folder: Path) -> None:
+        """`folder`: where a version lies while it is scored; as bytes on the way it would be in memory three times."""
+        self._pool = ProcessPool(1, _start, recipe.model_dump(mode="json"), config.to_dict())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+        self._file = folder / ".evaluated.cos2p-tmp"
+
+    def evaluate(self, weights: Weights, everything: bool = False) -> Future[dict[str, Any]]:
+        return self._thread.submit(self._score, weights, everything)
+
+    def _score(self, weights: Weights, everything: bool) -> dict[str, Any]:
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, self._file)
+            return self._pool.submit(_evaluate, str(self._file), everything).result()
+        finally:
+            self._file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._thread.shutdown(cancel_futures=True)
+
+
+_recipe: Recipe
+_config: ModelConfig
+_bundle: Bundle
+
+
+def _start(recipe: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    global _recipe, _config, _bundle
+    torch.set_num_threads(1)
+    _recipe, _config = Recipe.parse(recipe), ModelConfig.from_dict(dict(config))
+    _bundle = load(_recipe.data, _recipe.seed, _recipe.model.pretrained)
+
+
+def _evaluate(file: str, everything: bool) -> dict[str, Any]:
+    return score_model(_recipe, _config, _bundle, dict(sorted(load_file(file).items())), everything)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.spool import Incoming, LinkCounts, Notice, Outgoing, clean, header_bytes
+from cos2p.fleet.wire import CHUNK_BYTES
 
 T = TypeVar("T")
 
@@ -43,7 +44,6 @@ class Transfers:
             return self._outgoing[client].notice
 
     def void(self, client: str) -> None:
-        """The client has no task any more."""
         with self._lock:
             self._void(client)
 
@@ -73,13 +73,13 @@ class Transfers:
 
     # ------------------------------------------------------------ what clients ask
 
-    def fetch(self, client: str, task: str, offset: int) -> bytes:
-        """A chunk of the client's own task."""
+    def fetch(self, client: str, task: str, offset: int, most: int = CHUNK_BYTES) -> bytes:
+        """A chunk of the client's own task, of at most this many bytes."""
         with self._lock:
             outgoing = self._outgoing.get(client)
             if outgoing is None or outgoing.notice.task != task:
                 raise UpdateRefused(f"{task!r} is not a task of {client}")
-            chunk = outgoing.read(offset)
+            chunk = outgoing.read(offset, most)
             self.traffic.add(client, tensors_down=outgoing.tensors_to(offset + len(chunk)))
             return chunk
 

@@ -9,15 +9,16 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cos2p.accelerator import place
-from cos2p.costs.budget import Ledger
+from cos2p.costs.ledger import Ledger
 from cos2p.costs.tape import FLOAT
 from cos2p.methods.adapters.costs import AdapterLoad
 from cos2p.methods.adapters.factors import Target, adapter_shapes, first_factor, take_rank
 from cos2p.methods.adapters.model import AdaptedTransformer
+from cos2p.methods.base import Member, RunContext
 from cos2p.models.layout import Weights, exit_key, exit_parameters, layout
-from cos2p.models.spec import SubmodelSpec
+from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.numerics.output_table import SMALL
-from cos2p.settings import Settings
+from cos2p.settings import Settings, shared
 from cos2p.submodel.slicing import frozen_slices, window_slices
 from cos2p.training.contract import FrozenParts, TaskContract
 from cos2p.training.costs import TaskFlops, workload
@@ -119,7 +120,7 @@ class LoraTrainer(Trainer):
     name: ClassVar[str] = "lora"
     contract_type = LoraContract
     settings_type = LoraSettings
-    supports = frozenset({"stream", "step_in_backward", "eight_bit", "recompute", "micro_batch"})
+    supports = frozenset({"stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
     contract: LoraContract
     settings: LoraSettings
     model: AdaptedTransformer
@@ -148,3 +149,31 @@ class LoraTrainer(Trainer):
                 start = name.partition(".")[0] + "."
                 held[name] = file.part(start)[name.removeprefix(start)]
         return model.load(held, trained=self.start)
+
+
+HEAD_STEP = 30.0
+"""η of a head alone, as a multiple of the recipe's, which is for blocks."""
+
+
+def adapter_task(
+    context: RunContext,
+    member: Member,
+    rank: int,
+    frozen: int,
+    blocks: tuple[int, ...],
+    adapters: AdapterSettings,
+    factors: Literal["both", "up"] = "both",
+) -> tuple[SubmodelSpec, LoraSettings]:
+    """Adapters of this rank in `blocks`, which run at every step; those below `frozen` run once."""
+    config = context.config
+    window = (BlockKeep.full(config),) * (config.depth - frozen)
+    spec = SubmodelSpec(frozen, window, (config.depth,), fixed_embeddings=True)
+    local = context.local(member).model_dump()
+    own = {**shared(adapters, AdapterSettings), "rank": rank, "blocks": blocks, "factors": factors}
+    return spec, LoraSettings.model_validate({**local, **own})
+
+
+def head_task(context: RunContext, member: Member) -> tuple[SubmodelSpec, LoraSettings]:
+    """The head alone."""
+    top = context.config.depth - 1
+    return adapter_task(context, member, 0, top, (top,), AdapterSettings())

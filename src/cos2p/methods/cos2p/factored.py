@@ -13,6 +13,11 @@ to the matrices of *all* blocks, streamed one by one as in `methods.adapters`. T
 So no factors come down, nothing is cut back to a rank on the server, the sum of many devices has as many directions as
 they found, and the next task begins at whole weights. LoRA's random directions in the same place lose four points on
 Caltech-101 (docs/results/pretrained.md).
+
+The base of a language model is too large to be sent again whenever it changed. Where all devices train factors of one,
+its matrices stay as they are, and what the rounds added to them is kept next to them, cut back to the largest rank by
+its singular values (`ApartMerge`). A task brings these factors; the device adds their products to each matrix that it
+reads, as the server does for evaluation, with the same bits.
 """
 
 from __future__ import annotations
@@ -25,14 +30,18 @@ from pydantic import Field
 from torch import Tensor
 
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer
-from cos2p.methods.adapters.factors import is_adapter
-from cos2p.methods.adapters.tasks import adapter_task
+from cos2p.aggregation.weights import Rule
+from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer, adapter_task
+from cos2p.methods.adapters.factors import is_adapter, merged, take_rank
+from cos2p.methods.adapters.merge import factored
 from cos2p.methods.base import Member, RunContext
+from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
+from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 from cos2p.training.costs import TaskFlops
+from cos2p.training.prefix import PrefixFile, part_of
 from cos2p.training.settings import Auto
 
 
@@ -59,10 +68,13 @@ def factored_task(context: RunContext, member: Member, rank: int) -> tuple[Submo
 
 
 class FactoredContract(LoraContract):
-    """LoRA for one task: nothing of the factors comes, both go back."""
+    """LoRA for one task: nothing of the factors that train comes, both go back."""
+
+    looks = LOOKS
 
     def sent(self, weights: Weights) -> Weights:
-        return {name: weights[name].clone() for name in self.exits()}
+        change = {n: shape for n, shape in self.adapters().items() if n in weights and bool(weights[n].any())}
+        return {name: weights[name].clone() for name in self.exits()} | take_rank(weights, change)
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         base, seen = super().flops(samples, test_samples), LOOKS * min(samples, self.local.batch)
@@ -76,8 +88,13 @@ class FactoredTrainer(LoraTrainer):
 
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
         """Both factors from zero, so that what comes back is what they have become."""
-        zeros = {name: torch.zeros(shape, device=self.device) for name, shape in self.contract.adapters().items()}
+        zero = torch.zeros((), device=self.device)
+        zeros = {name: zero.expand(shape) for name, shape in self.contract.adapters().items()}
         return self.order.spec, {**self.given(), **zeros}
+
+    def _frozen(self) -> PrefixFile:
+        file, change = super()._frozen(), {name: t for name, t in self.given().items() if is_adapter(name)}
+        return ChangedFile(file, change) if change else file
 
     def begin(self) -> None:
         """Find the directions in which the loss falls most on local data: two passes back, a batch each.
@@ -110,6 +127,19 @@ class FactoredTrainer(LoraTrainer):
             (objective * count).backward()
 
 
+class ChangedFile(PrefixFile):
+    """The frozen part with products of factors added to its matrices."""
+
+    def __init__(self, file: PrefixFile, change: Weights) -> None:
+        self.__dict__ |= file.__dict__
+        self._change = change
+
+    def part(self, start: str) -> Weights:
+        own = {start + name: tensor for name, tensor in super().part(start).items()}
+        whole = merged(own | part_of(self._change, start), 1.0)
+        return {name.removeprefix(start): tensor for name, tensor in whole.items() if not is_adapter(name)}
+
+
 def _orthonormal(rows: Tensor) -> Tensor:
     """As many rows, at right angles and of length 1, that span what the given ones do."""
     spanning: Tensor = torch.linalg.qr(rows.T)[0].T
@@ -129,3 +159,39 @@ class FactoredMerge(SegmentMerge):
             down = item.delta[up.removesuffix("up") + "down"]
             whole[up.replace(".adapters", "").replace(".up", ".weight")] = item.delta[up].T @ down * -scale
         return replace(item, delta=whole)
+
+
+OVERSAMPLED, PASSES = 8, 2
+"""Directions beyond the rank, and passes over the matrix, with which its largest singular directions are looked for."""
+
+
+class ApartMerge(FactoredMerge):
+    """The base stays; what is added to its matrices is kept next to them, as factors of a rank."""
+
+    def __init__(self, config: ModelConfig, rule: Rule, rank: int) -> None:
+        super().__init__(config, rule)
+        self.rank = rank
+
+    def apply(self, current: Weights) -> Weights:
+        updated = super().apply(current)
+        for name in [n for n in updated if n.endswith(".weight") and updated[n] is not current[n]]:
+            block, _, target = name.removesuffix(".weight").rpartition(".")
+            key = f"{block}.adapters.{target}"
+            if f"{key}.up" not in current:
+                continue
+            moved = updated[name] - current[name] + current[f"{key}.up"].T @ current[f"{key}.down"]
+            updated[name] = current[name]
+            for end, rows in zip(("up", "down"), _leading(moved, self.rank, key), strict=True):
+                updated[f"{key}.{end}"] = torch.zeros_like(current[f"{key}.{end}"])
+                updated[f"{key}.{end}"][: self.rank] = rows
+        return updated
+
+
+def _leading(matrix: Tensor, rank: int, name: str) -> tuple[Tensor, Tensor]:
+    """Factors of the matrix's largest singular directions; all of it, where it has no more."""
+    rng = torch_rng(rank, "leading directions", name)
+    spanning = torch.randn(min(rank + OVERSAMPLED, *matrix.shape), matrix.shape[1], generator=rng) @ matrix.T
+    for _ in range(PASSES):
+        spanning = _orthonormal(_orthonormal(spanning) @ matrix) @ matrix.T
+    spanning = _orthonormal(spanning)
+    return factored(spanning, spanning @ matrix, rank)

@@ -12,29 +12,28 @@ from typing import Any, ClassVar
 
 import torch
 
-from cos2p.aggregation.closed_form import HeadForm
-from cos2p.aggregation.head_merge import HeadMerge
+from cos2p.aggregation.head_merge import HeadForm, HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
-from cos2p.costs.budget import Workload, mask_plan, peak
+from cos2p.costs.fitting import mask_plan
+from cos2p.costs.ledger import peak
+from cos2p.costs.shape import Workload
 from cos2p.errors import ConfigError
 from cos2p.memory.parts import HEAD, RANK, WIDE, Part, factors, windows
-from cos2p.messages import Order, Update
-from cos2p.methods.adapters.device import AdapterSettings, LoraTrainer
-from cos2p.methods.adapters.factors import adapter_shapes
-from cos2p.methods.adapters.tasks import HEAD_STEP, head_task
+from cos2p.messages import Order, Precision, Update
+from cos2p.methods.adapters.device import HEAD_STEP, AdapterSettings, LoraTrainer, head_task
+from cos2p.methods.adapters.factors import adapter_shapes, is_adapter, merged
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
 from cos2p.methods.closed_heads import statistics_assignment
-from cos2p.methods.cos2p.factored import FactoredMerge, FactoredTrainer, factored_task
+from cos2p.methods.cos2p.factored import ApartMerge, FactoredMerge, FactoredTrainer, factored_task
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, init_tensor
 from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings, shared
-from cos2p.submodel.rates import SubmodelSize, cut, spread
-from cos2p.submodel.window import exit_depths, growing_top, tier_offsets, window_start
+from cos2p.submodel.rates import SubmodelSize, cut, exit_depths, growing_top, spread, tier_offsets, window_start
 from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
@@ -100,6 +99,10 @@ class Cos2p(Method):
         return with_one_exit(settings)
 
     def initial_weights(self, weights: Weights) -> Weights:
+        if self._rank_apart():
+            blocks, targets = range(self.context.config.depth), AdapterSettings().targets
+            shapes = adapter_shapes(self.context.config, blocks, targets, self._most_rank)
+            return {**weights, **{name: torch.zeros(shape) for name, shape in shapes.items()}}
         if self.settings.window.schedule != "growing":
             return weights
         return passing_on(self.context.config, weights, self.reach, self.context.seed)
@@ -120,6 +123,11 @@ class Cos2p(Method):
         learned = settings.masks.learned and order.trainer == SubmodelTrainer.name
         return super().not_asked(settings, replace(order, quotas=None) if learned else order)
 
+    @classmethod
+    def frozen_precision(cls, settings: Settings) -> Precision:
+        assert isinstance(settings, Cos2pSettings)
+        return settings.prefix.precision
+
     def rules(self) -> tuple[Trigger, Redispatch]:
         schedule = self.context.schedule
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
@@ -128,10 +136,26 @@ class Cos2p(Method):
         config, exits = self.context.config, self.settings.exits
         below = self.settings.factors.below
         plain = below == 0 or (below == "auto" and self.context.privacy.on)
-        own = (SegmentMerge if plain else FactoredMerge)(config, self.settings.weighting)
+        own: SegmentMerge = (SegmentMerge if plain else FactoredMerge)(config, self.settings.weighting)
+        if rank := self._rank_apart():
+            own = ApartMerge(config, self.settings.weighting, rank)
         if self.statistics_first or self.statistics_last:
             return HeadMerge(own, exits.start_form, exits.finish_form)
         return own
+
+    def _rank_apart(self) -> int:
+        """The rank of what is kept next to the matrices of a language model (see `factored`); 0: it goes into them."""
+        if self.context.config.task != "language-modeling" or self.context.privacy.on:
+            return 0
+        parts = [self.part_of(member) for member in self.context.members.values()]
+        return max((int(p.size) for p in parts), default=0) if all(p.kind == "factors" for p in parts) else 0
+
+    def evaluated_weights(self, weights: Weights) -> Weights:
+        return merged(weights, 1.0)
+
+    def from_evaluated(self, order: Order, weights: Weights) -> bool:
+        apart = order.trainer != FactoredTrainer.name and any(map(is_adapter, weights))
+        return apart or super().from_evaluated(order, weights)
 
     # ------------------------------------------------------------ which submodel
 
@@ -411,3 +435,21 @@ class Cos2pSync(Cos2p):
 
     def rules(self) -> tuple[Trigger, Redispatch]:
         return Trigger.synchronous(), "at-aggregation"
+
+
+class TopWindow(Cos2p):
+    """A window that never moves: Co-S²P with every device at the top of the model, as deep and wide as its rate allows.
+
+    Everything below stays as it was, so its features are the pretrained model's for good: what fine-tuning the last
+    blocks gives, and a yardstick for every window that moves.
+    """
+
+    name: ClassVar[str] = "topwindow"
+    title: ClassVar[str] = "top window"
+
+    def next_blocks(self, member: Member, cycle: int) -> range:
+        depth = self.context.config.depth
+        return range(depth - self.cuts[member.name].blocks, depth)
+
+    def parts(self, member: Member) -> Sequence[Part]:
+        return Method.parts(self, member)

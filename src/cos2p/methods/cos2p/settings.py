@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from cos2p.aggregation.weights import Rule
 from cos2p.messages import Precision
+from cos2p.methods.base import HeadSettings
 from cos2p.methods.cos2p.factored import FactorSettings
-from cos2p.methods.head_settings import HeadSettings
 from cos2p.settings import Settings, merged_tables
-from cos2p.submodel.window import Schedule
+from cos2p.submodel.rates import Schedule
 from cos2p.training.prefix import Store
 from cos2p.training.settings import Auto, Distillation, FeatureCache, MaskTraining
 

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from cos2p.seeding import torch_rng
-from cos2p.submodel.native.library import load
-from cos2p.submodel.native.passes import Passes, Table
+from cos2p.submodel.native.passes import Passes, load
 
 _chosen: list[Passes | None] = [None] if os.environ.get("COS2P_NATIVE") == "0" else []
 """The last one counts; if there is none, what was found."""
@@ -53,8 +52,6 @@ def trusted(passes: Passes) -> Passes:
         adds=all(_adds_alike(passes, dim, worth) for dim in (0, 1) for worth in (1, 2))
         and all(_steps_alike(passes, dim) for dim in (0, 1)),
         sums=all(_sums_alike(passes, shape) for shape in ((2, 1000), (70, 77), (9, 300))),
-        squares=all(_norms_alike(passes, length) for length in (3, 4, 7, 13, 64, 1003))
-        and all(_squares_alike(passes, *shape) for shape in ((2, 960), (70, 72), (9, 312), (5, 24))),
     )
 
 
@@ -76,35 +73,6 @@ def _steps_alike(passes: Passes, dim: int) -> bool:
     total, current, inverse = _numbers(40, 40), _numbers(40, 41)[:, 1:].contiguous(), _numbers(40).unsqueeze(1 - dim)
     expected = torch.addcmul(current, total, inverse, value=-1)
     return passes.step(total, current, inverse, dim, piece=40) is not None and torch.equal(total, expected)
-
-
-def _norms_alike(passes: Passes, length: int) -> bool:
-    vectors = _numbers(50, length)
-    table = Table(torch.tensor([[0, length, 50, length]]), 50, vectors.numel())
-    found = passes.norms(vectors.flatten(), table)
-    return found is not None and torch.equal(found, torch.linalg.vector_norm(vectors, dim=1))
-
-
-def _squares_alike(passes: Passes, rows: int, width: int) -> bool:
-    """Of two matrices with a gap between them: the sums of all, of rows, and of columns, several of which make a
-    segment."""
-    length = rows * width
-    memory = _numbers(2 * length + 16)
-    pair = memory.as_strided((2, rows, width), (length + 16, width, 1))
-    whole, place = pair.flatten(1), (0, length + 16, 2)
-    squares, columns = pair.square(), pair.square().sum(1)
-    for along, group, expected in (
-        (0, 1, whole.square().sum(1)),
-        (1, 1, squares.sum(2)),
-        (2, 1, columns),
-        *((2, group, columns.view(2, -1, group).sum(-1)) for group in (3, 6, 8)),
-    ):
-        shape = (1, length) if along == 0 else (rows, width)
-        table = Table(torch.tensor([[*place, along, *shape, group, 0, 1]]), expected.numel(), len(memory))
-        found = passes.segment_squares(memory, table)
-        if found is None or not torch.equal(found, expected.flatten()):
-            return False
-    return True
 
 
 def _sums_alike(passes: Passes, shape: tuple[int, int]) -> bool:

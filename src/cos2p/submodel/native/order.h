@@ -27,29 +27,26 @@ static i64 run_power(i64 size) {
   return log / LEVELS > 4 ? log / LEVELS : 4;
 }
 
-/* What is added up: |a|, or |a - b| if there is a b; a itself; its square. */
-enum { SIZES, VALUES, SQUARES };
-
-static inline FAST __attribute__((always_inline)) float term(int what, const float *a, const float *b) {
-  if (what == SQUARES) return *a * *a;
-  return what == VALUES ? *a : fabsf(b ? *a - *b : *a);
+/* One number of a sum: |a|, or |a - b| if there is a b. */
+static inline FAST __attribute__((always_inline)) float term(const float *a, const float *b) {
+  return fabsf(b ? *a - *b : *a);
 }
 
-static inline FAST __attribute__((always_inline)) void add_terms(int what, vector *sum, const float *a, const float *b) {
+static inline FAST __attribute__((always_inline)) void add_terms(vector *sum, const float *a, const float *b) {
   vector x, y;
   memcpy(&x, a, sizeof x);
   if (b) {
     memcpy(&y, b, sizeof y);
     x -= y;
   }
-  *sum += what == SQUARES ? x * x : what == VALUES ? x : (vector)((bits)x & 0x7fffffff);
+  *sum += (vector)((bits)x & 0x7fffffff);
 }
 
 /* -------------------------------------------------------------------------------------------------------- rows */
 
 #define BESIDE(p, at) ((p) ? (p) + (at) : NULL)
 
-static inline FAST __attribute__((always_inline)) float row_sum(int what, const float *a, const float *b, i64 width) {
+static inline FAST __attribute__((always_inline)) float row_sum(const float *a, const float *b, i64 width) {
   const i64 vectors = width / LANES, size = vectors / SIDE, power = run_power(size);
   const i64 run = (i64)1 << power, mask = run - 1;
   vector sum[LEVELS][SIDE];
@@ -59,7 +56,7 @@ static inline FAST __attribute__((always_inline)) float row_sum(int what, const 
     vector own[SIDE];
     memset(own, 0, sizeof own);
     for (i64 j = 0; j < run; j++, i++, at += SIDE * LANES)
-      for (int k = 0; k < SIDE; k++) add_terms(what, own + k, a + at + k * LANES, BESIDE(b, at + k * LANES));
+      for (int k = 0; k < SIDE; k++) add_terms(own + k, a + at + k * LANES, BESIDE(b, at + k * LANES));
     memcpy(sum[0], own, sizeof own);
     for (int level = 1; level < LEVELS; level++) {
       for (int k = 0; k < SIDE; k++) sum[level][k] += sum[level - 1][k];
@@ -68,13 +65,13 @@ static inline FAST __attribute__((always_inline)) float row_sum(int what, const 
     }
   }
   for (; i < size; i++, at += SIDE * LANES)
-    for (int k = 0; k < SIDE; k++) add_terms(what, sum[0] + k, a + at + k * LANES, BESIDE(b, at + k * LANES));
+    for (int k = 0; k < SIDE; k++) add_terms(sum[0] + k, a + at + k * LANES, BESIDE(b, at + k * LANES));
   for (int level = 1; level < LEVELS; level++)
     for (int k = 0; k < SIDE; k++) sum[0][k] += sum[level][k];
-  for (i64 v = size * SIDE; v < vectors; v++, at += LANES) add_terms(what, sum[0], a + at, BESIDE(b, at));
+  for (i64 v = size * SIDE; v < vectors; v++, at += LANES) add_terms(sum[0], a + at, BESIDE(b, at));
   for (int k = 1; k < SIDE; k++) sum[0][0] += sum[0][k];
   float total = 0.0f;
-  for (; at < width; at++) total += term(what, a + at, BESIDE(b, at));
+  for (; at < width; at++) total += term(a + at, BESIDE(b, at));
   for (int k = 0; k < LANES; k++) total += sum[0][0][k];
   return total;
 }
@@ -92,7 +89,7 @@ static inline FAST __attribute__((always_inline)) void step_and_add(float *restr
 
 /* `count` sums down `size` rows that lie `stride` numbers apart. They end in the first of the levels, each of `count`.
    If there is an inverse, a step is made of every row before. */
-static inline FAST __attribute__((always_inline)) void down(int what, float *restrict sum, const float *a,
+static inline FAST __attribute__((always_inline)) void down(float *restrict sum, const float *a,
                                                             const float *b, i64 stride, i64 size, i64 count,
                                                             const float *inverse) {
   const i64 power = run_power(size), run = (i64)1 << power, mask = run - 1;
@@ -101,7 +98,7 @@ static inline FAST __attribute__((always_inline)) void down(int what, float *res
     if (inverse)
       step_and_add((float *)a + i * stride, b + i * stride, inverse, count, sum);
     else
-      for (i64 c = 0; c < count; c++) sum[c] += term(what, a + i * stride + c, BESIDE(b, i * stride + c));
+      for (i64 c = 0; c < count; c++) sum[c] += term(a + i * stride + c, BESIDE(b, i * stride + c));
     i++;
     for (int level = 1; level < LEVELS && !(i & (mask << ((level - 1) * power))); level++) {
       float *restrict low = sum + (level - 1) * count, *restrict high = low + count;
@@ -114,24 +111,24 @@ static inline FAST __attribute__((always_inline)) void down(int what, float *res
 }
 
 /* Of all columns, with room for the levels. */
-static inline FAST __attribute__((always_inline)) void piece_sums(int what, float *out, const float *a,
+static inline FAST __attribute__((always_inline)) void piece_sums(float *out, const float *a,
                                                                   const float *b, i64 rows, i64 width,
                                                                   const float *inverse, float *room) {
   const i64 rest = width % (SIDE * LANES), full = width - rest, quarter = rows / SIDE;
-  down(what, room, a, b, width, rows, full, inverse);
+  down(room, a, b, width, rows, full, inverse);
   memcpy(out, room, (size_t)full * sizeof *out);
   if (!rest) return;
   a += full, b = BESIDE(b, full), inverse = BESIDE(inverse, full);
   float *part[SIDE];
   for (int k = 0; k < SIDE; k++) {
     part[k] = room + k * LEVELS * rest;
-    down(what, part[k], a + k * width, BESIDE(b, k * width), SIDE * width, quarter, rest, inverse);
+    down(part[k], a + k * width, BESIDE(b, k * width), SIDE * width, quarter, rest, inverse);
   }
   for (i64 r = quarter * SIDE; r < rows; r++)
     if (inverse)
       step_and_add((float *)a + r * width, b + r * width, inverse, rest, part[0]);
     else
-      for (i64 c = 0; c < rest; c++) part[0][c] += term(what, a + r * width + c, BESIDE(b, r * width + c));
+      for (i64 c = 0; c < rest; c++) part[0][c] += term(a + r * width + c, BESIDE(b, r * width + c));
   for (int k = 1; k < SIDE; k++)
     for (i64 c = 0; c < rest; c++) part[0][c] += part[k][c];
   memcpy(out + full, part[0], (size_t)rest * sizeof *out);

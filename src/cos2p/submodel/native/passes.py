@@ -1,4 +1,4 @@
-"""The C functions, for tensors. Nothing reaches C that is not what it expects.
+"""The C functions of this folder, for tensors. Nothing reaches C that is not what it expects.
 
 Float32 on the processor, in one piece, of shapes that fit; indices are looked at in C. Whatever is otherwise is
 not done (False, None), nothing is changed then, and torch does it or says what is wrong.
@@ -7,8 +7,9 @@ not done (False, None), nothing is changed then, and torch does it or says what 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,20 +17,40 @@ from torch.autograd.graph import increment_version
 
 from cos2p.accelerator import CPU
 
+VERSION = 1
+"""What `cos2p_version` must say. Both are raised when the arguments of a function change: an older build is then not
+called, which would write anywhere."""
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """What is to be done with a piece of memory, as `squares.c` reads it. Who makes it answers for its numbers."""
+_FLOATS, _INDEX, _LENGTH, _FLAG = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_ADD = (_FLOATS, _LENGTH, _LENGTH, _FLOATS, _INDEX, _LENGTH, _FLOATS, _LENGTH, _LENGTH, _FLAG)
+_ARGUMENTS = {
+    "cos2p_can_run": (),
+    "cos2p_has_expand": (),
+    "cos2p_add_rows": _ADD,
+    "cos2p_add_columns": _ADD,
+    "cos2p_add_columns_expanded": _ADD,
+    "cos2p_row_sums": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _INDEX, _LENGTH),
+    "cos2p_column_sums": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _LENGTH),
+    "cos2p_step_rows": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _FLOATS),
+    "cos2p_step_columns": (_FLOATS, _FLOATS, _FLOATS, _LENGTH, _LENGTH, _FLOATS, _LENGTH),
+}
 
-    rows: Tensor
-    """(rows, columns), int64"""
-    results: int
-    reach: int
-    """Scalars that the memory has to have."""
 
-    def __post_init__(self) -> None:
-        assert self.rows.dtype is torch.int64
-        assert self.rows.is_contiguous()
+def load(folder: Path = Path(__file__).parent) -> ctypes.CDLL | None:
+    """None if it was not built, was built from other sources than these, or cannot run on this processor."""
+    for path in (folder / f"_library{suffix}" for suffix in EXTENSION_SUFFIXES):
+        if not path.is_file():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+            if library.cos2p_version() != VERSION:
+                continue
+            for name, arguments in _ARGUMENTS.items():
+                getattr(library, name).argtypes = arguments
+        except (OSError, AttributeError):  # of another machine; or of other sources
+            continue
+        return library if library.cos2p_can_run() else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -41,8 +62,6 @@ class Passes:
     """Trusted with products and their sums: they come out as torch's."""
     sums: bool = True
     """Trusted with the order of long sums."""
-    squares: bool = True
-    """Trusted with norms, and with sums of squares."""
 
     def add_part(self, total: Tensor, part: Tensor, factor: Tensor, dim: int, index: Tensor, *,
                  worth: int, first: bool) -> bool:  # fmt: skip
@@ -103,21 +122,6 @@ class Passes:
             return None
         increment_version(total)
         return way
-
-    def norms(self, memory: Tensor, table: Table) -> Tensor | None:
-        """Over all tensors in the table."""
-        return self._by_table(self.library.cos2p_norms, memory, table)
-
-    def segment_squares(self, memory: Tensor, table: Table) -> Tensor | None:
-        """Σx² of all segments in the table."""
-        return self._by_table(self.library.cos2p_segment_squares, memory, table)
-
-    def _by_table(self, function: Callable[..., int], memory: Tensor, table: Table) -> Tensor | None:
-        if not self.squares or not _plain(memory) or memory.numel() < table.reach:
-            return None
-        found = torch.empty(table.results)
-        rows = table.rows
-        return None if function(found.data_ptr(), memory.data_ptr(), rows.data_ptr(), len(rows)) else found
 
     def sums_of(self, a: Tensor, b: Tensor | None) -> bool:
         """Whether these are matrices to be summed here."""

@@ -8,7 +8,7 @@ FAST int cos2p_row_sums(float *out, const float *a, const float *b, i64 rows, i6
   if (index && cos2p_runs(index, kept, rows) < 0) return NOT_MINE;
   for (i64 k = 0; k < kept; k++) {
     const i64 at = (index ? index[k] : k) * width;
-    out[k] = b ? row_sum(SIZES, a + at, b + at, width) : row_sum(SIZES, a + at, NULL, width);
+    out[k] = b ? row_sum(a + at, b + at, width) : row_sum(a + at, NULL, width);
   }
   return DONE;
 }
@@ -31,9 +31,9 @@ static inline FAST __attribute__((always_inline)) int all_pieces(float *out, con
   if (!room) return NOT_MINE;
   i64 pieces = 0;
   for (i64 r = 0; r < rows; r += piece, pieces++)
-    piece_sums(SIZES, sums + pieces * width, a + r * width, BESIDE(b, r * width), rows - r < piece ? rows - r : piece,
+    piece_sums(sums + pieces * width, a + r * width, BESIDE(b, r * width), rows - r < piece ? rows - r : piece,
                width, inverse, room);
-  piece_sums(SIZES, out, sums, NULL, pieces, width, NULL, room);
+  piece_sums(out, sums, NULL, pieces, width, NULL, room);
   free(room);
   return DONE;
 }
@@ -52,7 +52,7 @@ FAST int cos2p_step_rows(float *restrict total, const float *restrict current, c
   for (i64 r = 0; r < rows; r++, total += width, current += width) {
     const float own = inverse[r];
     for (i64 c = 0; c < width; c++) total[c] = fmaf(-total[c], own, current[c]);
-    way[r] = row_sum(SIZES, total, current, width);
+    way[r] = row_sum(total, current, width);
   }
   return DONE;
 }

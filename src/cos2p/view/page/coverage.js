@@ -62,7 +62,7 @@
         text: (row, column) => (parts.length <= 16 && cells[row][column].mean ? short(Math.round(cells[row][column].mean)) : ""),
         textColor: (row, column) => onRamp(share(cells[row][column])),
         columnLabel: (column) => number(parts[column][0] + 1), labelRoom: 34,
-        tell: (row, column) => {
+        tooltip: (row, column) => {
           const cell = cells[row][column];
           const span = cell.to - cell.from > 1 ? `${noun}s ${cell.from + 1}–${cell.to}` : `${noun} ${cell.from + 1}`;
           const range = cell.mean === null ? "never trained" : cell.least === cell.most ? short(cell.mean) : `${short(cell.least)} to ${short(cell.most)}, mean ${short(cell.mean)}`;
@@ -78,7 +78,6 @@
         frame.legend([]);
         return setText(note, "No update has been merged yet.");
       }
-      if (mode === "clients" && !coverage.heads_clients) { mode = "updates"; pick.set(mode); }
       const all = ["heads", "units"].flatMap((what) => (rowsOf(what) ?? []).flat()).filter((value) => value !== null);
       const most = all.reduce((a, b) => Math.max(a, b), 0);
       drawMap(headMap, "heads", run.model?.heads ?? coverage.heads[0].length, most);
@@ -92,15 +91,15 @@
     }
 
     function noteWords(coverage) {
-      const whole = coverage.heads_clients && Math.min(...coverage.heads_clients.flat(), ...coverage.units_clients.map((row) => Math.min(...row)));
+      const whole = Math.min(...coverage.heads_clients.flat(), ...coverage.units_clients.map((row) => Math.min(...row)));
       const star = run.header.n_star;
       const first = star === null ? "" : star === 0
         ? "N* = 0: in some round, some segment was held by no update and stood still. "
         : `N* = ${number(star)}: in every round, every segment was held by at least ${plural(star, "update")}. `;
-      const second = whole === null || whole === undefined ? "" : whole === 0
+      const second = whole === 0
         ? "Over the whole run, some segment was trained by no device at all. "
         : `Over the whole run, every segment was trained by at least ${plural(whole, "device")}. `;
-      return first + second + (coverage.exact ? "" : "This log is of an older version: units are means of their block.");
+      return first + second;
     }
 
     function table() {

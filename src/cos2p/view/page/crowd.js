@@ -46,10 +46,10 @@
     const el = h("div", { id: "crowd", class: "crowd", role: "search", "aria-label": "Which devices are shown" }, search, select, said);
     function choose(next) {
       Object.assign(wish, next);
-      tell();
+      notify();
       changed();
     }
-    function tell() {
+    function notify() {
       const shown = chosen(run).length;
       const how = wish.text ? `with “${wish.text}” in their names` : `a sample${wish.group ? ` of ${wish.group}` : ` spread over ${plural(groups(run).length, "group")}`}, of those that had a task`;
       setText(said, `${number(shown)} of ${number(run.devices.length)} devices are shown below: ${how}. Figures of the whole run are of all.`);
@@ -63,7 +63,7 @@
         keyed(select, [{ name: "", devices: [] }, ...groups(run)], (group) => group.name, (group) => h("option", { value: group.name }),
           (option, group) => setText(option, group.name ? `${group.name} (${number(group.devices.length)})` : "all groups"));
         select.value = wish.group;
-        tell();
+        notify();
       },
     };
   };

@@ -88,9 +88,11 @@
     let what = "models";
     let run = null;
     const accuracy = cos2p.lineChart({ label: "Accuracy", height: 300 });
-    const loss = cos2p.lineChart({ label: "Loss", height: 300 });
+    const loss = cos2p.lineChart({ label: "Loss", height: 220 });
     const perplexity = cos2p.lineChart({ label: "Perplexity", height: 300 });
+    const rate = cos2p.lineChart({ label: "Learning rate", height: 150 });
     const language = h("div", { class: "language", hidden: true }, h("h3", {}, "Perplexity of the server's model"), perplexity.el);
+    const rateBox = h("div", {}, h("h3", {}, "Learning rate of the tasks"), rate.el);
     const frame = panel({
       id: "curves", title: "Accuracy and loss",
       why: "How often the server's model is right on samples it never saw, how often the devices' own smaller models are, and what the devices still get wrong while training.",
@@ -101,7 +103,7 @@
     const title = h("h3", {});
     const note = h("p", { class: "note" });
     replace(frame.tools, pickWhat.el, pick.el);
-    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el)), language); // the sheet puts it first
+    replace(frame.body, h("div", { class: "pair most" }, h("div", {}, title, accuracy.el, note), h("div", {}, h("h3", {}, "Loss, as the devices report it"), loss.el, rateBox)), language); // the sheet puts it first
 
     const lines = () => (what === "exits" ? exitLines : accuracyLines)(run, over);
 
@@ -114,6 +116,9 @@
       language.hidden = !hesitation.length;
       if (hesitation.length) perplexity.update({ series: hesitation, x: X[over], y: { say: (y) => number(y, 2) } });
       loss.update({ series: lossLines(run, over), x: X[over], y: { say: (y) => number(y, 3) } });
+      const rates = pairs(over === "time" ? run.rounds.t : run.rounds.version, run.rounds.lr);
+      rateBox.hidden = !rates.some(([, y]) => y !== null);
+      rate.update({ series: [{ key: "lr", name: "learning rate", color: series(2), points: rates }], x: X[over], y: { low: 0, say: cos2p.format.short } });
       pickWhat.el.hidden = run.evaluations.exits.length < 2;
       setText(note, exitWords(run.header.best_exit));
       note.hidden = !run.header.best_exit;

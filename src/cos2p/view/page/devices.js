@@ -15,6 +15,8 @@
     return h("div", { class: over ? "meter over" : "meter" }, h("div", { class: "track", "aria-hidden": "true" }, fill), h("span", {}, words));
   }
 
+  cos2p.meter = meter;
+
   function memory(device) {
     const peak = device.measured ?? device.predicted;
     if (peak === null) return device.memory === null ? "–" : `budget ${bytes(device.memory)}`;
@@ -23,6 +25,9 @@
     return meter(peak, device.memory, words, over);
   }
 
+  /** What it sent or received, and the rate of its link. */
+  const carried = (device, key, way) => bytes(device[key]) + (device.link ? `, ${bytes(device.link[way])}/s` : "");
+
   cos2p.devices = () => {
     const frame = panel({
       id: "devices", title: "Devices",
@@ -30,7 +35,7 @@
     });
     frame.legend([[swatch(css("--accent")), "used, against the budget or the most of all devices"], [swatch(css("--warn")), "over budget, also said in words"]]);
     const right = true;
-    const columns = [{ title: "device" }, { title: "R", right }, { title: "memory, peak of budget" }, { title: "busy" }, { title: "down" }, { title: "up" },
+    const columns = [{ title: "device" }, { title: "R", right }, { title: "trains" }, { title: "memory, peak of budget" }, { title: "busy" }, { title: "down" }, { title: "up" },
       { title: "updates", right }, { title: "mean τ", right }, { title: "mean γ̃", right }, { title: "own top-1", right }, { title: "refused, failed, doubted", right }];
     return {
       id: "devices", short: "Devices", el: frame.el,
@@ -39,8 +44,8 @@
         const most = (key) => run.devices.reduce((top, device) => Math.max(top, device[key]), 0);
         const [down, up] = [most("bytes_down"), most("bytes_up")];
         cos2p.keepPlace(frame.body, () => replace(frame.body, cos2p.table("Devices", columns, cos2p.crowd.chosen(run).map((at) => run.devices[at]).map((device) => [
-          device.name, device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), memory(device), meter(device.busy, 1, percent(device.busy, 0)),
-          meter(device.bytes_down, down, bytes(device.bytes_down)), meter(device.bytes_up, up, bytes(device.bytes_up)),
+          cos2p.nameCell(device.name), device.rate === null ? "–" : String(Number(device.rate.toPrecision(3))), device.plan ? h("span", { title: device.why ?? "" }, device.plan) : "–", memory(device), meter(device.busy, 1, percent(device.busy, 0)),
+          meter(device.bytes_down, down, carried(device, "bytes_down", 0)), meter(device.bytes_up, up, carried(device, "bytes_up", 1)),
           number(device.updates), number(device.staleness ?? NaN, 2), percent(device.weight, 0), percent(device.top1),
           `${number(device.refused)} · ${number(device.failed)} · ${number(device.doubted ?? 0)}`,
         ]))));

@@ -69,11 +69,11 @@
       };
     }
 
-    let told = ""; // a screen reader hears of the task again only when it has changed
+    let announced = ""; // a screen reader hears of the task again only when it has changed
     function chosen(lane, task) {
       const news = lane ? JSON.stringify([lane.name, lane.tasks.length, task]) : "";
-      if (lane && news === told) return;
-      told = news;
+      if (lane && news === announced) return;
+      announced = news;
       if (!lane) return hint();
       const device = run.devices[lane.device];
       replace(details, h("strong", {}, lane.name), ` · task ${task.index + 1} of ${lane.tasks.length} · ${OUTCOMES[task.outcome]}`,

@@ -45,7 +45,7 @@
         color: (row, column) => ramp(0.04 + (0.96 * share(row, column)) / most),
         // Only where a round moment lies in the column.
         columnLabel: (column) => { const at = Math.ceil((column * wide) / step - 1e-9) * step; return at < (column + 1) * wide - 1e-9 ? clock(at, step) : null; }, labelRoom: 1,
-        tell: (row, column) => {
+        tooltip: (row, column) => {
           const { tau, merged } = cells[row][column];
           return {
             title: `${groups[row].name}, from ${duration(column * wide)} on`,

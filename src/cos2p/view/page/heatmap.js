@@ -6,7 +6,7 @@
   const { fitted } = cos2p.format;
 
   /**
-   * update({rows: [name], columns: count, color(row, column), tell(row, column) → {title, lines},
+   * update({rows: [name], columns: count, color(row, column), tooltip(row, column) → {title, lines},
    *         empty(row, column), text(row, column), columnLabel(column), fitLabels, gutter, cell: {height}, groups: [[column, name]]}).
    * `pick(row, column)` is called when a cell is chosen.
    */
@@ -132,7 +132,7 @@
       cursor = to;
       later();
       if (!to) return cos2p.tip.hide();
-      const { title, lines } = data.tell(to.row, to.column);
+      const { title, lines } = data.tooltip(to.row, to.column);
       const area = canvas.getBoundingClientRect();
       cos2p.tip.show(title, lines, area.left + box.gutter + (to.column + 1) * box.wide, area.top + box.top + (to.row + 0.5) * box.tall);
       if (loud) said.textContent = `${title}. ${lines.map((one) => (Array.isArray(one) ? one.slice(1).join(" ") : one)).join(", ")}`;

@@ -20,7 +20,7 @@
 
   /**
    * update({lanes: [{name, tasks, gone: [[from, to]]}], aggregations: [{t, …}], end}) and options.colorBy.
-   * `chosen(lane, task, loud)` tells what is selected; `describe(lane, task)` gives the tip.
+   * `chosen(lane, task, loud)` says what is selected; `describe(lane, task)` gives the tip.
    */
   function laneChart({ chosen, describe }) {
     const canvas = h("canvas", {

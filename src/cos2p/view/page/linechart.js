@@ -173,7 +173,7 @@
         }));
     }
 
-    function tell(loud) {
+    function announce(loud) {
       const title = `${data.x.name ?? data.x.label ?? ""} ${(data.x.say ?? data.x.format ?? short)(cursor, 0)}`.trim();
       const rows = shown().map((one) => {
         const point = at(one, cursor);
@@ -198,7 +198,7 @@
       const x = scale.x0 + ((event.clientX - left - MARGIN.left) / (scale.right - MARGIN.left)) * (scale.x1 - scale.x0);
       cursor = all.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best), all[0]);
       drawCursor();
-      tell(false);
+      announce(false);
     });
     svg.addEventListener("pointerleave", forget);
     svg.addEventListener("blur", forget);
@@ -212,7 +212,7 @@
       event.preventDefault();
       cursor = all[Math.max(0, Math.min(all.length - 1, to))];
       drawCursor();
-      tell(true);
+      announce(true);
     });
 
     onResize(el, draw);

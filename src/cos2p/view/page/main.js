@@ -16,8 +16,8 @@
     let chosen = chosenAtFirst(view);
     const header = cos2p.makeHeader(document.getElementById("top"), (at) => { chosen = at; render(true); });
     const crowdPanel = () => cos2p.crowdPanel(() => render(false));
-    const makers = [cos2p.studies, cos2p.compareRuns, cos2p.overview, cos2p.about, cos2p.curves, crowdPanel, cos2p.fleet, cos2p.coverage, cos2p.rolling,
-      cos2p.masks, cos2p.weights, cos2p.devices, cos2p.traffic, cos2p.troubles];
+    const makers = [cos2p.studies, cos2p.compareRuns, cos2p.overview, cos2p.about, cos2p.curves, cos2p.classes, crowdPanel, cos2p.fleet, cos2p.coverage, cos2p.rolling,
+      cos2p.masks, cos2p.weights, cos2p.devices, cos2p.traffic, cos2p.further, cos2p.troubles];
     const panels = makers.map((make) => make());
     for (const panel of panels) main.append(panel.el);
 

@@ -7,6 +7,10 @@
   const { number, percent } = cos2p.format;
   const { bits, bins } = cos2p.runData;
 
+  /** A mask that leaves something out; null where all devices trained whole blocks, so that no mask chose anything. */
+  const chosen = (run) => cos2p.runData.once(run, "masked", ({ masks, model }) => masks.kept.flat().findLast((mask) =>
+    ["heads", "units"].some((what) => bits(mask[what], model[what]).includes(0))) ?? null);
+
   cos2p.masks = () => {
     let run = null;
     let block = 0;
@@ -66,7 +70,7 @@
         },
         text: (row, column) => (!found[row] && column === 0 ? "–" : ""),
         columnLabel: (column) => number(parts[column][0] + 1), labelRoom: 34,
-        tell: (row, column) => {
+        tooltip: (row, column) => {
           const [from, to] = parts[column];
           const name = to - from > 1 ? `${noun}s ${from + 1}–${to}` : `${noun} ${from + 1}`;
           const mask = maskOf(row);
@@ -87,7 +91,7 @@
         text: (row, column) => (value(row, column) === null ? "–" : count <= 12 ? number(100 * value(row, column)) : ""),
         textColor: (row, column) => (value(row, column) === null ? css("--ink-faint") : onRamp(value(row, column))),
         columnLabel: (column) => number(column + 1),
-        tell: (row, column) => ({
+        tooltip: (row, column) => ({
           title: `${devices()[row].name} and ${devices()[column].name}`,
           lines: [[null, "agree on", value(row, column) === null ? "no block in common" : percent(value(row, column), 0)]],
         }),
@@ -103,7 +107,7 @@
           const mask = maskOf(at);
           const list = mask ? [...bits(mask[what], count)].flatMap((bit, place) => (bit ? [place + 1] : [])) : [];
           const words = list.length > 40 ? `${list.slice(0, 40).join(", ")}, …` : list.join(", ");
-          return [device.name, mask ? `${number(list.length)} of ${number(count)}` : "never here", words];
+          return [cos2p.nameCell(device.name), mask ? `${number(list.length)} of ${number(count)}` : "never here", words];
         }),
       };
     }
@@ -111,8 +115,8 @@
     cos2p.color.onTheme(() => { if (run) draw(); });
     return {
       id: "masks", short: "Masks", el: frame.el,
-      shown: (view, one) => Boolean(one?.masks?.kept?.some((entry) => entry.length)),
-      update(view, one, fresh) { run = one; if (fresh) block = 0; draw(); },
+      shown: (view, one) => Boolean(one?.masks && one.model && chosen(one)),
+      update(view, one, fresh) { run = one; if (fresh) block = chosen(one).block; draw(); },
     };
   };
 })();

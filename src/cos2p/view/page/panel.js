@@ -1,7 +1,7 @@
 // A panel: a heading, one sentence for a newcomer, a legend, the picture, and its figures as a table on request.
 (() => {
   "use strict";
-  const { h, replace } = cos2p.dom;
+  const { h, replace, setText } = cos2p.dom;
 
   /**
    * `figures()` gives {caption, columns, rows} for the table; it is asked only while the table is open.
@@ -16,9 +16,11 @@
       type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-table`,
       "aria-label": `Table of ${title}`, onclick: toggle,
     }, "Table");
+    const heading = h("h2", { id: `${id}-title` }, title);
+    const reason = h("p", { class: "why" }, why);
     const el = h("section", { id, class: wide ? "panel wide" : "panel", "aria-labelledby": `${id}-title` },
       h("div", { class: "panel-head" },
-        h("div", {}, h("h2", { id: `${id}-title` }, title), h("p", { class: "why" }, why)),
+        h("div", {}, heading, reason),
         h("div", { class: "tools-row" }, tools, button)),
       legendBox, body, place);
 
@@ -43,7 +45,13 @@
       replace(legendBox, items.map(([mark, text]) => h("li", {}, mark, text)));
     }
 
-    return { el, body, tools, legend, refresh: () => { if (figures) fillTable(); } };
+    /** What the panel is about in this run. */
+    function explain(words, because) {
+      setText(heading, words);
+      setText(reason, because);
+    }
+
+    return { el, body, tools, legend, explain, refresh: () => { if (figures) fillTable(); } };
   }
 
   /** A row of buttons of which one is pressed; `choose(value)` is called with the new value. */
@@ -51,9 +59,9 @@
     const buttons = options.map(([key, text]) => h("button", {
       type: "button", "aria-pressed": String(key === value), onclick: () => set(key, true),
     }, text));
-    function set(key, tell = false) {
+    function set(key, notify = false) {
       buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at][0] === key)));
-      if (tell) choose(key);
+      if (notify) choose(key);
     }
     return { el: h("div", { class: "choice", role: "group", "aria-label": label }, buttons), set };
   }

@@ -8,7 +8,9 @@
 
   const MOST = 160; // columns
   const NAMED = 32; // columns with names
-  const TOLD = "reported sums of features"; // an update that trained nothing
+  const REPORTED = "reported sums of features"; // an update that trained nothing
+
+  const WINDOW = "A device can train only a few neighbouring blocks at a time; its window moves on with every task, so that over a few rounds all devices together reach the whole depth.";
 
   cos2p.rolling = () => {
     let run = null;
@@ -21,10 +23,10 @@
     const output = h("output", {});
     const frame = panel({
       id: "window", title: "The rolling window",
-      why: "A device can train only a few neighbouring blocks at a time; its window moves on with every task, so that over a few rounds all devices together reach the whole depth.",
+      why: WINDOW,
       figures: () => ({
         caption: "Windows of this round", columns: [{ title: "device" }, { title: "blocks" }, { title: "τ", right: true }],
-        rows: rows().map(({ client, start, top, tau }) => [run.devices[client]?.name ?? "?", start === top ? TOLD : `${start + 1}–${top}`, number(tau)]),
+        rows: rows().map(({ client, start, top, tau }) => [cos2p.nameCell(run.devices[client]?.name ?? "?"), start === top ? REPORTED : `${start + 1}–${top}`, number(tau)]),
       }),
     });
     replace(frame.body, h("div", { class: "player" }, play, slider, output), map.el);
@@ -39,11 +41,21 @@
       return found;
     }
 
+    /** The last round in which something trained: of the last one of all devices may only report sums. */
+    function newest() {
+      const { round: of, start, top } = run.updates;
+      for (let at = of.length - 1; at >= 0; at -= 1) if (start[at] < top[at]) return Math.min(of[at], rounds() - 1);
+      return rounds() - 1;
+    }
+
+    /** Whether every device trains all blocks at once, so that no window moves. */
+    const whole = () => cos2p.runData.once(run, "whole", ({ updates, model }) => updates.start.every((start, at) => start === updates.top[at] || (start === 0 && updates.top[at] === model.depth)));
+
     const rounds = () => Math.max(0, cos2p.runData.roundStarts(run).length - 1);
 
     function go(to, byHand = false) {
       round = Math.max(0, Math.min(rounds() - 1, to));
-      if (byHand) last = round === rounds() - 1;
+      if (byHand) last = round >= newest();
       draw();
     }
 
@@ -72,12 +84,12 @@
       return cos2p.runData.bins(devices.length, MOST).map(([from, to]) => devices.slice(from, to));
     }
 
-    /** [column][block] → {count: its updates that held the block, tau: the freshest of them, told: only sums came}. */
+    /** [column][block] → {count: its updates that held the block, tau: the freshest of them, reported: only sums came}. */
     function heldBy(columns, here, depth) {
       const place = new Map(columns.flatMap((devices, at) => devices.map((device) => [device, at])));
-      const held = columns.map(() => Array.from({ length: depth }, () => ({ count: 0, tau: Infinity, told: false })));
+      const held = columns.map(() => Array.from({ length: depth }, () => ({ count: 0, tau: Infinity, reported: false })));
       for (const one of here) {
-        if (one.start === one.top) for (const cell of held[place.get(one.client)]) cell.told = true;
+        if (one.start === one.top) for (const cell of held[place.get(one.client)]) cell.reported = true;
         for (let block = one.start; block < one.top; block += 1) {
           const cell = held[place.get(one.client)][block];
           cell.count += 1;
@@ -98,8 +110,8 @@
       const sums = Array.from({ length: depth }, (_, block) => held.reduce((sum, column) => sum + column[block].count, 0));
       const t = run.rounds.t[round];
       const trains = here.some((one) => one.start < one.top);
-      const telling = here.length && !trains ? " · every device reported sums of its features, nothing trained" : "";
-      const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}${telling}` : "no round yet";
+      const note = here.length && !trains ? " · every device reported sums of its features, nothing trained" : "";
+      const text = rounds() ? `round ${number(round + 1)} of ${number(rounds())} · ${t === undefined ? "still open" : duration(t)}${note}` : "no round yet";
       output.textContent = text;
       slider.setAttribute("aria-valuetext", text);
       const most = Math.max(1, ...sums);
@@ -114,10 +126,10 @@
         text: (row, column) => (column === all ? String(sums[block(row)] || "") : cell(row, column).count ? `τ ${cell(row, column).tau}` : ""),
         textColor: (row, column) => (column === all ? cos2p.color.onRamp(sums[block(row)] / most) : "#10151c"),
         columnLabel: (column) => (column === all ? "Σ" : all > NAMED ? null : name(column)), fitLabels: true, labelRoom: 1,
-        tell: (row, column) => column === all
+        tooltip: (row, column) => column === all
           ? { title: `Block ${block(row) + 1}`, lines: [[null, "updates this round", number(sums[block(row)])]] }
           : { title: name(column), lines: [[cell(row, column).count ? stale(cell(row, column).tau) : null, `block ${block(row) + 1}`,
-            cell(row, column).count ? `trained, τ = ${cell(row, column).tau}` : cell(row, column).told ? TOLD : "not trained"]] },
+            cell(row, column).count ? `trained, τ = ${cell(row, column).tau}` : cell(row, column).reported ? REPORTED : "not trained"]] },
       });
       map.el.dataset.round = round;
       frame.legend([
@@ -129,12 +141,15 @@
 
     cos2p.color.onTheme(() => { if (run) draw(); });
     return {
-      id: "window", short: "Window", el: frame.el, state: () => round,
+      id: "window", short: "Blocks", el: frame.el, state: () => round,
       shown: (view, one) => Boolean(one?.model),
       update(view, one, fresh) {
         run = one;
         if (fresh) { stop(); last = true; }
-        go(last ? rounds() - 1 : round);
+        frame.explain(...(whole()
+          ? ["Trained blocks", "Which blocks each device trained in a round. In this run a device that trains takes all blocks at once; what it trains in them stands under Devices."]
+          : ["The rolling window", WINDOW]));
+        go(last ? newest() : round);
       },
     };
   };

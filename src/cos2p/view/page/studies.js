@@ -6,7 +6,7 @@
   const { series } = cos2p.color;
   const { number } = cos2p.format;
   const { X, PERCENT, baselines } = cos2p.curveParts;
-  const { studyTable, runsTable, heading } = cos2p.studyTable;
+  const { studyTable, runsTable, heading, write } = cos2p.studyTable;
   const { possible, dotPlot, bandLines, sweepLines } = cos2p.studyParts;
   const WHY = {
     compare: "Methods at equal budget, on the same data split and with the same number of client updates; each figure is a mean over seeds with its 95 % interval.",
@@ -47,6 +47,18 @@
     return [["chance", table?.chance], ["most frequent class", table?.majority]].filter(([, share]) => typeof share === "number");
   }
 
+  /** Which row is ahead, and whether by more than chance: what a reader wants to know first. */
+  function headline(study) {
+    const table = study.tables[0];
+    const at = table?.columns.findIndex((one) => one.key === "top1" && !one.signed) ?? -1;
+    if (at < 0 || study.kind === "sweep") return "";
+    const rows = table.rows.filter((row) => row.figures[at].mean !== null).sort((a, b) => b.figures[at].mean - a.figures[at].mean);
+    if (rows.length < 2) return "";
+    const [first, second] = rows.map((row) => `${row.title}${row.marks ? ` ${row.marks}` : ""} with ${write(row.figures[at], table.columns[at])} ${table.columns[at].unit}`);
+    const clear = rows[0].figures[at].best ? "clear of all other intervals" : study.seeds.length < 2 ? "one seed has no interval" : "their intervals overlap, so that none is clearly ahead";
+    return `Highest ${table.columns[at].title}: ${first}; next is ${second}: ${clear}.`;
+  }
+
   function sweepOf(part) {
     const chart = cos2p.lineChart({ label: `${heading(part.column)} over ${part.axis}`, height: 260 });
     let data = part;
@@ -72,7 +84,8 @@
     const everyRun = h("details", {}, h("summary", {}, "Every run"), runs);
     const factsBox = h("div", {});
     const notes = h("div", {});
-    replace(frame.body, factsBox, dotsTitle, dots.el, sweepBox, tables, curves.el, everyRun, notes);
+    const verdict = h("p", { class: "study-verdict" });
+    replace(frame.body, verdict, dotsTitle, dots.el, sweepBox, tables, curves.el, everyRun, factsBox, notes);
     function update(next) {
       const first = next.tables[0];
       const column = first?.columns.findIndex((one) => one.key === "top1") ?? -1;
@@ -83,6 +96,8 @@
         const marks = first.columns[place].key === "top1" ? marksOf(first).map(([name, share]) => [name, share * first.columns[place].scale]) : [];
         dots.update({ column: first.columns[place], marks, rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
       }
+      verdict.textContent = headline(next);
+      verdict.hidden = !verdict.textContent;
       replace(factsBox, facts(next));
       cos2p.keepPlace(tables, () => replace(tables, next.tables.map((table) => studyTable(table, next.seeds))));
       const results = next.tables.filter((table) => table.columns.some((one) => !one.signed));

@@ -14,7 +14,7 @@
       h("thead", {}, h("tr", {}, columns.map((column) =>
         h("th", { scope: "col", class: column.right ? "right" : null }, column.title)))),
       h("tbody", {}, shown.map((row) => h("tr", {}, row.map((cell, at) =>
-        at === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: columns[at]?.right ? "right" : null }, cell))))));
+        at === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: columns[at]?.right ? "right" : null, "data-column": columns[at]?.title }, cell))))));
     const rest = rows.length - shown.length;
     return h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": caption }, grid,
       rest > 0 ? h("p", { class: "note" }, `The first ${number(MOST)} of ${number(rows.length)} rows.`) : null);
@@ -31,6 +31,12 @@
     });
   }
 
+  const ROOM = 28; // characters of a name in a table
+
+  /** A device's name with its middle left out where it is long; the whole of it on request. */
+  const nameCell = (name) => (name.length > ROOM ? h("span", { title: name }, cos2p.format.shorten(name, ROOM)) : name);
+
+  cos2p.nameCell = nameCell;
   cos2p.table = table;
   cos2p.keepPlace = keepPlace;
 })();

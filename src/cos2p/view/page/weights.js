@@ -51,7 +51,7 @@
         text: (row, column) => (few && mean(row, column) !== null ? number(100 * mean(row, column)) : ""),
         textColor: (row, column) => onRamp(mean(row, column)),
         columnLabel: (column) => number(parts[column][0] + 1), labelRoom: 34,
-        tell: (row, column) => {
+        tooltip: (row, column) => {
           const [from, to] = parts[column];
           const cell = cells[row][column];
           return {
