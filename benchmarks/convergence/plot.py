@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT, LEFT, TOP = 250, 190, 52, 34
+ABREAST = 3
 COLOURS = ("#3b6fd4", "#d9730d")
 STYLE = """text{font:11px sans-serif;fill:#333}
 .frame{fill:none;stroke:#999}.guide{stroke:#888;stroke-dasharray:4 3;fill:none}
@@ -24,11 +25,15 @@ class Panel:
 
 
 def figure(panels: Sequence[Panel], label: str) -> str:
-    """The panels side by side. `label` says in words what is to be seen."""
-    width = len(panels) * (WIDTH + LEFT + 14) + 10
-    parts = [_panel(panel, LEFT + index * (WIDTH + LEFT + 14)) for index, panel in enumerate(panels)]
+    """The panels, `ABREAST` in a row. `label` says in words what is to be seen."""
+    across, down = WIDTH + LEFT + 14, HEIGHT + TOP + 58
+    width, rows = min(len(panels), ABREAST) * across + 10, -(-len(panels) // ABREAST)
+    parts = [
+        f'<g transform="translate({index % ABREAST * across},{index // ABREAST * down})">{_panel(panel, LEFT)}</g>'
+        for index, panel in enumerate(panels)
+    ]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT + TOP + 58}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {rows * down}" role="img" '
         f'aria-label="{label}"><style>{STYLE}</style>{"".join(parts)}</svg>\n'
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,15 @@ def draft_recipe(
     file: str = "",
     text_column: str = "",
     label_column: str = "",
+    tokenizer: str = "",
     image_size: int = 0,
     rounds: int = 20,
 ) -> Draft:
     """`devices` is a number, or presets with numbers such as `raspberry-pi-4:4,laptop:2`."""
     table = _table(data, text_column, label_column)
+    if tokenizer:
+        there = Path(tokenizer).expanduser()
+        table["tokenizer"] = str(there.resolve()) if there.exists() else tokenizer
     chosen, inputs = _chosen_model(model, table, image_size)
     facts = []
     raw = None if table["source"] == "digits" else _raw(table | inputs)
@@ -136,10 +141,19 @@ def _samples(raw: Raw, table: dict[str, Any]) -> str:
     kind = "texts" if _is_text(table) else "images"
     if raw.labels is None:
         return f"{raw.where}: {kind} without labels, the next token is predicted"
+    if not raw.count:
+        raise ConfigError(f"{raw.where} has no rows below its first line, which names the columns")
     classes = len(set(map(str, raw.labels)))
     if classes < 2:
         raise ConfigError(f"{raw.where} has one single class; a classifier needs two. Check the label column")
-    return f"{raw.where}: {raw.count:,} {kind}, {classes:,} classes"
+    column = table.get("label_column")
+    if column and 2 * classes > raw.count:
+        raise ConfigError(
+            f"column {column!r} of {raw.where} has {classes:,} values in {raw.count:,} rows, too many for classes; "
+            "say which column with --label-column"
+        )
+    columns = f" ({table['text_column']!r} and {column!r})" if column else ""
+    return f"{raw.where}: {raw.count:,} {kind}, {classes:,} classes{columns}"
 
 
 def _tokens(raw: Raw, table: dict[str, Any], limit: int, pretrained: str) -> tuple[int, str]:
@@ -148,15 +162,16 @@ def _tokens(raw: Raw, table: dict[str, Any], limit: int, pretrained: str) -> tup
     try:
         encoder = make_encoder(resolved(config, pretrained))
     except DataError as error:
-        raise ConfigError(f"the model's tokenizer: {error}") from None
+        way = str(error).replace("name one in data.tokenizer", "name one with --tokenizer")
+        raise ConfigError(f"the model's tokenizer: {way}") from None
     if raw.texts is None:
         return limit, f"texts are cut into rows of {limit} tokens"
     rows = np.unique(np.linspace(0, raw.count - 1, min(raw.count, _LOOKED_AT)).astype(np.int64))
     lengths = [len(ids) for ids in encoder.encode(raw.texts(rows))]
     usual = int(np.quantile(lengths, 0.99, method="higher"))
     tokens = min(limit, max(8, 8 * math.ceil(usual / 8)))
-    which = "the checkpoint's tokenizer" if pretrained else "bytes"
-    return tokens, f"99 % of the texts have at most {usual} tokens ({which}): max_tokens = {tokens}"
+    which = Path(given).name if (given := table.get("tokenizer")) else "the checkpoint's" if pretrained else "bytes"
+    return tokens, f"99 % of the texts have at most {usual} tokens (tokenizer: {which}): max_tokens = {tokens}"
 
 
 def _batch(samples: int, devices: int) -> int:
@@ -177,6 +192,11 @@ def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
     if path.is_dir():
         plain = [file for file in path.iterdir() if file.suffix == ".txt"]
         is_plain = bool(plain) and not any(child.is_dir() for child in path.iterdir())
+        tables = sorted(str(file) for file in path.iterdir() if source_of(file.name) in ("csv", "jsonl", "parquet"))
+        if tables and not plain and not any(child.is_dir() for child in path.iterdir()):
+            raise ConfigError(
+                f"{data} is a folder of tables; name the one to train on: --data {shlex.quote(tables[0])}"
+            )
         return _plain(path, "*.txt") if is_plain else {"source": "folder", "path": str(path.resolve())}
     source = source_of(data)
     if source == "text":
@@ -184,10 +204,25 @@ def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
     if source not in ("csv", "jsonl", "parquet"):
         raise ConfigError(f"{data} is neither a folder nor a csv, tsv, jsonl, parquet or txt file")
     columns = _columns(path, source)
-    text = text_column or _guessed(columns, _TEXT_COLUMNS, "--text-column", data)
-    label = label_column or _guessed(columns, _LABEL_COLUMNS, "--label-column", data)
-    place = {"source": source, "path": str(path.resolve().parent), "train": path.name}
-    return {**place, "text_column": text, "label_column": label}
+    text = _column(text_column, columns, _TEXT_COLUMNS, "--text-column", data)
+    label = _column(label_column, columns, _LABEL_COLUMNS, "--label-column", data)
+    return {
+        "source": source, "path": str(path.resolve().parent), "train": path.name, **_others(path),
+        "text_column": text, "label_column": label,
+    }  # fmt: skip
+
+
+def _others(train: Path) -> dict[str, str]:
+    """Files beside train.csv that are called test.csv and val.csv, or the like."""
+    if "train" not in train.name:
+        return {}
+    names = {"validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+    return {
+        split: name
+        for split, words in names.items()
+        for word in reversed(words)
+        if (train.parent / (name := train.name.replace("train", word))).is_file()
+    }
 
 
 def _plain(folder: Path, names: str) -> dict[str, Any]:
@@ -207,11 +242,15 @@ def _columns(path: Path, source: str) -> list[str]:
     return []
 
 
-def _guessed(columns: list[str], usual: tuple[str, ...], option: str, data: str) -> str:
+def _column(given: str, columns: list[str], usual: tuple[str, ...], option: str, data: str) -> str:
+    """The column that was given, or one that is called as such columns usually are."""
     known = {column.lower(): column for column in columns}
-    found = next((known[name] for name in usual if name in known), None)
+    found = given if given in columns else next((known[name] for name in usual if not given and name in known), None)
     if found is None:
-        raise ConfigError(f"{data} has the columns {', '.join(columns)}; say which with {option}")
+        none = f"no column {given!r}, but " if given else ""
+        raise ConfigError(
+            f"{data} has {none}the columns {', '.join(columns)} (its first line); say which with {option}"
+        )
     return found
 
 
@@ -271,10 +310,12 @@ def _group(part: str, memory: str) -> tuple[str, int]:
         f"count = {number or 1}\n"
     ).replace("its gpu", "its GPU")
     if memory:
+        if memory.strip().isdigit():
+            raise ConfigError(f"--memory {memory}: add the unit, such as {memory.strip()}MB")
         parse_bytes(memory)
         lines += f"memory = {json.dumps(memory)}         # for training; what trains follows from it\n"
     return lines, int(number or 1)
 
 
 def _fields(values: dict[str, Any]) -> str:
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items())

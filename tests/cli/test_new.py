@@ -56,7 +56,7 @@ def test_what_is_missing_or_wrong_is_said(table: Path, tmp_path: Path) -> None:
     assert "write a number, or PRESET:NUMBER; presets are" in cli("new", file, *options, "toaster:3")[1]
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     said = cli("new", file, "--data", tmp_path / "odd.csv", "--model", "bert-small", "--devices", "laptop")[1]
-    assert "has the columns a, b; say which with --text-column" in said
+    assert "has the columns a, b (its first line); say which with --text-column" in said
     assert not file.exists()
     file.touch()
     assert "exists and was left alone" in cli("new", file, *options, "laptop")[1]
@@ -99,7 +99,7 @@ def test_it_looks_at_the_texts_and_says_what_it_saw(table: Path, tmp_path: Path)
     code, said = cli("new", file, "--data", table, "--model", "bert-nano", "--devices", 4, "--memory", "60MB")
     assert code == 0, said
     assert "60 texts, 2 classes" in said
-    assert "99 % of the texts have at most 16 tokens (bytes): max_tokens = 16" in said
+    assert "99 % of the texts have at most 16 tokens (tokenizer: bytes): max_tokens = 16" in said
     assert "4 devices of 60MB each, batch 9" in said
     assert f"Next:  cos2p run '{file}'" in said
     assert 'memory = "60MB"' in file.read_text()
@@ -121,3 +121,53 @@ def test_one_class_and_too_many_devices_are_refused(table: Path, tmp_path: Path)
     )
     options = ("--data", table, "--model", "bert-nano", "--devices", 500)
     assert "60 samples are too few for 500 devices" in cli("new", tmp_path / "r.toml", *options)[1]
+
+
+def columns(folder: Path, name: str, *rows: str) -> Path:
+    (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return folder / name
+
+
+def test_a_folder_of_tables_and_a_file_of_another_separator(tmp_path: Path) -> None:
+    rows = [f"größe {number};{'ab'[number % 2]}" for number in range(60)]
+    train = columns(tmp_path, "train it.csv", "text;Gefühl", *rows)
+    for other in ("test it.csv", "dev it.csv"):
+        columns(tmp_path, other, "text;Gefühl", *rows[:20])
+    options = ("--model", "bert-nano", "--devices", 2, "--label-column")
+    said = cli("new", tmp_path / "r.toml", "--data", tmp_path, *options, "Gefühl")[1]
+    assert f"is a folder of tables; name the one to train on: --data '{tmp_path / 'dev it.csv'}'" in said
+    code, said = cli("new", tmp_path / "r.toml", "--data", train, *options, "gefühl")
+    assert code == 2
+    assert "has no column 'gefühl', but the columns text, Gefühl (its first line); say which with --label-col" in said
+    code, said = cli("new", tmp_path / "r.toml", "--data", train, *options, "Gefühl")
+    assert code == 0, said
+    assert "60 texts, 2 classes ('text' and 'Gefühl')" in said
+    assert "60 train, 20 validation, 20 test" in said
+    assert 'label_column = "Gefühl"' in (tmp_path / "r.toml").read_text(encoding="utf-8")
+
+
+def test_what_is_no_label_is_refused(table: Path, tmp_path: Path) -> None:
+    numbered = columns(tmp_path, "n.csv", "text,label", *(f"text {number},{number}" for number in range(60)))
+    options = ("--model", "bert-nano", "--devices", 2)
+    said = cli("new", tmp_path / "r.toml", "--data", numbered, *options)[1]
+    assert "column 'label'" in said
+    assert "has 60 values in 60 rows, too many for classes; say which column with --label-column" in said
+    empty = columns(tmp_path, "e.csv", "text,label")
+    assert "has no rows below its first line" in cli("new", tmp_path / "r.toml", "--data", empty, *options)[1]
+    (tmp_path / "l.csv").write_bytes(("text,label\n" + "grün,a\nrot,b\n" * 30).encode("latin-1"))
+    assert "save it as UTF-8" in cli("new", tmp_path / "r.toml", "--data", tmp_path / "l.csv", *options)[1]
+    said = cli("new", tmp_path / "r.toml", "--data", table, *options, "--memory", "60")[1]
+    assert "--memory 60: add the unit, such as 60MB" in said
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_one_by_an_option(table: Path, tmp_path: Path) -> None:
+    config = model_config("bert-nano", vocab=300, max_tokens=24, classes=2)
+    save_pretrained(tmp_path / "bert", config, init_weights(config, 0))
+    options = ("--data", table, "--devices", 2, "--model", tmp_path / "bert")
+    assert "put one there, or name one with --tokenizer" in cli("new", tmp_path / "r.toml", *options)[1]
+    (tmp_path / "words").mkdir()
+    word_tokenizer(tmp_path / "words")
+    for given in (tmp_path / "words", tmp_path / "words" / "tokenizer.json"):
+        code, said = cli("new", "-f", tmp_path / "r.toml", *options, "--tokenizer", given)
+        assert code == 0, said
+        assert f"(tokenizer: {given.name}): max_tokens = 8" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -15,6 +16,7 @@ from cos2p.studies.record import read_record
 from cos2p.studies.report import Report, to_markdown
 from cos2p.studies.tables import Figure, Line
 from tests.docs.blocks import REPOSITORY
+from tools.result_pictures import PICTURES, SHOWN, draw
 
 RESULTS = REPOSITORY / "docs" / "results"
 RECORDS = sorted(path.parent for path in RESULTS.rglob("runs.jsonl"))
@@ -33,17 +35,17 @@ PAGES = [
     ("sweeps.md", 0, "sweeps/mu", "results"),
     ("attacks.md", 3, "attacks/quickstart", "results"),
     ("attacks.md", 4, "attacks/fashion-mini", "results"),
-    ("rival.md", 5, "rival/fashion-mini", "own"),
-    ("rival.md", 6, "rival/wire", "own"),
+    ("rival.md", 6, "rival/fashion-mini", "own"),
+    ("rival.md", 7, "rival/wire", "own"),
     ("text.md", 0, "text/agnews-mini", "results"),
     ("depth.md", 0, "depth/trec-depth", "results"),
-    ("text.md", 2, "text/fpb-mini", "results"),
+    ("text.md", 1, "text/fpb-mini", "results"),
     ("pretrained.md", 2, "pretrained/dino-caltech101", "results"),
     ("pretrained.md", 8, "pretrained/minilm-trec-told-head", "results"),
     ("pretrained.md", 10, "pretrained/minilm-banking77-told-head", "results"),
     ("trained-heads.md", 0, "pretrained/minilm-trec", "results"),
-    ("trained-heads.md", 9, "pretrained/minilm-banking77", "results"),
-    ("trained-heads.md", 11, "pretrained/dino-caltech101-56px", "results"),
+    ("trained-heads.md", 7, "pretrained/minilm-banking77", "results"),
+    ("trained-heads.md", 9, "pretrained/dino-caltech101-56px", "results"),
 ]
 """A page, which of its tables, and the record and the table that it was written from."""
 
@@ -64,15 +66,18 @@ OTHER_WORDS = {
 
 
 def tables_of(page: Path) -> list[list[list[str]]]:
-    """Every table as lines of cells, bold or not; the rule below the headings is left out."""
-    blocks = re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return [
-        [
+    """Every table as lines of cells, bold or not; of one that stands in two parts, with the same rows, the whole."""
+    tables: list[list[list[str]]] = []
+    for block in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        table = [
             [cell.strip().strip("*").strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
             for line in block.splitlines()
         ]
-        for block in blocks
-    ]
+        if tables and [row[0] for row in tables[-1]] == [row[0] for row in table]:
+            tables[-1] = [[*row, *more[1:]] for row, more in zip(tables[-1], table, strict=True)]
+        else:
+            tables.append(table)
+    return tables
 
 
 def assert_shows(text: str, figure: Figure, column: Column) -> None:
@@ -141,8 +146,8 @@ def test_one_block_beside_eight() -> None:
     ("number", "studies"),
     [
         (1, {"paper-shape": "Co-S²P", "one-block-by-rate": "FedRolex", "one-block": "FedAvg (full)"}),
-        (3, {"growing": "Co-S²P", "one-block-five-seeds": "FedRolex", "two-blocks": "FedRolex"}),
-        (5, {"heterofl": "HeteroFL", "growing": "Co-S²P", "growing-bytes": "Co-S²P"}),
+        (2, {"growing": "Co-S²P", "one-block-five-seeds": "FedRolex", "two-blocks": "FedRolex"}),
+        (4, {"heterofl": "HeteroFL", "growing": "Co-S²P", "growing-bytes": "Co-S²P"}),
     ],
 )
 def test_what_the_depth_page_compares_with(number: int, studies: dict[str, str]) -> None:
@@ -286,9 +291,35 @@ def test_every_table_of_a_study_is_checked() -> None:
     assert len(RECORDS) == 54
 
 
-@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
-def test_every_page_begins_with_words(page: Path) -> None:
-    """What was asked and what came out stands before any command or table."""
-    first = page.read_text(encoding="utf-8").split("\n\n")[1]
-    assert not first.startswith(("```", "    ", "|", "#", "- ")), first
-    assert len(first.split()) >= 12
+WRITTEN = sorted(RESULTS.rglob("*.md"))
+PAGES_OF_RESULTS = [page for page in WRITTEN if page.name != "table.md"]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_RESULTS, ids=lambda page: str(page.relative_to(RESULTS)))
+def test_every_page_begins_with_words_and_a_picture(page: Path) -> None:
+    """What was asked and what came out, plainly; then one picture. Pages of trials, and tables, have words alone."""
+    _, first, second, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert not first.startswith(("```", "    ", "|", "#", "- ", "!")), first
+    assert 12 <= len(first.split()) <= 70
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", first)
+    crowded = [one for one in re.split(r"(?<=[.:!?])\s", prose) if len(re.findall(r"\d+(?:[.,]\d+)*", one)) > 2]
+    assert crowded == []
+    if page.parent == RESULTS:
+        picture = re.fullmatch(r"!\[[^\]]{20,}\]\(([^)]+)\)", second)
+        assert picture is not None, second
+        assert (RESULTS / picture[1]).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES_OF_RESULTS, ids=lambda page: str(page.relative_to(RESULTS)))
+def test_no_table_is_wider_than_a_page(page: Path) -> None:
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [row for row in rows if len(row.strip().strip("|").split("|")) > 6] == []
+
+
+def test_pictures_show_what_the_tables_of_their_pages_say() -> None:
+    """`python -m tools.result_pictures` draws them."""
+    drawn = {f"{name}.svg": draw(RESULTS / f"{name}.md", panels) for name, panels in SHOWN.items()}
+    assert drawn == {path.name: path.read_text(encoding="utf-8") for path in PICTURES.iterdir()}
+    for picture in drawn.values():
+        root = ElementTree.fromstring(picture)
+        assert len(root.attrib["aria-label"]) > 40

@@ -26,6 +26,9 @@ def new(
     memory: Annotated[str, typer.Option(help="Memory of each device for training, such as 60MB; empty: its own.")] = "",
     text_column: Annotated[str, typer.Option(help="Column of the texts of a table; empty: guessed by its name.")] = "",
     label_column: Annotated[str, typer.Option(help="Column of the labels; empty: guessed by its name.")] = "",
+    tokenizer: Annotated[
+        str, typer.Option(help="File or folder of a tokenizer; empty: the model's own, or bytes.")
+    ] = "",
     image_size: Annotated[int, typer.Option(min=0, help="Edge of the images in pixels; 0: 32, or the model's.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How long the run is.")] = 20,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if there is one.")] = False,
@@ -45,7 +48,7 @@ def new(
     if model is None:
         model = _answer(model, "--model", "Model (named size or Hugging Face folder)", usual_model(data))
     devices = _answer(devices, "--devices", "Devices (a number, or preset:number, ...)", "8")
-    columns = {"text_column": text_column, "label_column": label_column}
+    columns = {"text_column": text_column, "label_column": label_column, "tokenizer": tokenizer}
     mode = OutputMode.of(ctx)
     with busy(mode, f"looking at {data}"):
         made = draft_recipe(

@@ -136,7 +136,8 @@ def _read_as(what: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{what} ({error})") from error
+        way = "; save it as UTF-8" if "UTF8" in str(error) else ""
+        raise DataError(f"{what} ({error}){way}") from error
 
 
 def _refuse_larger_than_memory(file: Path, columns: list[str]) -> None:
@@ -220,24 +221,24 @@ def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
     return Table(where, tuple(table.column_names), table.select, files[0].parent, identity=_identity(files))
 
 
-def _refuse_json(file: Path) -> None:
-    """JSON lines pass for a CSV file with odd column names; better to say so."""
+def _separator(file: Path) -> str:
+    """Of the columns: a tab, a comma or, as spreadsheets of many countries write it, a semicolon."""
     try:
         with pa.input_stream(file, compression="detect") as stream:
-            start = stream.read(_CSV_BLOCK).lstrip().split(b"\n", 1)[0]
+            header = stream.read(_CSV_BLOCK).lstrip().split(b"\n", 1)[0]
     except (pa.ArrowException, OSError):
-        return  # whoever reads the file will say what is wrong
+        return ","  # whoever reads the file will say what is wrong
     try:
-        looks_like_json = isinstance(json.loads(start), dict)
+        looks_like_json = isinstance(json.loads(header), dict)
     except ValueError:
         looks_like_json = False
     if looks_like_json:
         raise DataError(f"{file}: this looks like JSON lines; set data.source = 'jsonl'")
+    return "\t" if ".tsv" in file.suffixes else max(",;\t", key=lambda mark: header.count(mark.encode()))
 
 
 def _csv_table(files: list[Path], config: DataConfig) -> Table:
-    _refuse_json(files[0])
-    parse = pa.csv.ParseOptions(delimiter="\t" if ".tsv" in files[0].suffixes else ",", newlines_in_values=True)
+    parse = pa.csv.ParseOptions(delimiter=_separator(files[0]), newlines_in_values=True)
     block = pa.csv.ReadOptions(block_size=_CSV_BLOCK)
 
     def read_file(file: Path, columns: list[str]) -> pa.Table:
