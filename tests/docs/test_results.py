@@ -320,6 +320,6 @@ def test_pictures_show_what_the_tables_of_their_pages_say() -> None:
     """`python -m tools.result_pictures` draws them."""
     drawn = {f"{name}.svg": draw(RESULTS / f"{name}.md", panels) for name, panels in SHOWN.items()}
     assert drawn == {path.name: path.read_text(encoding="utf-8") for path in PICTURES.iterdir()}
-    for picture in drawn.values():
-        root = ElementTree.fromstring(picture)
+    for one in drawn.values():
+        root = ElementTree.fromstring(one)
         assert len(root.attrib["aria-label"]) > 40
