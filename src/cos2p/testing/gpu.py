@@ -186,8 +186,8 @@ def peak_allocated(function: Callable[[], object]) -> int:
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))
         events = json.loads(trace.read_text())["traceEvents"]
-    # torch remembers the sizes of blocks across profiles: the end of a block that began outside may be reported with the
-    # size of another one that had its address. Only blocks that began inside count.
+    # torch remembers the sizes of blocks across profiles: the end of a block that began outside may be reported with
+    # the size of another one that had its address. Only blocks that began inside count.
     made: dict[int, int] = {}
     alive = most = 0
     for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
