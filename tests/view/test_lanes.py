@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cos2p.view.devices import Roster
-from cos2p.view.lanes import LanesBuilder
-from cos2p.view.model import OUTCOMES, PHASES, Lane
+from cos2p.view.lanes import OUTCOMES, PHASES, LanesBuilder
 from tests.view.diary import SECONDS, Diary, two_rounds
 
 
@@ -23,7 +22,7 @@ def lanes_of(diary: Diary, deadline: float | None = None) -> dict[str, Any]:
 
 def reported(found: dict[str, Any], client: str) -> list[tuple[float, str, int]]:
     """(seconds, phase, task) of each segment."""
-    lane: Lane = found["lanes"][found["names"].index(client)]
+    lane = found["lanes"][found["names"].index(client)]
     return [
         (round(length * found["tick"], 6), PHASES[phase], task)
         for length, phase, task in zip(lane["length"], lane["phase"], lane["task"], strict=True)

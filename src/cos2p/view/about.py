@@ -10,13 +10,12 @@ from cos2p.terminal.formatting import count, over_budget_text, percent, rate_tex
 from cos2p.tracking.event_kinds import Started
 from cos2p.tracking.figure_parts import BASELINES
 from cos2p.tracking.figures import RunFigures
-from cos2p.view import model
 
 GROUPS = 6
 """Kinds of devices that are named one by one."""
 
 
-def about(recipe: Mapping[str, Any], figures: RunFigures, shape: model.Model | None) -> list[tuple[str, str]]:
+def about(recipe: Mapping[str, Any], figures: RunFigures, shape: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """(what, words), without what is not known. `recipe` is the run's recipe.toml, or empty."""
     started = figures.started
     facts = {
@@ -62,7 +61,7 @@ def _split(table: Mapping[str, Any]) -> str:
     return f"{kind}, alpha {table['alpha']:g}" if kind in ("dirichlet", "hsu", "lda") and "alpha" in table else kind
 
 
-def _model(table: Mapping[str, Any], shape: model.Model | None) -> str:
+def _model(table: Mapping[str, Any], shape: Mapping[str, Any] | None) -> str:
     name = table.get("pretrained") or table.get("size")
     if shape is None:
         return str(name or "")

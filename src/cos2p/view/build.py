@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from cos2p.checksums import check
 from cos2p.errors import Cos2pError, RunError
@@ -23,19 +21,12 @@ from cos2p.tracking.event_kinds import NOBODY_LEFT, Aggregated, Evaluated, Event
 from cos2p.tracking.figure_parts import BASELINES
 from cos2p.tracking.figures import RunFigures
 from cos2p.tracking.files import MARKER, StopNote, read_stop_note
-from cos2p.view import model
 from cos2p.view.about import about
 from cos2p.view.curves import EvaluationsBuilder, RoundsBuilder, Series, UpdatesBuilder, rounded
 from cos2p.view.devices import DevicesBuilder, Roster, TroublesBuilder
 from cos2p.view.lanes import LanesBuilder
 from cos2p.view.log import LogReader, at_work, elapsed
 from cos2p.view.segments import CoverageBuilder, MasksBuilder, no_masks
-
-
-class Worth(TypedDict):
-    chance: float | None
-    majority: float | None
-    client_majority: float | None
 
 
 class RunBuilder:
@@ -162,24 +153,25 @@ class RunSource:
         except (ValueError, TypeError, AttributeError):
             return None
 
-    def _about(self, shape: model.Model | None) -> list[tuple[str, str]]:
+    def _about(self, shape: dict[str, Any] | None) -> list[tuple[str, str]]:
         try:
             return about(self._recipe(), self._run.figures, shape)
         except (ValueError, TypeError, AttributeError, LookupError):  # a recipe that cos2p did not write
             return []
 
-    def document(self) -> model.Run:
+    def document(self) -> dict[str, Any]:
         """The run as read so far."""
         parts, result = self._run, self._result()
         devices = parts.devices.document(parts.roster.names, parts.figures)
         shape = _model(parts.figures.started.model if parts.figures.started is not None else None)
         return {
             "header": self._header(result),
-            "about": self._about(shape),
+            "about": self._about(shape),  # (what, words): recipe, data, model, devices, baselines
             "model": shape,
             "devices": devices,
             "rounds": parts.rounds.rows,
             "evaluations": parts.evaluations.document(),
+            # Of a class: its name, test samples, those named right, how often it was named.
             "by_class": _by_class(result.get("by_class") or parts.figures.by_class, result.get("classes") or ()),
             "updates": parts.updates.rows,
             "lanes": parts.lanes.document(),
@@ -207,7 +199,8 @@ class RunSource:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def status(self, result: dict[str, Any]) -> model.Status:
+    def status(self, result: dict[str, Any]) -> str:
+        """waiting: the folder or its log is not there yet. stopped: neither over nor at work; it can be resumed."""
         if self._run.figures.finished == NOBODY_LEFT:
             return "failed"
         if self._run.figures.finished is not None or result:
@@ -219,7 +212,7 @@ class RunSource:
             return "failed" if stop.failed else "stopped"
         return "waiting" if self._empty else "stopped"
 
-    def _header(self, result: dict[str, Any]) -> model.Header:
+    def _header(self, result: dict[str, Any]) -> dict[str, Any]:
         parts, run = self._run, self._run.figures
         facts: dict[str, Any] = vars(run.started) if run.started is not None else {}
         status = self.status(result)
@@ -227,7 +220,9 @@ class RunSource:
         scored, tested = parts.evaluations.top1(part), parts.evaluations.top1("test")
         best = max(scored, key=lambda entry: (entry[1], -entry[0]), default=(None, None))
         going_on, stop = status == "running", self._stop() if status in ("failed", "stopped") else None
-        known: dict[str, Any] = facts.get("data") or {}
+        known: dict[str, Any] = (facts.get("data") or {}) | {
+            name: result[name] for name in BASELINES if result.get(name) is not None
+        }
         return {
             "name": self.folder.resolve().name,
             "recipe": str(facts.get("recipe", "")),
@@ -236,31 +231,37 @@ class RunSource:
             "seed": facts.get("seed"),
             "kind": "fleet" if (self.folder / "fleet.json").exists() else "simulation",
             "status": status,
-            "ending": run.finished or (stop.reason if stop else ""),
+            "ending": run.finished or (stop.reason if stop else ""),  # in the words of who stopped it
             "round": run.version,
-            "rounds": facts.get("rounds"),
+            "rounds": facts.get("rounds"),  # planned; null if updates or time decide
             "updates": run.merged,
             "updates_planned": facts.get("updates"),
             "share": 1.0 if status == "finished" else round(run.share, 4),
             "t": round(run.now, 3),
             "wall": _tenth(result.get("wall_seconds", elapsed(self.folder))),
+            # An estimate from the last event to the end; null while there is too little to go by, and when it is over.
             "wall_left": _tenth(self._pace.left()) if going_on else None,
             "ru": run.ru,
             "bytes_up": run.total("bytes_up"),
             "bytes_down": run.total("bytes_down"),
-            "part": part,
+            "part": part,  # the samples behind `last` and `best`
             "last": scored[-1][1] if scored else None,
             "best": best[1],
             "best_round": best[0],
             "test": tested[-1][1] if tested else None,
-            **_worth(known | {name: result[name] for name in BASELINES if result.get(name) is not None}),
+            # Top-1 without any training; `majority`: always the most frequent class of the test samples,
+            # `client_majority`: each device its own.
+            **{name: rounded(known.get(name)) for name in BASELINES},
             "best_exit": parts.evaluations.better_exit(),
             "verdict": _verdict(result or run.result() | {"method": facts.get("method")}),
+            # Bytes to train the whole model.
             "full_memory": facts.get("full_memory", result.get("full_memory")),
+            # Of the test samples before anything trained.
             "base": rounded(run.base.get(run.score_name)),
+            # Top-1 of the clients' own submodels on their own test part, averaged over their samples.
             "clients": result.get("client_top1", rounded(run.client_mean("top1"))),
             "privacy": epsilon_text(None if run.spent is None else vars(run.spent)),
-            "n_star": run.n_star,
+            "n_star": run.n_star,  # over all rounds; 0: some segment stood still in some round
             "refused": run.refused,
             "failed": run.total("failed") + run.total("lost"),
         }
@@ -279,10 +280,6 @@ def _verdict(result: Mapping[str, Any]) -> dict[str, str]:
         return {}
 
 
-def _worth(known: Mapping[str, Any]) -> Worth:
-    return cast("Worth", {name: rounded(known.get(name)) for name in BASELINES})
-
-
 def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (MARKER, "events.jsonl"))
 
@@ -291,17 +288,17 @@ def _tenth(seconds: Any) -> float | None:
     return None if seconds is None else round(float(seconds), 1)
 
 
-def _model(config: dict[str, Any] | None) -> model.Model | None:
+def _model(config: dict[str, Any] | None) -> dict[str, Any] | None:
     if config is None:
         return None
     return {
         "family": str(config.get("family", "")),
         "task": str(config.get("task", "")),
         "depth": int(config["depth"]),
-        "heads": int(config.get("kv_heads") or config["heads"]),
+        "heads": int(config.get("kv_heads") or config["heads"]),  # segments of a block that are kept or cut whole
         "units": int(config["mlp"]),
         "dim": int(config["dim"]),
-        "parameters": _parameters(config),
+        "parameters": _parameters(config),  # of the full model with all exits
     }
 
 

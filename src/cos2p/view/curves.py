@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from cos2p.numerics.metrics import mean_interval
 from cos2p.tracking.event_kinds import Aggregated, Evaluated, Finished, Merged
 from cos2p.tracking.figure_parts import LIKELIHOOD, SCORES, RoundFigures, best_exit, deepest, number
 from cos2p.tracking.figures import RunFigures
-from cos2p.view import model
-
-Part = Literal["validation", "test", ""]
 
 
 def rounded(value: Any, digits: int = 4) -> float | None:
@@ -28,8 +25,8 @@ def rounded(value: Any, digits: int = 4) -> float | None:
     return None if found is None else round(float(found), digits)
 
 
-def _empty(table: type) -> Any:
-    return {name: [] for name in table.__annotations__}
+def _table(*names: str) -> dict[str, list[Any]]:
+    return {name: [] for name in names}
 
 
 def _append(rows: Mapping[str, Any], **values: Any) -> None:
@@ -38,8 +35,13 @@ def _append(rows: Mapping[str, Any], **values: Any) -> None:
 
 
 class RoundsBuilder:
+    """One row for each aggregation; row i closed round i and made version i + 1."""
+
     def __init__(self) -> None:
-        self.rows: model.Rounds = _empty(model.Rounds)
+        self.rows = _table(
+            "version", "t", "updates", "clients", "n_star", "lr", "loss", "mask_loss", "client_top1", "ru", "bytes_up",
+            "bytes_down",
+        )  # fmt: skip
 
     def add(self, closed: RoundFigures, run: RunFigures) -> None:
         event = closed.event
@@ -48,20 +50,21 @@ class RoundsBuilder:
             version=event.version,
             t=round(event.t, 3),
             updates=event.updates,
-            clients=len(event.clients),
+            clients=len(event.clients),  # different ones
             n_star=event.n_star,
             lr=None if closed.loss is None else rounded(run.lr, 8),
             loss=rounded(closed.loss),
             mask_loss=rounded(closed.mask_loss),
             client_top1=rounded(closed.client_top1),
             ru=rounded(closed.ru),
-            bytes_up=run.total("bytes_up"),
+            bytes_up=run.total("bytes_up"),  # until then; likewise down
             bytes_down=run.total("bytes_down"),
         )
 
 
 class EvaluationsBuilder:
-    """Scores of every version that was evaluated."""
+    """Scores of every version that was evaluated: the last one of a finished run on all test samples, earlier ones
+    perhaps on the first few hundred. A list is empty if the run has no such part."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[float, Mapping[str, Any]]] = {}
@@ -78,7 +81,7 @@ class EvaluationsBuilder:
             self._found[event.version] = (self._made.get(event.version, event.t), parts)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> str:
         """The samples that the run is evaluated on."""
         for part in ("validation", "test"):
             if any(part in parts for _, parts in self._found.values()):
@@ -90,7 +93,7 @@ class EvaluationsBuilder:
         found = ((v, rounded(deepest(self._found[v][1].get(part, {})).get("top1"))) for v in sorted(self._found))
         return [(version, top1) for version, top1 in found if top1 is not None]
 
-    def better_exit(self) -> model.BestExit | None:
+    def better_exit(self) -> dict[str, Any] | None:
         """Of a shallower exit that was better than the deepest at the last evaluation."""
         if not self._found:
             return None
@@ -108,17 +111,17 @@ class EvaluationsBuilder:
             "part": part,
         }
 
-    def document(self) -> model.Evaluations:
+    def document(self) -> dict[str, Any]:
         versions, part = sorted(self._found), self.part
         exits = sorted({int(depth) for v in versions for depth in self._found[v][1].get(part, {})})
         return {
             "version": versions,
-            "t": [round(self._found[v][0], 3) for v in versions],
+            "t": [round(self._found[v][0], 3) for v in versions],  # when each was made
             "validation": self._scores(versions, "validation"),
             "test": self._scores(versions, "test"),
             "exits": exits,
             "exits_part": part,
-            "exits_top1": [
+            "exits_top1": [  # [exit][evaluation]
                 [rounded(self._found[v][1].get(part, {}).get(str(depth), {}).get("top1")) for v in versions]
                 for depth in exits
             ],
@@ -133,8 +136,15 @@ class EvaluationsBuilder:
 
 
 class UpdatesBuilder:
+    """One row for each merged update, in order of arrival: windows, weights, staleness.
+
+    `weight` is γ̃, its mean share in the segments it held, among the updates of its round that held them; 1 if it was
+    alone. The log has γ as its mean over heads and over units, so this is exact for uniform weights and weights by
+    samples, and close for those that differ from segment to segment. Null while its round is open.
+    """
+
     def __init__(self) -> None:
-        self.rows: model.Updates = _empty(model.Updates)
+        self.rows = _table("round", "client", "t", "start", "top", "tau", "weight", "loss")
 
     def merged(self, event: Merged, client: int, current: int) -> None:
         (start, top), loss = event.window, rounded(event.report.get("loss"), 3)
@@ -167,7 +177,7 @@ class Series:
     client_top1: tuple[tuple[float, float, float, float], ...]
 
 
-def row_curves(key: str, title: str, runs: Sequence[Series]) -> model.StudyCurve:
+def row_curves(key: str, title: str, runs: Sequence[Series]) -> dict[str, Any]:
     known = [run for run in runs if run.top1 or run.client_top1]
     return {
         "key": key,
@@ -178,8 +188,10 @@ def row_curves(key: str, title: str, runs: Sequence[Series]) -> model.StudyCurve
     }
 
 
-def band(runs: Sequence[Sequence[tuple[float, float, float, float]]], place: int) -> model.Band:
-    """Between two points of a run its curve is a straight line; nothing is said before the first or after the last.
+def band(runs: Sequence[Sequence[tuple[float, float, float, float]]], place: int) -> dict[str, list[Any]]:
+    """Mean over seeds with half its 95 % interval (null for fewer than two), as far as all seeds go.
+
+    Between two points of a run its curve is a straight line; nothing is said before the first or after the last.
 
     >>> lines = [[(0, 0, 0, 0.0), (2, 0, 0, 0.2)], [(0, 0, 0, 0.2), (1, 0, 0, 0.4)]]
     >>> band(lines, 0)["x"], [round(mean, 3) for mean in band(lines, 0)["mean"]]

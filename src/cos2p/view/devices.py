@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from cos2p.tracking.event_kinds import Event, Joined, Lowered, Started
 from cos2p.tracking.figure_parts import DeviceFigures, tiers
 from cos2p.tracking.figures import RunFigures
-from cos2p.view import model
 from cos2p.view.curves import rounded
 
 
@@ -59,28 +58,28 @@ class DevicesBuilder:
             count, total = self._weights.get(device, (0, 0.0))
             self._weights[device] = (count + 1, total + weight)
 
-    def document(self, names: list[str], run: RunFigures) -> list[model.Device]:
+    def document(self, names: list[str], run: RunFigures) -> list[dict[str, Any]]:
         known = {name: run.devices.get(name) or DeviceFigures() for name in names}
         kinds = tiers({name: device.rate for name, device in known.items()})
         group = {name: kind for kind, members in kinds.items() for name in members}
         return [self._row(number, name, group[name], known[name], run) for number, name in enumerate(names)]
 
-    def _row(self, number: int, name: str, group: str, device: DeviceFigures, run: RunFigures) -> model.Device:
+    def _row(self, number: int, name: str, group: str, device: DeviceFigures, run: RunFigures) -> dict[str, Any]:
         count, total = self._weights.get(number, (0, 0.0))
         busy = round(min(1.0, (device.busy + device.worked(run.now)) / run.now), 4) if run.now > 0 else 0.0
-        found = {
+        return {
             "name": name,
-            "group": group,
+            "group": group,  # its kind: names that differ in their number alone
             **{fact: getattr(device, fact) for fact in FACTS},
             "link": None if device.link is None else [round(rate) for rate in device.link],
             "failed": device.failed + device.lost,
             "doubted": device.doubted,
+            # Mean τ of its merged updates; below, `weight` is their mean γ̃.
             "staleness": rounded(device.staleness / device.updates, 2) if device.updates else None,
             "busy": busy,
             "weight": rounded(total / count) if count else None,
             "top1": rounded(run.own.get(name, {}).get("top1")),
         }
-        return cast("model.Device", found)
 
 
 # ---------------------------------------------------------------- troubles
@@ -107,14 +106,14 @@ class TroublesBuilder:
             self.total += 1
             self._last.append(event)
 
-    def document(self) -> model.Troubles:
+    def document(self) -> dict[str, Any]:
         events = list(self._last)
         clients = [self._roster.find(getattr(event, "client", "")) for event in events]
         return {
-            "total": self.total,
+            "total": self.total,  # the list has the last ones
             "t": [round(event.t, 2) for event in events],
             "kind": [event.kind for event in events],
-            "client": clients,
+            "client": clients,  # −1: not in the table of devices, or none; `name` then has its name
             "name": [
                 "" if client >= 0 else _short(getattr(event, "client", ""), NAME_CHARACTERS)
                 for event, client in zip(events, clients, strict=True)

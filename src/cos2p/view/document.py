@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cos2p import __version__
 from cos2p.errors import Cos2pError, RunError
-from cos2p.view import model
 from cos2p.view.build import RunSource, is_run
 from cos2p.view.study import StudySource, is_study
+
+SCHEMA = 1
 
 Source = RunSource | StudySource
 OnProgress = Callable[[int, int, str], None]
@@ -73,23 +75,23 @@ class Sources:
                 raise
             return False  # one folder in disorder does not stop the others; it stays as it was
 
-    def document(self) -> model.View:
+    def document(self) -> dict[str, Any]:
         sources = [self._sources[folder] for folder in self.folders]
         runs = [found.document() for found in sources if isinstance(found, RunSource)]
         studies = [found.document(self.page_folder) for found in sources if isinstance(found, StudySource)]
         _disambiguate([run["header"] for run in runs], [s.folder for s in sources if isinstance(s, RunSource)])
         _disambiguate(studies, [found.folder for found in sources if isinstance(found, StudySource)])
         return {
-            "schema": model.SCHEMA,
+            "schema": SCHEMA,
             "live": self.live,
-            "version": "",
+            "version": "",  # filled in by `to_json`; a live page asks for what is newer: view.json?since=VERSION
             "generated_by": f"cos2p {__version__}",
             "runs": runs,
             "studies": studies,
         }
 
 
-def _disambiguate(named: Sequence[model.Header] | Sequence[model.Study], folders: list[Path]) -> None:
+def _disambiguate(named: Sequence[dict[str, Any]], folders: list[Path]) -> None:
     """What lies in folders of one name is called by their parents' too."""
     names = [one["name"] for one in named]
     for one, folder, name in zip(named, folders, names, strict=True):
@@ -97,7 +99,7 @@ def _disambiguate(named: Sequence[model.Header] | Sequence[model.Study], folders
             one["name"] = f"{folder.resolve().parent.name}/{name}"
 
 
-def to_json(view: model.View) -> str:
+def to_json(view: dict[str, Any]) -> str:
     """The document with its version, which is the digest of everything else. Pure ASCII."""
     text = json.dumps(view, separators=(",", ":"), allow_nan=False)
     empty = '"version":""'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +24,24 @@ from cos2p.tracking.event_kinds import (
     Merged,
     Refused,
 )
-from cos2p.view import model
 from cos2p.view.devices import Roster
 
-PHASE = {name: number for number, name in enumerate(model.PHASES)}
-OUTCOME = {name: number for number, name in enumerate(model.OUTCOMES)}
+PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "dead", "absent")
+"""What a device does.
+
+prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
+open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
+left, or excluded after failures. A fleet counts prefix and masks as training.
+"""
+PHASE = {name: number for number, name in enumerate(PHASES)}
+
+OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
+"""What became of a task.
+
+open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too stale, or
+answered twice. failed: the training came to nothing. lost: the device restarted, left or died with it.
+"""
+OUTCOME = {name: number for number, name in enumerate(OUTCOMES)}
 NO_TASK = -1
 WORK = ("download", "prefix", "masks", "training", "upload")
 
@@ -203,16 +217,16 @@ class LanesBuilder:
 
     # ------------------------------------------------------------ the document
 
-    def document(self) -> model.Lanes:
+    def document(self) -> dict[str, Any]:
         tick = self._tick()
         end = round(self._now / tick)
         for index in range(len(self._roster)):
             self._lane(self._roster.names[index])
         return {
-            "tick": tick,
-            "end": end,
-            "phases": list(model.PHASES),
-            "outcomes": list(model.OUTCOMES),
+            "tick": tick,  # seconds
+            "end": end,  # ticks of the whole run so far
+            "phases": list(PHASES),
+            "outcomes": list(OUTCOMES),
             "lanes": [self._written(lane, tick) for lane in self._lanes],
         }
 
@@ -222,7 +236,8 @@ class LanesBuilder:
         typical = worked / max(1, tasks)
         return float(10.0 ** math.floor(math.log10(typical / STEPS_PER_TASK))) if typical > 0 else 0.001
 
-    def _written(self, lane: _Lane, tick: float) -> model.Lane:
+    def _written(self, lane: _Lane, tick: float) -> dict[str, list[Any]]:
+        """Segment i lasts `length[i]` ticks and follows the last, without gaps, from 0 to the end."""
         tail = self._tail(lane)
         ends = np.rint(np.array([*lane.end, *(part[0] for part in tail)], dtype=np.float64) / tick).astype(np.int64)
         phases = np.array([*lane.phase, *(part[1] for part in tail)], dtype=np.int64)
@@ -236,9 +251,9 @@ class LanesBuilder:
         return {
             "length": np.diff(ends[last], prepend=0).tolist(),
             "phase": phases[last].tolist(),
-            "task": tasks[last].tolist(),
-            "version": list(lane.version),
-            "tau": tau,
+            "task": tasks[last].tolist(),  # number in the columns below; −1 where there is no task
+            "version": list(lane.version),  # that each task was cut from
+            "tau": tau,  # when it was merged, of an open task by now; null if it was not
             "outcome": list(lane.outcome),
         }
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cos2p.tracking.event_kinds import Merged
-from cos2p.view import model
 
 KINDS = ("heads", "units")
 Bits = NDArray[np.bool_]
@@ -117,13 +116,15 @@ class CoverageBuilder:
             return [None] * len(shares)
         return [sum(share) / len(share) if share else None for share in shares]
 
-    def document(self) -> model.Coverage:
+    def document(self) -> dict[str, list[list[int]]]:
+        """[block][segment] over the whole run so far; the smallest number of different clients is its N*."""
         heads, units = self.tracks["heads"], self.tracks["units"]
         return {
             "heads": heads.table(heads.updates),
             "units": units.table(units.updates),
             "heads_clients": heads.table(heads.different_clients()),
             "units_clients": units.table(units.different_clients()),
+            # The version that trained it last; 0: never.
             "heads_last": heads.table(heads.last),
             "units_last": units.table(units.last),
         }
@@ -147,7 +148,8 @@ class MasksBuilder:
         for block, (heads, units) in enumerate(event.kept or (), start=event.window[0]):
             blocks[block] = (heads, units, version)
 
-    def document(self, clients: int) -> model.Masks:
+    def document(self, clients: int) -> dict[str, Any]:
+        """Bits in hex, the lowest of the first byte is segment 0; they may end early, the rest is not kept."""
         shown = list(range(clients)) if clients <= SHOWN else _spread(sorted(self._kept))
         return {
             "devices": shown,
@@ -158,6 +160,7 @@ class MasksBuilder:
                 ]
                 for client in shown
             ],
+            # [device here][device here]: |both| / |either| over the blocks that both have trained; null: there is none.
             "agreement_heads": self._agreement(shown, 0),
             "agreement_units": self._agreement(shown, 1),
         }
@@ -194,7 +197,7 @@ def _spread(devices: list[int]) -> list[int]:
     return [devices[number * len(devices) // count] for number in range(count)]
 
 
-def no_masks(clients: int) -> model.Masks:
+def no_masks(clients: int) -> dict[str, Any]:
     """Of a run whose model is not known."""
     shown = list(range(min(clients, SHOWN)))
     nothing: list[list[float | None]] = [[None] * len(shown) for _ in shown]

@@ -8,14 +8,13 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from cos2p.errors import RunError
 from cos2p.studies.columns import CELLS, CLIENT_TOP1, RU, RUNS, STUDY, TOP1, TRIAL_PREFIX
 from cos2p.studies.columns import Column as StudyColumn
 from cos2p.tracking.files import explained
-from cos2p.view import model
 from cos2p.view.build import RunSource
 from cos2p.view.curves import row_curves
 
@@ -80,7 +79,7 @@ class StudySource:
                 self._runs[path.name] = RunSource(path)
         return self._runs
 
-    def document(self, page_folder: Path | None = None) -> model.Study:
+    def document(self, page_folder: Path | None = None) -> dict[str, Any]:
         """`page_folder`: the folder that the page will stand in, for links to the runs; None: without links."""
         found = read_study(self.folder)
         if not found["tables"] and not self._may_be_empty:
@@ -95,24 +94,22 @@ class StudySource:
                 "run the study again to write it anew"
             ) from None
 
-    def _written(self, found: Mapping[str, Any], page_folder: Path | None) -> model.Study:
-        seeds = [int(seed) for seed in found["seeds"]]
-        links = {name: self._link(name, page_folder) for name in self._runs}
-        tables = [_table(table, seeds, links) for table in found["tables"]]
+    def _written(self, found: Mapping[str, Any], page_folder: Path | None) -> dict[str, Any]:
         cells = found["cells"]
         return {
             "name": self.folder.resolve().name,
-            "kind": str(found.get("kind", "")),
+            "kind": str(found.get("kind", "")),  # empty while it only searches and has no study.json
             "title": str(found["title"]),
             "recipe": str(found.get("recipe", "")),
             "command": str(found.get("command", "")),
-            "seeds": seeds,
+            "seeds": [int(seed) for seed in found["seeds"]],
             "updates": [int(length) for length in found.get("lengths", ())],
             "done": sum(cell["state"] == "done" for cell in cells),
             "cells": len(cells),
             "notes": [str(note) for part in ("notes", "short_runs") for note in found.get(part, ())],
             "versions": [str(version) for version in found.get("versions", ())],
-            "tables": tables,
+            "tables": [_table(table) for table in found["tables"]],
+            "links": {f"{CELLS}/{name}": self._link(name, page_folder) for name in self._runs},
             "curves": [self._curve(row) for row in found["rows"]],
             "sweep": _panels(found) if 1 <= len(found.get("axes") or {}) <= 2 else [],
             "failures": [(cell["name"], str(cell["failure"])) for cell in cells if cell["state"] == "failed"],
@@ -127,68 +124,27 @@ class StudySource:
         way = quote(os.path.relpath(target.resolve(), page_folder.resolve()))
         return f"./{way}" if target != run else f"./{way}/"
 
-    def _curve(self, row: Mapping[str, Any]) -> model.StudyCurve:
+    def _curve(self, row: Mapping[str, Any]) -> dict[str, Any]:
         runs = [self._runs[name] for name in row["cells"].values() if name in self._runs]
         return row_curves(str(row["key"]), str(row["title"]), [run.series() for run in runs])
 
 
-# ---------------------------------------------------------------- tables
-
-
-def _table(table: Mapping[str, Any], seeds: list[int], links: Mapping[str, str]) -> model.Table:
-    columns = [_column(column) for column in table["columns"]]
-    facts = [str(fact) for fact in table["facts"]]
-    baselines = table.get("baselines") or {}
-    return {
-        "name": str(table["name"]),
-        "title": str(table["title"]),
-        "facts": facts,
-        "columns": columns,
-        "rows": [_row(row, facts, [column["key"] for column in columns], seeds, links) for row in table["rows"]],
-        "notes": [str(note) for note in table["notes"]],
-        "chance": baselines.get("chance"),
-        "majority": baselines.get("majority"),
-    }
-
-
-def _column(column: Mapping[str, Any]) -> model.Column:
-    return cast("model.Column", {name: column[name] for name in model.Column.__annotations__})
-
-
-def _row(
-    row: Mapping[str, Any], facts: list[str], keys: list[str], seeds: list[int], links: Mapping[str, str]
-) -> model.TableRow:
-    whole = not row["failures"] and not row["waiting"]
-    return {
-        "key": str(row["key"]),
-        "title": str(row["title"]),
-        "marks": ("*" if row["over_budget"] else "") + ("" if whole else "†"),
-        "facts": [str(row["facts"].get(fact, "")) for fact in facts],
-        "figures": [
-            {
-                "mean": figure["mean"],
-                "half": figure["half"],
-                "best": bool(figure["best"]),
-                "seeds": [figure["by_seed"].get(str(seed)) for seed in seeds],
-            }
-            for figure in (row["figures"][key] for key in keys)
-        ],
-        "runs": [_run(row, str(seed), links) for seed in seeds],
-    }
-
-
-def _run(row: Mapping[str, Any], seed: str, links: Mapping[str, str]) -> model.RowRun:
-    failure = row["failures"].get(seed, "")
-    folder = str(row["runs"].get(seed, ""))
-    waiting = seed in map(str, row["waiting"])
-    state: model.RunState = "failed" if failure else "waiting" if waiting else "done"
-    return {"state": state, "link": links.get(Path(folder).name, ""), "failure": str(failure)}
+def _table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """As study.json has it, as far as the page needs it. LookupError if something of that is missing."""
+    keys = [column["key"] for column in table["columns"]]
+    rows = [
+        {name: row[name] for name in ("title", "facts", "over_budget", "runs", "failures", "waiting")}
+        | {"figures": {key: row["figures"][key] for key in keys}}
+        for row in table["rows"]
+    ]
+    kept = {name: table[name] for name in ("title", "facts", "columns", "notes")}
+    return {**kept, "rows": rows, "baselines": table.get("baselines") or {}}
 
 
 # ---------------------------------------------------------------- a sweep's panels
 
 
-def _panels(found: Mapping[str, Any]) -> list[model.SweepPanel]:
+def _panels(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each figure one panel over each axis, with a line for each value of the other axis."""
     axes = {str(name): [str(value) for value in axis["values"]] for name, axis in found["axes"].items()}
     names = list(axes)
@@ -201,16 +157,16 @@ def _panels(found: Mapping[str, Any]) -> list[model.SweepPanel]:
     return panels
 
 
-def _panel(column: StudyColumn, axis: str, values: list[str], lines: list[model.SweepLine]) -> model.SweepPanel:
+def _panel(column: StudyColumn, axis: str, values: list[str], lines: list[dict[str, Any]]) -> dict[str, Any]:
     numbers = [_number(value) for value in values]
     positive = [number for number in numbers if isinstance(number, float) and number > 0]
     log = len(positive) == len(numbers) and max(positive) / min(positive) >= LOG_SPAN
-    return {"column": _column(column.to_dict()), "axis": axis, "log": log, "lines": lines}
+    return {"column": column.to_dict(), "axis": axis, "log": log, "lines": lines}
 
 
 def _sweep_line(
     found: Mapping[str, Any], column: StudyColumn, along: str, across: str | None, value: str
-) -> model.SweepLine:
+) -> dict[str, Any]:
     points = []
     for row in found["tables"][0]["rows"]:
         figure = row["figures"][column.key]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cos2p.seeding import numpy_rng
-from cos2p.view.model import OUTCOMES, PHASES
+from cos2p.view.lanes import OUTCOMES, PHASES
 from tests.view.browser.watched import sample
 
 DEPTH, HEADS, UNITS = 12, 12, 3072

@@ -27,21 +27,22 @@ def column(key: str) -> dict[str, Any]:
 
 def study_view(means: list[float], half: float | None, sweep: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Rows with these top-1 and one interval for all, curves that end there; chance is 10 %."""
-    run = {"state": "done", "link": "", "failure": ""}
     rows = [
-        {"key": str(at), "title": f"row {at}", "marks": "", "facts": [], "runs": [run, run],
-         "figures": [{"mean": mean, "half": half, "best": False, "seeds": [mean, mean]}]}
+        {"title": f"row {at}", "over_budget": False, "facts": {}, "runs": {"0": "", "1": ""}, "failures": {},
+         "waiting": [],
+         "figures": {"top1": {"mean": mean, "half": half, "best": False, "by_seed": {"0": mean, "1": mean}}}}
         for at, mean in enumerate(means)
     ]  # fmt: skip
     band = {"x": [1, 2], "mean": [means[0], means[0]], "half": [half, half]}
     bands = dict.fromkeys(("rounds", "updates", "time"), band)
-    table = {"name": "results", "title": "Results", "facts": [], "columns": [column("top1")], "rows": rows,
-             "notes": [], "chance": 0.1, "majority": 0.15}  # fmt: skip
+    table = {"title": "Results", "facts": [], "columns": [column("top1")], "rows": rows,
+             "notes": [], "baselines": {"chance": 0.1, "majority": 0.15}}  # fmt: skip
     view = sample()
     view["runs"] = []
     view["studies"] = [{
         "name": "s", "kind": "compare", "title": "S", "recipe": "r", "command": "", "seeds": [0, 1], "updates": [4],
         "done": 2, "cells": 2, "notes": [], "versions": [], "tables": [table], "failures": [], "sweep": sweep or [],
+        "links": {},
         "curves": [{"key": "0", "title": "row 0", "seeds": 2, "top1": bands, "client_top1": bands}],
     }]  # fmt: skip
     return view

@@ -6,7 +6,7 @@
   const { series } = cos2p.color;
   const { number } = cos2p.format;
   const { X, PERCENT, baselines } = cos2p.curveParts;
-  const { studyTable, runsTable, heading, write } = cos2p.studyTable;
+  const { studyTable, runsTable, heading, rowName, write } = cos2p.studyTable;
   const { possible, dotPlot, bandLines, sweepLines } = cos2p.studyParts;
   const WHY = {
     compare: "Methods at equal budget, on the same data split and with the same number of client updates; each figure is a mean over seeds with its 95 % interval.",
@@ -44,19 +44,19 @@
 
   /** What an accuracy is worth, as far as the runs know it: [name, share]. */
   function marksOf(table) {
-    return [["chance", table?.chance], ["most frequent class", table?.majority]].filter(([, share]) => typeof share === "number");
+    return [["chance", table?.baselines.chance], ["most frequent class", table?.baselines.majority]].filter(([, share]) => typeof share === "number");
   }
 
   /** Which row is ahead, and whether by more than chance: what a reader wants to know first. */
   function headline(study) {
     const table = study.tables[0];
-    const at = table?.columns.findIndex((one) => one.key === "top1" && !one.signed) ?? -1;
-    if (at < 0 || study.kind === "sweep") return "";
-    const rows = table.rows.filter((row) => row.figures[at].mean !== null).sort((a, b) => b.figures[at].mean - a.figures[at].mean);
+    const column = table?.columns.find((one) => one.key === "top1" && !one.signed);
+    if (!column || study.kind === "sweep") return "";
+    const rows = table.rows.filter((row) => row.figures.top1.mean !== null).sort((a, b) => b.figures.top1.mean - a.figures.top1.mean);
     if (rows.length < 2) return "";
-    const [first, second] = rows.map((row) => `${row.title}${row.marks ? ` ${row.marks}` : ""} with ${write(row.figures[at], table.columns[at])} ${table.columns[at].unit}`);
-    const clear = rows[0].figures[at].best ? "clear of all other intervals" : study.seeds.length < 2 ? "one seed has no interval" : "their intervals overlap, so that none is clearly ahead";
-    return `Highest ${table.columns[at].title}: ${first}; next is ${second}: ${clear}.`;
+    const [first, second] = rows.map((row) => `${rowName(row)} with ${write(row.figures.top1, column)} ${column.unit}`);
+    const clear = rows[0].figures.top1.best ? "clear of all other intervals" : study.seeds.length < 2 ? "one seed has no interval" : "their intervals overlap, so that none is clearly ahead";
+    return `Highest ${column.title}: ${first}; next is ${second}: ${clear}.`;
   }
 
   function sweepOf(part) {
@@ -88,21 +88,20 @@
     replace(frame.body, verdict, dotsTitle, dots.el, sweepBox, tables, curves.el, everyRun, factsBox, notes);
     function update(next) {
       const first = next.tables[0];
-      const column = first?.columns.findIndex((one) => one.key === "top1") ?? -1;
-      const place = column >= 0 ? column : 0;
-      dotsTitle.hidden = dots.el.hidden = !first?.columns.length || !first.rows.some((row) => row.figures[place].mean !== null);
+      const column = first?.columns.find((one) => one.key === "top1") ?? first?.columns[0];
+      dotsTitle.hidden = dots.el.hidden = !column || !first.rows.some((row) => row.figures[column.key].mean !== null);
       if (!dots.el.hidden) {
-        dotsTitle.textContent = `${heading(first.columns[place])} of each row`;
-        const marks = first.columns[place].key === "top1" ? marksOf(first).map(([name, share]) => [name, share * first.columns[place].scale]) : [];
-        dots.update({ column: first.columns[place], marks, rows: first.rows.map((row) => ({ title: `${row.title}${row.marks ? ` ${row.marks}` : ""}`, figure: row.figures[place] })) });
+        dotsTitle.textContent = `${heading(column)} of each row`;
+        const marks = column.key === "top1" ? marksOf(first).map(([name, share]) => [name, share * column.scale]) : [];
+        dots.update({ column, marks, rows: first.rows.map((row) => ({ title: rowName(row), figure: row.figures[column.key] })) });
       }
       verdict.textContent = headline(next);
       verdict.hidden = !verdict.textContent;
       replace(factsBox, facts(next));
-      cos2p.keepPlace(tables, () => replace(tables, next.tables.map((table) => studyTable(table, next.seeds))));
+      cos2p.keepPlace(tables, () => replace(tables, next.tables.map((table) => studyTable(table, next))));
       const results = next.tables.filter((table) => table.columns.some((one) => !one.signed));
       everyRun.hidden = !results.length;
-      cos2p.keepPlace(runs, () => replace(runs, results.map((table) => runsTable(table, next.seeds))));
+      cos2p.keepPlace(runs, () => replace(runs, results.map((table) => runsTable(table, next))));
       const key = (part) => `${part.axis} ${part.column.key}`; // over two axes there are two panels of each figure
       keyed(sweepBox, next.sweep, key, (part) => { sweeps.set(key(part), sweepOf(part)); return sweeps.get(key(part)).el; },
         (_, part) => sweeps.get(key(part)).update(part));

@@ -59,7 +59,7 @@
       return [name, s("line", { x1: px(ends[0][0]), x2: px(ends[1][0]), y1: y, y2: y, ...line }),
         figure.half === null ? null : ends.map(([shown, value]) => (shown === value // one that goes on beyond what is possible has no end
           ? s("line", { class: "whisker", x1: px(shown), x2: px(shown), y1: y - 5, y2: y + 5, ...line }) : null)),
-        figure.seeds.map((value) => (value === null ? null : s("line", { class: "seed", x1: px(value * column.scale), x2: px(value * column.scale), y1: y + 4, y2: y + 9, stroke: color, "stroke-width": 1.5 }))),
+        Object.values(figure.by_seed).map((value) => s("line", { class: "seed", x1: px(value * column.scale), x2: px(value * column.scale), y1: y + 4, y2: y + 9, stroke: color, "stroke-width": 1.5 })),
         s("circle", { cx: px(figure.mean * column.scale), cy: y, r: figure.best ? 6 : 4.5, fill: color }, s("title", {}, `${title}: ${write(figure, column)}`))];
     }
 

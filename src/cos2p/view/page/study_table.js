@@ -30,33 +30,39 @@
   /** Only ways to the neighbourhood of the page are followed, whatever a document says. */
   const leadsNearby = (link) => /^\.\/(?!\/)/.test(link);
 
-  function runMark(run, seed) {
-    if (run.state === "failed") return h("span", { title: run.failure }, `${seed} failed`);
-    if (run.state === "waiting") return `${seed} …`;
-    return leadsNearby(run.link) ? h("a", { href: run.link, title: `The run with seed ${seed}` }, seed) : seed;
+  function runMark(row, seed, links) {
+    if (seed in row.failures) return h("span", { title: row.failures[seed] }, `${seed} failed`);
+    if (row.waiting.includes(seed)) return `${seed} …`;
+    const link = links[row.runs[seed]] ?? "";
+    return leadsNearby(link) ? h("a", { href: link, title: `The run with seed ${seed}` }, seed) : seed;
   }
 
-  const rowName = (row) => [row.title, row.marks ? ` ${row.marks}` : ""];
+  /** A row's title, and what a reader must know before comparing: * over the budget, † not all seeds. */
+  function rowName(row) {
+    const marks = (row.over_budget ? "*" : "") + (row.waiting.length || Object.keys(row.failures).length ? "†" : "");
+    return marks ? `${row.title} ${marks}` : row.title;
+  }
+
   const figureColumns = (table) => table.columns.map((column) => ({ title: heading(column), right: true }));
 
-  function studyTable(table, seeds) {
+  function studyTable(table, { seeds, links }) {
     const columns = [{ title: "" }, ...table.facts.map((title) => ({ title })), ...figureColumns(table), { title: "runs" }];
     const rows = table.rows.map((row) => [
-      rowName(row), ...row.facts, ...row.figures.map((figure, at) => figureCell(figure, table.columns[at])),
-      h("span", { class: "runs" }, row.runs.map((run, at) => [at ? " " : "", runMark(run, seeds[at])])),
+      rowName(row), ...table.facts.map((fact) => row.facts[fact] ?? ""), ...table.columns.map((column) => figureCell(row.figures[column.key], column)),
+      h("span", { class: "runs" }, seeds.map((seed, at) => [at ? " " : "", runMark(row, seed, links)])),
     ]);
     return h("div", { class: "figures whole" }, h("h3", {}, table.title), cos2p.table(table.title, columns, rows), table.notes.map((note) => h("p", { class: "note" }, note)));
   }
 
   /** One row for each run that is done, leading to it. */
-  function runsTable(table, seeds) {
+  function runsTable(table, { seeds, links }) {
     const columns = [{ title: "" }, { title: "seed" }, ...figureColumns(table)];
-    const rows = table.rows.flatMap((row) => seeds.flatMap((seed, at) => (row.runs[at].state !== "done" ? [] : [
-      [rowName(row), runMark(row.runs[at], seed), ...row.figures.map((figure, place) => writeValue(figure.seeds[at], table.columns[place]))],
+    const rows = table.rows.flatMap((row) => seeds.flatMap((seed) => (!(seed in row.runs) ? [] : [
+      [rowName(row), runMark(row, seed, links), ...table.columns.map((column) => writeValue(row.figures[column.key].by_seed[seed] ?? null, column))],
     ])));
     const title = `Every run: ${table.title}`;
     return h("div", { class: "figures" }, h("h3", {}, title), cos2p.table(title, columns, rows));
   }
 
-  cos2p.studyTable = { write, heading, studyTable, runsTable };
+  cos2p.studyTable = { write, rowName, heading, studyTable, runsTable };
 })();
