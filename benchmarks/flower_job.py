@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
@@ -32,7 +31,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import build_run_setup
 
 RECIPE, RANK, BATCH, ROUNDS = "minilm-trec", 32, 16, 4
-RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+RATES = (1e-4, 3e-4, 1e-3)
 
 
 def texts(seed: int, file: Path) -> None:
@@ -85,17 +84,17 @@ def main() -> None:
     options.records.mkdir(parents=True, exist_ok=True)
     interpreter = options.peers or peers_python()
 
-    def flower_run(name: str, seed: int, lr: float) -> dict[str, Any]:
-        file = options.records / f"job-flower-{name}.json"
+    def flower_run(seed: int, lr: float) -> dict[str, Any]:
+        file = options.records / f"job-flower-{lr:g}-{seed}.json"
         if not file.is_file():
             print(file.stem, flush=True)
             file.write_text(json.dumps(flower(seed, lr, interpreter), indent=1) + "\n")
         found: dict[str, Any] = json.loads(file.read_text())
         return found
 
-    grid = [flower_run(f"trial-{lr:g}", SEEDS[0], lr) for lr in RATES]
+    grid = [flower_run(SEEDS[0], lr) for lr in RATES]
     best = max(grid, key=lambda found: found["validation_top1"])["lr"]
-    peers = [flower_run(str(seed), seed, best) for seed in SEEDS]
+    peers = [flower_run(seed, best) for seed in SEEDS]
     third = round(mean(found["peak"] for found in peers) / 3)
     for seed in SEEDS:
         for method in ("fedlora", "cos2p"):

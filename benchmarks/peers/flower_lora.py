@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Flower and Ray ask home about their use otherwise.
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+# Flower and Ray ask home about their use otherwise; Ray's clients would run at a low priority.
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -46,7 +46,9 @@ def build(options: argparse.Namespace, classes: int) -> Any:
     torch.manual_seed(options.seed)
     encoder = AutoModel.from_pretrained(options.pretrained, dtype=torch.float32, local_files_only=True)
     model = Classifier(encoder, classes)
-    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name]
+    linear = [
+        name for name, module in encoder.named_modules() if isinstance(module, nn.Linear) and "pooler" not in name
+    ]
     lora = LoraConfig(
         r=options.rank,
         lora_alpha=2 * options.rank,
