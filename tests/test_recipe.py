@@ -135,7 +135,7 @@ def test_all_problems_in_one_error(values: dict[str, Any]) -> None:
     message = str(caught.value)
     assert message.startswith("mine.toml: seed: ")
     assert "method.exits.lambda2: Input should be less than or equal to 1 (got 2)" in message
-    assert "model: unknown model size 'vit-huge'" in message
+    assert "model.size: unknown model size 'vit-huge'" in message
 
 
 def test_a_wrong_device_is_named_once(values: dict[str, Any]) -> None:
@@ -177,7 +177,6 @@ def test_a_run_without_an_end(values: dict[str, Any]) -> None:
         ({"size": "vit-mini", "patch": 5}, {}, True),  # so may 25
         ({"size": "vit-mini", "patch": 5}, {"image_size": 28}, False),
         ({"size": "vit-mini", "heads": 7}, {}, False),
-        ({"pretrained": "somewhere", "size": "unused"}, {}, True),
     ],
 )
 def test_models_that_contradict_themselves(

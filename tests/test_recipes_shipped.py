@@ -144,9 +144,9 @@ def test_the_changes_that_a_comment_names_make_the_papers_mix() -> None:
 
 def test_tweets_and_phrasebank_count_their_classes_differently() -> None:
     """Bearish, bullish, neutral there; negative, neutral, positive here."""
-    names = Recipe.load("llama-fpb").data.label_names
-    assert names.train == ("negative", "positive", "neutral")
-    assert names.test == ("negative", "neutral", "positive")
+    data = Recipe.load("llama-fpb").data
+    assert data.classes == ("negative", "positive", "neutral")
+    assert data.test_classes == ("negative", "neutral", "positive")
 
 
 @pytest.mark.parametrize("name", ["bert-small-agnews-mini", "bert-small-sst2-mini"])

@@ -14,7 +14,7 @@ from cos2p.aggregation.settings import PrivacySettings, RobustSettings, Schedule
 from cos2p.data.config import DataConfig
 from cos2p.data.partition import PartitionSettings
 from cos2p.devices.attacks import AttackSettings
-from cos2p.devices.settings import DeviceGroup, FleetSettings
+from cos2p.devices.settings import FleetSettings
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.methods import import_method, method_class, method_settings, methods
 from cos2p.models.sizes import SIZES, ModelSettings
@@ -185,10 +185,6 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
     wrong = [f"{path}: has a NUL character, which no name or path can have" for path in _with_nul(values)]
     if wrong:
         return wrong
-    try:
-        Recipe.model_validate(dict(values))
-    except ValidationError as error:
-        wrong += problems(error, kind=Recipe)
     method = values.get("method", {"name": "cos2p"})
     if isinstance(method, Mapping):
         try:
@@ -197,8 +193,11 @@ def recipe_problems(values: Mapping[str, Any]) -> list[str]:
             wrong += problems(error, "method", method_class(str(method.get("name"))).settings_type)
         except ConfigError as error:
             wrong.append(f"method.name: {error}")
-    wrong += _model_problems(values) + _device_problems(values) + _embedding_problems(values)
-    return wrong + _privacy_problems(values)
+    try:
+        recipe = Recipe.model_validate(dict(values))
+    except ValidationError as error:
+        return [*problems(error, kind=Recipe), *wrong]
+    return wrong or list(_contradictions(recipe))
 
 
 def _with_nul(value: Any, path: str = "") -> Iterator[str]:
@@ -209,67 +208,28 @@ def _with_nul(value: Any, path: str = "") -> Iterator[str]:
         yield from _with_nul(item, f"{path}.{key}" if path else str(key))
 
 
-def _model_problems(values: Mapping[str, Any]) -> list[str]:
-    """A size that does not exist or fields that contradict each other, as far as that shows without the data."""
-    try:
-        settings = ModelSettings.model_validate(values.get("model", {}))
-        image_size = DataConfig.model_validate(values.get("data", {})).image_size
-    except ValidationError:
-        return []  # those fields are reported already
-    if settings.pretrained:
-        return []
-    known = SIZES.get(settings.size)
-    patch = settings.patch or (known.patch if known else 1)
-    try:
-        settings.config(image=image_size or patch)  # the data's own image size is not known yet: any that fits
-    except ConfigError as error:
-        return [f"model: {error}"]
-    return []
-
-
-def _device_problems(values: Mapping[str, Any]) -> list[str]:
-    fleet = values.get("fleet")
-    groups = fleet.get("devices") if isinstance(fleet, Mapping) else None
-    wrong = []
-    for number, fields in enumerate(groups if isinstance(groups, list | tuple) else ()):
+def _contradictions(recipe: Recipe) -> Iterator[str]:
+    """Fields that do not go together, as far as that shows without the data."""
+    model = recipe.model
+    if not model.pretrained:
+        any_that_fits = model.patch or SIZES[model.size].patch  # the data's own is not known yet
         try:
-            group = DeviceGroup.model_validate(fields)
-            model = values.get("model")
-            if group.base and not (isinstance(model, Mapping) and model.get("pretrained")):
-                wrong.append(f"fleet.devices.{number}.base: a fresh model has no checkpoint; set model.pretrained")
-            group.device(group.name or group.preset)
-        except ValidationError:
-            continue  # reported already
+            model.config(image=recipe.data.image_size or any_that_fits)
         except ConfigError as error:
-            wrong.append(f"fleet.devices.{number}: {error}")
-    return wrong
-
-
-def _embedding_problems(values: Mapping[str, Any]) -> list[str]:
-    """A method whose devices cannot leave the embeddings as they are; that it keeps all rows is no problem."""
-    training, method = values.get("training", {}), values.get("method", {"name": "cos2p"})
-    if not (isinstance(training, Mapping) and isinstance(method, Mapping)) or training.get("embeddings") != "frozen":
-        return []
-    known = methods().get(str(method.get("name")))
-    if known is None or "frozen" in known.embeddings:
-        return []
-    return [f"training.embeddings: 'frozen' is not for the method {known.name!r}; it has {_listed(known.embeddings)}"]
-
-
-def _privacy_problems(values: Mapping[str, Any]) -> list[str]:
-    """Losses that devices report follow from their data, and no noise covers them."""
-    training, privacy = values.get("training", {}), values.get("privacy", {})
-    try:
-        private = PrivacySettings.model_validate(privacy).on
-    except ValidationError:
-        return []  # reported already
-    if not private or not isinstance(training, Mapping) or training.get("lr") != "auto":
-        return []
-    return ["training.lr: 'auto' is not for private runs, because devices would report losses; set a number"]
-
-
-def _listed(values: Iterable[str]) -> str:
-    return " or ".join(map(repr, values))
+            yield f"model: {error}"
+    for number, group in enumerate(recipe.fleet.devices):
+        if group.base and not model.pretrained:
+            yield f"fleet.devices.{number}.base: a fresh model has no checkpoint; set model.pretrained"
+        try:
+            group.device(group.name or group.preset)
+        except ConfigError as error:
+            yield f"fleet.devices.{number}: {error}"
+    has = method_class(recipe.method["name"]).embeddings
+    if recipe.training.embeddings == "frozen" and "frozen" not in has:  # that it keeps all rows is no problem
+        listed = " or ".join(map(repr, has))
+        yield f"training.embeddings: 'frozen' is not for the method {recipe.method['name']!r}; it has {listed}"
+    if recipe.privacy.on and recipe.training.lr == "auto":  # losses follow from the data, and no noise covers them
+        yield "training.lr: 'auto' is not for private runs, because devices would report losses; set a number"
 
 
 def tomllib_load(text: str, origin: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from cos2p.data import DataConfig, load
 from cos2p.data.chat import PLAIN, ChatTemplate
 from cos2p.data.examples import IGNORE
+from cos2p.data.tokenizers import byte_tokenizer
 from cos2p.errors import DataError
 
 CHATML = (
@@ -26,12 +27,12 @@ CHAT = [
 
 
 def config(folder: Path, chats: list[object], template: str = CHATML, **fields: object) -> DataConfig:
-    (folder / "t.jinja").write_text(template)
+    (folder / "chat_template.jinja").write_text(template)
+    (folder / "tokenizer.json").write_text(byte_tokenizer())
     (folder / "train.jsonl").write_text("".join(json.dumps({"messages": own}) + "\n" for own in chats))
     values = {"source": "jsonl", "path": str(folder), "train": "train.jsonl", "messages_column": "messages"}
-    more = {"task": "instruction", "tokenizer": "bytes", "validation_fraction": 0}
-    template_file = {"chat_template": str(folder / "t.jinja")}
-    return DataConfig.model_validate({**values, **more, **template_file, **fields})
+    more = {"task": "instruction", "tokenizer": str(folder), "validation_fraction": 0}
+    return DataConfig.model_validate({**values, **more, **fields})
 
 
 def spoken(row: torch.Tensor) -> str:

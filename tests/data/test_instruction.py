@@ -40,15 +40,13 @@ def test_a_long_text_loses_its_beginning_and_never_its_answer() -> None:
 
 def test_answers_are_the_names_of_the_labels_or_a_column(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label,word\n" + "a,0,one\nb,1,two\n" * 5)
-    names = {"train": ("no", "yes")}
-    labelled = load(config(path=str(tmp_path), label_names=names, validation_fraction=0), seed=0)
+    names = ("no", "yes")
+    labelled = load(config(path=str(tmp_path), classes=names, validation_fraction=0), seed=0)
     assert labelled.classes == 0  # a language model, not a classifier
     first = int(labelled.train.labels[0])  # classes are kept, so that splits keep them in proportion
     inputs, following = labelled.train.batch(torch.tensor([0]))
-    assert inputs[0, 1:].tolist()[: 2 + len(names["train"][first]) + 1] == ids(
-        "ab"[first] + "= " + names["train"][first]
-    )
-    assert following[0][following[0] != IGNORE].tolist() == [*ids(" " + names["train"][first]), 2]
+    assert inputs[0, 1:].tolist()[: 2 + len(names[first]) + 1] == ids("ab"[first] + "= " + names[first])
+    assert following[0][following[0] != IGNORE].tolist() == [*ids(" " + names[first]), 2]
 
     spoken = load(config(path=str(tmp_path), answer_column="word", validation_fraction=0), seed=0)
     _, following = spoken.train.batch(torch.tensor([0]))

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cos2p.data import DataConfig
-from cos2p.data.config import LabelNames
 from cos2p.data.raw import Raw, RawSplits, encode_labels
 from cos2p.errors import DataError
 
@@ -86,8 +85,8 @@ def test_no_labels_and_no_class_names_are_refused(here: Path) -> None:
 
 
 def test_files_that_count_their_classes_differently_agree_by_name() -> None:
-    names_of = LabelNames(train=("bad", "good", "so-so"), test=("bad", "so-so", "good"))
-    config = DataConfig(source="csv", train="a.csv", label_names=names_of)
+    own, other = ("bad", "good", "so-so"), ("bad", "so-so", "good")
+    config = DataConfig(source="csv", train="a.csv", classes=own, test_classes=other)
     splits = RawSplits(raw(["0", "1", "2"]), raw([1, 2]), raw(["0", "1", "2", "2"], "test.csv"))
     names, codes = encode_labels(splits, config)
     assert names == ("bad", "good", "so-so")
@@ -102,8 +101,9 @@ def test_files_that_count_their_classes_differently_agree_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [{"test": ("a", "b")}, {"train": ("a", "b"), "test": ("a", "c")}, {"train": ("a", "a")}]
+    "names",
+    [{"test_classes": ("a", "b")}, {"classes": ("a", "b"), "test_classes": ("a", "c")}, {"classes": ("a", "a")}],
 )
-def test_label_names_must_be_the_same_names(names: Any) -> None:
-    with pytest.raises(ValueError, match=r"`label_names`"):
-        DataConfig(source="csv", train="a.csv", label_names=names)
+def test_classes_must_be_the_same_names(names: Any) -> None:
+    with pytest.raises(ValueError, match="each once"):
+        DataConfig(source="csv", train="a.csv", **names)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cos2p.data.partition import PartitionKind, PartitionSettings, local_split, partition, sizes_by_weight
 from cos2p.errors import ConfigError, DataError
 
-KINDS: tuple[PartitionKind, ...] = ("dirichlet", "hsu", "lda", "iid", "natural")
+KINDS: tuple[PartitionKind, ...] = ("dirichlet", "iid", "natural")
 BALANCED = np.repeat(np.arange(10), 200)  # 2,000 samples, 200 of each of 10 classes
 
 
@@ -50,14 +50,14 @@ def test_parts_are_disjoint_in_range_sized_as_asked_and_the_same_every_time(
     assert len(np.unique(together)) == len(together)
     assert np.isin(together, np.arange(len(labels))).all()
     assert all(np.all(np.diff(part) > 0) for part in result)
-    if kind in ("dirichlet", "hsu", "iid"):
+    if kind != "natural":
         assert [len(part) for part in result] == sizes
     else:
         assert len(together) == len(labels)
     assert all(np.array_equal(a, b) for a, b in zip(result, parts(), strict=True))
 
 
-@pytest.mark.parametrize("kind", ["dirichlet", "lda", "iid"])
+@pytest.mark.parametrize("kind", ["dirichlet", "iid"])
 def test_another_seed_gives_another_partition(kind: PartitionKind) -> None:
     first, second = (partition(BALANCED, [200] * 8, kind, seed=seed) for seed in (0, 1))
 
@@ -102,18 +102,15 @@ def test_a_class_that_runs_out_is_replaced_by_the_others() -> None:
     assert np.mean([(class_shares(BALANCED, part) > 0.05).sum() for part in parts]) < 5
 
 
-@pytest.mark.parametrize(("kind", "total"), [("hsu", 1.5), ("dirichlet", 3.0)])
-def test_the_mean_of_the_mixes_is_the_prior_and_their_spread_follows_alpha(kind: PartitionKind, total: float) -> None:
+def test_the_mean_of_the_mixes_is_the_prior_and_their_spread_follows_alpha() -> None:
     labels = np.repeat([0, 1], [2000, 8000])
     shares = [
-        np.mean(labels[part] == 0)
-        for seed in range(300)
-        for part in partition(labels, [100], kind, alpha=1.5, seed=seed)
+        np.mean(labels[part] == 0) for seed in range(300) for part in partition(labels, [100], alpha=1.5, seed=seed)
     ]
 
-    # Dir(total * prior), total being alpha, or alpha for each of two classes: mean 0.2, variance
-    # 0.2 * 0.8 / (total + 1); drawing 100 samples adds p(1-p)/100 on average.
-    variance = 0.16 / (total + 1)
+    # Dir(3 * prior), alpha for each of two classes: mean 0.2, variance
+    # 0.2 * 0.8 / (3 + 1); drawing 100 samples adds p(1-p)/100 on average.
+    variance = 0.16 / 4
     variance += (0.16 - variance) / 100
     assert np.mean(shares) == pytest.approx(0.2, abs=4 * np.sqrt(variance / 300))
     assert np.std(shares) == pytest.approx(np.sqrt(variance), rel=0.15)
@@ -126,31 +123,12 @@ def test_no_client_is_always_the_one_that_gets_the_leftovers() -> None:
 
     purities = np.array(
         [
-            [class_shares(labels, part).max() for part in partition(labels, [50] * 8, "hsu", 1.0, seed)]
+            [class_shares(labels, part).max() for part in partition(labels, [50] * 8, alpha=0.1, seed=seed)]
             for seed in range(300)
         ]
     ).mean(0)
 
     assert np.ptp(purities) < 0.045
-
-
-# lda
-
-
-def test_lda_deals_out_everything_and_alpha_sets_how_evenly() -> None:
-    even = partition(BALANCED, [0] * 8, "lda", alpha=1e6, minimum=0)
-    uneven = partition(BALANCED, [0] * 8, "lda", alpha=0.1, minimum=0)
-
-    assert sum(len(part) for part in even) == sum(len(part) for part in uneven) == 2000
-    assert np.std([len(part) for part in even]) < 15 < np.std([len(part) for part in uneven])
-    assert all(class_shares(BALANCED, part) == pytest.approx(np.full(10, 0.1), abs=0.03) for part in even)
-
-
-def test_lda_draws_again_until_everybody_has_the_minimum() -> None:
-    free = partition(BALANCED, [0] * 8, "lda", alpha=0.3, seed=1, minimum=0)
-    bound = partition(BALANCED, [0] * 8, "lda", alpha=0.3, seed=1, minimum=min(map(len, free)) + 1)
-
-    assert min(map(len, bound)) > min(map(len, free))
 
 
 # natural
@@ -188,7 +166,6 @@ def test_groups_follow_the_sizes() -> None:
         ({"sizes": [60, 60]}, "sizes sum to 120, but there are 100 samples"),
         ({"sizes": [60, 60], "kind": "iid"}, "sizes sum to 120, but there are 100 samples"),
         ({"sizes": [50, 1, 20]}, "client 1 would get 1 samples, fewer than the minimum of 2"),
-        ({"sizes": [0] * 20, "kind": "lda", "alpha": 0.01, "minimum": 4}, r"20 clients with alpha 0\.01 left some"),
         ({"sizes": [10] * 3, "kind": "natural"}, r"name its column in data\.group_column"),
         ({"sizes": [10] * 3, "kind": "natural", "groups": ["a", "b"] * 50}, "2 groups cannot be dealt to 3 clients"),
         ({"sizes": [10], "kind": "natural", "groups": ["a"]}, "1 groups for 100 samples"),

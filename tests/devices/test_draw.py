@@ -75,10 +75,10 @@ def test_sessions_follow_the_traced_device(tmp_path: Path) -> None:
     fleet, sessions = tmp_path / "fleet.csv", tmp_path / "sessions.csv"
     fleet.write_text("device,flops\na,1e9\nb,2e9\n")
     sessions.write_text("device,from,to\nb,50,60\na,0,10\na,10,20\n")
-    made = group_devices(group(trace=str(fleet), sessions=str(sessions)), names(2), seed=0)
+    made = group_devices(group(trace=str(fleet), online=str(sessions)), names(2), seed=0)
     assert {one.flops: one.sessions for one in made} == {1e9: ((0, 20),), 2e9: ((50, 60),)}
     assert made[0].session_period is None
-    strangers = group_devices(group(sessions=str(sessions)), names(20), seed=0)
+    strangers = group_devices(group(online=str(sessions)), names(20), seed=0)
     assert {one.sessions for one in strangers} == {((0, 20),), ((50, 60),)}
 
 
@@ -97,11 +97,9 @@ def test_hours_of_the_day() -> None:
     assert hours == [*range(7), *range(22, 31), 46, 47]
 
 
-@given(st.integers(0, 23), st.integers(0, 23), st.integers(0, 23), st.floats(0, 5 * DAY), st.floats(-DAY, DAY))
-def test_the_next_session_holds_the_moment_or_begins_after_it(
-    begin: int, end: int, first: int, time: float, shift: float
-) -> None:
-    sessions = daily([f"{begin:02}:00-{end:02}:00"], f"{first:02}:00", shift)
+@given(st.integers(0, 23), st.integers(0, 23), st.floats(0, 5 * DAY), st.floats(-DAY, DAY))
+def test_the_next_session_holds_the_moment_or_begins_after_it(begin: int, end: int, time: float, shift: float) -> None:
+    sessions = daily([f"{begin:02}:00-{end:02}:00"], shift)
     found = device("raspberry-pi-4", sessions=sessions, session_period=DAY).session_at(time)
     assert found is not None
     assert time < found[1]
@@ -110,8 +108,8 @@ def test_the_next_session_holds_the_moment_or_begins_after_it(
 
 
 def test_a_recipe_says_when_its_devices_are_there_once() -> None:
-    with pytest.raises(RecipeError, match="give one of them"):
-        Recipe.load("quickstart", ['fleet.devices.0.online=["22:00-07:00"]', "fleet.devices.0.sessions=x.csv"])
+    with pytest.raises(RecipeError, match=r"sessions: the field is called fleet\.devices\.online now"):
+        Recipe.load("quickstart", ["fleet.devices.0.sessions=x.csv"])
     with pytest.raises(RecipeError, match=r"fleet\.devices\.0\.online"):
         Recipe.load("quickstart", ['fleet.devices.0.online=["25:00-07:00"]'])
 

@@ -38,8 +38,6 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
     assert set(re.findall(r"^##+ `\[+([\w.]+)\]+`", recipe, re.MULTILINE)) == {
         "model",
         "data",
-        "data.augment",
-        "data.label_names",
         "partition",
         "fleet",
         "fleet.devices",

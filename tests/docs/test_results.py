@@ -11,11 +11,11 @@ import pytest
 
 from cos2p.older_python import tomllib
 from cos2p.studies.columns import COLUMNS, Column
-from cos2p.studies.picture import picture
 from cos2p.studies.record import read_record
 from cos2p.studies.report import Report, to_markdown
 from cos2p.studies.tables import Figure, Line
 from tests.docs.blocks import REPOSITORY
+from tools.frontier_picture import picture
 from tools.result_pictures import PICTURES, SHOWN, draw
 
 RESULTS = REPOSITORY / "docs" / "results"
@@ -224,7 +224,7 @@ def pretrained_top1(study: str, title: str) -> Figure:
 
 
 def test_the_picture_of_both_budgets_is_that_of_their_records() -> None:
-    """`python -m cos2p.studies.picture` draws it."""
+    """`python -m tools.frontier_picture` draws it."""
     studies = ("dino-caltech101-frontier-80", "dino-caltech101-frontier")
     drawn = picture([RESULTS / "pretrained" / study for study in studies])
     assert (RESULTS / "pretrained-caltech101.svg").read_text(encoding="utf-8") == drawn

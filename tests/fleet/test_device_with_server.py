@@ -26,7 +26,13 @@ class Kit:
 
     def restart(self) -> None:
         run_setup = self.bench.run_setup
-        setup = Setup("dev-1", run_setup.recipe.model_dump(mode="json"), run_setup.config.to_dict(), [], trusted=True)
+        setup = Setup(
+            name="dev-1",
+            recipe=run_setup.recipe.model_dump(mode="json"),
+            config=run_setup.config.to_dict(),
+            classes=[],
+            trust_paths=True,
+        )
         self.device = _Device(setup)
         self.device.prepare()
 

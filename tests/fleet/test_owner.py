@@ -214,7 +214,9 @@ def test_what_a_recipe_leaves_out_holds_with_its_default(
     values = small_recipe(1).model_dump(mode="json")
     values[left_out[0]].pop(left_out[1])
     word, config = owner(tmp_path, rule), CONFIG.to_dict()
-    setup = Setup("dev-1", values, config, [], kit=str(tmp_path), owner=word.model_dump(mode="json"))
+    setup = Setup(
+        name="dev-1", recipe=values, config=config, classes=[], kit=str(tmp_path), owner=word.model_dump(mode="json")
+    )
     answer = _Device(setup).prepare()
     assert refused in answer["public"]
     assert answer["kind"] == "OwnerRefused"

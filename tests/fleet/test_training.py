@@ -46,9 +46,10 @@ class Transfers:
 
     def __init__(self, folder: Path, recipe: Recipe, **setup: object) -> None:
         self.folder, self.run_setup = folder, build_run_setup(recipe)
-        values = {"classes": list(self.run_setup.bundle.class_names), "threads": 1} | setup
+        own = {"name": "dev-1", "recipe": recipe.model_dump(mode="json"), "config": self.run_setup.config.to_dict()}
+        values = own | {"classes": list(self.run_setup.bundle.class_names), "threads": 1} | setup
         self.process = TrainingProcess(
-            Setup("dev-1", recipe.model_dump(mode="json"), self.run_setup.config.to_dict(), **values),  # type: ignore[arg-type]
+            Setup(**values),  # type: ignore[arg-type]
             folder / "training.log",
         )
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.errors import ConfigError
 from cos2p.studies.frontier import budget_column
-from cos2p.studies.picture import joined, main, picture
 from cos2p.studies.tables import Figure, Line, Table
+from tools.frontier_picture import joined, picture
 
 RECORDS = Path(__file__).parents[2] / "docs" / "results" / "pretrained"
 SMALL, LARGE = RECORDS / "dino-caltech101-frontier-80", RECORDS / "dino-caltech101-frontier"
@@ -39,18 +38,12 @@ def test_of_two_records_of_the_same_place_the_later_one_is_drawn() -> None:
     assert line.figures["at_80"].mean == pytest.approx(0.61)
 
 
-def test_a_picture_of_two_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "both.svg"), str(SMALL), str(LARGE)]) == 0
-    drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
-    assert drawn == picture([SMALL, LARGE])
-    assert "80 MB 76.7 ± 2.3, 160 MB 81.5 ± 6.7" in drawn
-    assert main([str(tmp_path / "both.svg")]) == 2
-    assert main([str(tmp_path / "both.svg"), str(tmp_path)]) != 0
-    assert "error:" in capsys.readouterr().err
+def test_a_picture_of_two_records() -> None:
+    assert "80 MB 76.7 ± 2.3, 160 MB 81.5 ± 6.7" in picture([SMALL, LARGE])
 
 
 def test_what_cannot_stand_in_one_picture_is_refused() -> None:
-    with pytest.raises(ConfigError, match="which has no budgets; name frontiers"):
+    with pytest.raises(SystemExit, match="which has no budgets; name frontiers"):
         picture([RECORDS / "dino-caltech101"])
-    with pytest.raises(ConfigError, match="dino-caltech101, minilm-trec; a picture is of one recipe"):
+    with pytest.raises(SystemExit, match="dino-caltech101, minilm-trec; a picture is of one recipe"):
         picture([SMALL, RECORDS / "minilm-trec-told-head-frontier"])

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cos2p.data.augment import AugmentConfig
 from cos2p.seeding import torch_rng
 from cos2p.training.shard import READY_BYTES, shuffled, steps
 from tests.tiny import VIT, shard
@@ -53,7 +52,7 @@ def test_a_batch_is_the_same_whether_all_images_are_ready_or_not(monkeypatch: py
 
 
 def test_images_that_change_are_never_ready() -> None:
-    own = replace(shard(VIT, train=9), augment=AugmentConfig(flip=True))
+    own = replace(shard(VIT, train=9), augment=("flip",))
     rows = torch.arange(9)
     first, second = (own.for_task(0, "pi", attempt).batch(rows)[0] for attempt in (0, 1))
     assert not torch.equal(first, second)

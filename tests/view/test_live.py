@@ -67,16 +67,13 @@ def test_the_page_and_its_document(tmp_path: Path) -> None:
         assert server.url == f"http://127.0.0.1:{server.port}/"
 
 
-def test_unchanged_is_304_by_version_and_by_etag(tmp_path: Path) -> None:
+def test_unchanged_is_304(tmp_path: Path) -> None:
     folder = Diary().started("a").joined(0, "a").write(tmp_path / "run")
     with serving(folder) as (_, get):
         response, data = get("/view.json")
         version = json.loads(data)["version"]
-        for answer, body in (
-            get(f"/view.json?since={version}"),
-            get("/view.json", If_None_Match=f'"x", {response.headers["ETag"]}'),
-        ):
-            assert (answer.status, body) == (304, b"")
+        response, body = get(f"/view.json?since={version}")
+        assert (response.status, body) == (304, b"")
         Diary().task(0, "a#0").write(folder, "a")
         response, data = get(f"/view.json?since={version}")
         assert response.status == 200
@@ -106,12 +103,10 @@ def test_there_is_nothing_else(tmp_path: Path, path: str) -> None:
             assert (response.status, body) == (404, b"there is only / and /view.json\n")
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
 def test_it_only_shows(tmp_path: Path, method: str) -> None:
     with serving(two_rounds().write(tmp_path / "run")) as (_, get):
         assert get("/view.json", method)[0].status == 501
-        response, body = get("/view.json", "HEAD")
-        assert (response.status, body) == (200, b"")
 
 
 def test_headers_are_strict(tmp_path: Path) -> None:

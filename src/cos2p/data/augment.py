@@ -1,4 +1,4 @@
-"""Images a little different every time: shifted or cut, mirrored. The `[data.augment]` table of a recipe.
+"""Images a little different every time: shifted or cut, mirrored. `data.augment` of a recipe.
 
 Shapes: B images of a batch, C channels, H height, W width, K classes.
 """
@@ -11,36 +11,19 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from cos2p.seeding import numpy_rng
 
+Change = Literal["pad", "scale", "flip"]
 PADDING, LEAST_AREA = 4, 0.35
-
-
-class AugmentConfig(BaseModel):
-    """What happens to training images; nothing by default."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    crop: Literal["none", "pad", "scale"] = Field(
-        default="none",
-        description="pad: shift by up to four pixels, black where nothing is (small images); scale: cut a square "
-        "of 35 to 100 % of the area out and bring it back to size (photographs).",
-    )
-    flip: bool = Field(default=False, description="Mirror half of the images, left to right. Not for digits.")
-
-    @property
-    def active(self) -> bool:
-        return self.crop != "none" or self.flip
 
 
 @dataclass
 class Augmenter:
     """One task's changes: every batch draws from a generator of its own, so that a task done again is the same."""
 
-    config: AugmentConfig
+    changes: tuple[Change, ...]
     seed: int
     client: str
     attempt: int
@@ -53,11 +36,11 @@ class Augmenter:
 
     def images(self, images_BCHW: Tensor, rng: np.random.Generator) -> Tensor:
         """Shifted or cut, and mirrored; of the same type and shape."""
-        if self.config.crop == "pad":
+        if "pad" in self.changes:
             images_BCHW = _shifted(images_BCHW, PADDING, rng)
-        elif self.config.crop == "scale":
+        elif "scale" in self.changes:
             images_BCHW = _scaled(images_BCHW, LEAST_AREA, rng)
-        if self.config.flip:
+        if "flip" in self.changes:
             mirrored = torch.from_numpy(rng.random(len(images_BCHW)) < 0.5)
             images_BCHW = torch.where(mirrored[:, None, None, None], images_BCHW.flip(-1), images_BCHW)
         return images_BCHW
@@ -82,6 +65,3 @@ def _scaled(images: Tensor, min_area: float, rng: np.random.Generator) -> Tensor
         changed.append(F.interpolate(cut, (height, width), mode="bilinear", align_corners=False, antialias=True)[0])
     found = torch.stack(changed)
     return found.round().clamp(0, 255).to(torch.uint8) if images.dtype == torch.uint8 else found
-
-
-UNCHANGED = AugmentConfig()

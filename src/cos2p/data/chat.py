@@ -56,7 +56,7 @@ class ChatTemplate:
             if not before.startswith(done) or not after.startswith(before) or message["content"].strip() not in after:
                 raise DataError(
                     "the chat template has no place for an answer: what it writes of a chat does not go on with "
-                    "the assistant's words; name another template in data.chat_template"
+                    "the assistant's words; put another one next to the tokenizer, as chat_template.jinja"
                 )
             pieces += [(before[len(done) :], False), (after[len(before) :], True)]
             done = after
@@ -70,7 +70,7 @@ class ChatTemplate:
             if message["content"].strip() not in text:
                 raise DataError(
                     f"the chat template does not know the role {message['role']!r}; "
-                    "take such messages out, or name another template in data.chat_template"
+                    "take such messages out, or put another template next to the tokenizer, as chat_template.jinja"
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from cos2p.data.augment import AugmentConfig
+from cos2p.data.augment import Change
 from cos2p.data.examples import Normalize
 from cos2p.units import parse_bytes
 
@@ -18,38 +18,9 @@ TABLES = ("parquet", "csv", "jsonl", "hub")
 """Sources with columns."""
 Task = Literal["classification", "language-modeling", "instruction"]
 Crop = Literal["center", "stretch"]
-SPLITS = ("train", "validation", "test")
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
-
-
-class LabelNames(BaseModel):
-    """Name n stands for label n of a file. The classes are those of `train`, in its order.
-
-    >>> LabelNames(train=("bad", "good"), test=("good", "bad")).of("validation")
-    ('bad', 'good')
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    train: tuple[str, ...] = Field(
-        default=(), description="Of the training and validation files; empty: labels name themselves."
-    )
-    test: tuple[str, ...] = Field(default=(), description="Of the test file; empty: as in `train`.")
-
-    @model_validator(mode="after")
-    def _same_names(self) -> LabelNames:
-        for split in SPLITS:
-            if sorted(self.of(split)) != sorted(set(self.train)):
-                raise ValueError(
-                    f"`label_names` of {split} are {', '.join(self.of(split))}; they must be those of train, "
-                    f"{', '.join(self.train) or 'which has none'}, each once, in any order"
-                )
-        return self
-
-    def of(self, split: str) -> tuple[str, ...]:
-        return self.test if split == "test" and self.test else self.train
 
 
 class DataConfig(BaseModel):
@@ -90,10 +61,13 @@ class DataConfig(BaseModel):
         default="",
         description="Test file below `path`, or split. Empty: `test_fraction` of the training samples.",
     )
-    classes: str = Field(
+    classes: str | tuple[str, ...] = Field(
         default="",
-        description="File below `path` with the class names, line n naming label n from 0. "
+        description="Class names, name n for label n from 0: a list, or a file below `path` with one on each line. "
         "Empty: the names are taken from the labels.",
+    )
+    test_classes: tuple[str, ...] = Field(
+        default=(), description="The names in the order of the test file, where that counts its classes differently."
     )
 
     task: Task = Field(
@@ -104,7 +78,7 @@ class DataConfig(BaseModel):
     prompt: str = Field(
         default="{text} Answer:",
         description="instruction: what stands before an answer, with {text} for the text. Behind it come a space and "
-        "the answer: the name of the text's class (`label_names`, `classes`, or the label itself), or `answer_column`. "
+        "the answer: the name of the text's class (`classes`, or the label itself), or `answer_column`. "
         "Too long ones lose their beginning.",
     )
     answer_column: str = Field(default="", description="instruction: the answers. Empty: the names of the labels.")
@@ -112,11 +86,6 @@ class DataConfig(BaseModel):
         default="",
         description="instruction, jsonl, parquet, hub: chats, in place of `text_column`: lists of messages with `role` "
         "(system, user, assistant) and `content`. What the assistant says is learned, every turn of it.",
-    )
-    chat_template: str = Field(
-        default="",
-        description="File with a chat template in Jinja, as Hugging Face has them. Empty: the one next to the "
-        "tokenizer; else a line for each message, with its role in front.",
     )
     image_column: str = Field(
         default="image",
@@ -128,10 +97,6 @@ class DataConfig(BaseModel):
     )
     label_column: str = Field(
         default="label", description="parquet, csv, jsonl, hub, npz: the labels, integers from 0 or class names."
-    )
-    label_names: LabelNames = Field(
-        default=LabelNames(),
-        description="What the labels of each file mean, where files count their classes differently.",
     )
     group_column: str = Field(
         default="",
@@ -201,9 +166,11 @@ class DataConfig(BaseModel):
         description="Share of all samples kept for testing when the source has no test set, 0.1 to 0.3.",
     )
 
-    augment: AugmentConfig = Field(
-        default=AugmentConfig(),
-        description="What happens to training images; features behind a frozen prefix cannot be kept then.",
+    augment: tuple[Change, ...] = Field(
+        default=(),
+        description="What happens to training images. pad: shift by up to four pixels, black where nothing is (small "
+        "images); scale: cut a square of 35 to 100 % of the area out and bring it back to size (photographs); flip: "
+        "mirror half of the images, left to right (not digits). Features behind a frozen prefix cannot be kept then.",
     )
 
     @model_validator(mode="after")
@@ -233,10 +200,13 @@ class DataConfig(BaseModel):
             raise ValueError(f"`prompt` is {self.prompt!r}; it needs {{text}} where the text goes")
         if self.answer_column and self.task != "instruction":
             raise ValueError(f"`answer_column` is for task 'instruction', not {self.task!r}")
-        if self.augment.active and self.is_text:
+        if self.augment and self.is_text:
             raise ValueError("`augment` is for images; take it out for texts")
-        if self.label_names.train and self.classes:
-            raise ValueError("`label_names` and a class file in `classes` both name the classes; give one of them")
+        if {"pad", "scale"} <= set(self.augment):
+            raise ValueError("`augment` has both pad and scale; give one of them")
+        names = () if isinstance(self.classes, str) else self.classes
+        if len(set(names)) < len(names) or (self.test_classes and sorted(self.test_classes) != sorted(names)):
+            raise ValueError("`classes` is a list of names, each once, and `test_classes` the same names")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.channels):
                 raise ValueError(

@@ -1,14 +1,13 @@
 """Whose data is whose: one index array per client, disjoint, the same for the same seed.
 
     dirichlet   a client draws its class mix from Dir(alpha) with `alpha` for each class on average, its size is given
-    hsu         the same from Dir(alpha * prior), as in Hsu et al. 2019: `alpha` is shared out over all classes
-    lda         each class is dealt over the clients by Dir(alpha); sizes come out at random
     iid         a shuffled pack, cut to the given sizes
     natural     whole groups (writers, speakers) stay together, dealt so that the loads follow the sizes
 
 A small alpha (0.1) gives each client few classes, a large one (100) nearly the prior. The paper uses 1.5 and cites
-Hsu. Read as `hsu`, that would leave a device with two or three of ImageNet's 200 classes, and its own test scores far
-above the server's; the paper's are slightly below. So its recipes here take alpha for each class.
+Hsu et al. 2019, where `alpha` is shared out over all classes. That would leave a device with two or three of
+ImageNet's 200 classes, and its own test scores far above the server's; the paper's are slightly below. So its recipes
+here take alpha for each class.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ from cos2p.errors import ConfigError, DataError
 from cos2p.seeding import numpy_rng
 from cos2p.settings import Settings
 
-PartitionKind = Literal["dirichlet", "hsu", "lda", "iid", "natural"]
+PartitionKind = Literal["dirichlet", "iid", "natural"]
 Labels = torch.Tensor | NDArray[np.int64] | Sequence[int]
-
-_DRAWS = 1000
-"""Draws of `lda` before it says that the wish cannot be met; one takes well under a millisecond per class."""
 
 
 def partition(
@@ -44,24 +40,22 @@ def partition(
 ) -> list[IntArray]:
     """Indices of each client's samples, ascending; client i of `sizes` is item i of the result.
 
-    `sizes` are exact for `dirichlet`, `hsu` and `iid` (what is left over stays unused), targets for `natural`, and only
-    counted for `lda`. No client gets fewer than `minimum` samples: an impossible wish is a `DataError` with the
-    numbers in it. `groups` is needed by `natural`.
+    `sizes` are exact for `dirichlet` and `iid` (what is left over stays unused), targets for `natural`. No client gets
+    fewer than `minimum` samples: an impossible wish is a `DataError` with the numbers in it. `groups`
+    are needed by `natural`.
     """
     classes = _as_array(labels)
-    if classes.ndim != 1 and kind in ("dirichlet", "hsu", "lda"):
+    if classes.ndim != 1 and kind == "dirichlet":
         raise DataError(f"a {kind} partition needs one class per sample; texts without classes: iid or natural")
     total = len(classes)
     _check_enough(total, sizes, kind, minimum)
     if kind == "natural":
         return _natural(groups, total, sizes, seed, minimum)
-    if kind == "lda":
-        return _lda(classes, len(sizes), alpha, seed, minimum)
     rng = numpy_rng(seed, "partition", kind)
     if kind == "iid":
         ends = np.cumsum(sizes)
         return [np.sort(part).astype(np.int64) for part in np.split(rng.permutation(total), ends)[:-1]]
-    return _dirichlet(classes, sizes, alpha if kind == "hsu" else alpha * len(np.unique(classes)), rng)
+    return _dirichlet(classes, sizes, alpha * len(np.unique(classes)), rng)
 
 
 def sizes_by_weight(total: int, weights: Sequence[float]) -> list[int]:
@@ -107,7 +101,7 @@ def _check_enough(total: int, sizes: Sequence[int], kind: PartitionKind, minimum
             f"{clients} clients with at least {minimum} samples each need {clients * minimum}, but there are "
             f"{total}; use more samples or fewer devices"
         )
-    if kind in ("dirichlet", "iid"):
+    if kind != "natural":
         if sum(sizes) > total:
             raise DataError(
                 f"the clients' sizes sum to {sum(sizes)}, but there are {total} samples; "
@@ -170,29 +164,6 @@ def _dirichlet_mix(
     return mix
 
 
-def _lda(classes: IntArray, clients: int, alpha: float, seed: int, minimum: int) -> list[IntArray]:
-    smallest = 0
-    for draw in range(_DRAWS):
-        rng = numpy_rng(seed, "partition", "lda", draw)
-        pieces: list[list[IntArray]] = [[] for _ in range(clients)]
-        for k in np.unique(classes):
-            members = rng.permutation(np.flatnonzero(classes == k))
-            shares = _dirichlet_mix(np.full(clients, alpha), np.ones(clients, dtype=bool), rng)
-            cuts = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-            for own, piece in zip(pieces, np.split(members, cuts), strict=True):
-                own.append(piece)
-        parts = [np.sort(np.concatenate(own)).astype(np.int64) for own in pieces]
-        least = min(len(part) for part in parts)
-        if least >= minimum:
-            return parts
-        smallest = max(smallest, least)
-    raise DataError(
-        f"an lda partition of {len(classes)} samples over {clients} clients with alpha {alpha} left some client "
-        f"below the minimum of {minimum} samples in each of {_DRAWS} draws (at best the smallest had {smallest}); "
-        f"raise alpha, have fewer clients, lower the minimum, or use `dirichlet`, whose sizes are fixed"
-    )
-
-
 def _natural(
     groups: Groups | Sequence[str] | None, total: int, sizes: Sequence[int], seed: int, minimum: int
 ) -> list[IntArray]:
@@ -229,7 +200,7 @@ class PartitionSettings(Settings):
 
     kind: PartitionKind = Field(
         default="dirichlet",
-        description="`dirichlet`: alpha for each class; `hsu`: alpha over all; `lda`; `iid`; `natural`: by groups.",
+        description="`dirichlet`: alpha for each class; `iid`; `natural`: by groups.",
     )
     alpha: float = Field(
         default=1.5,

@@ -96,36 +96,28 @@ class RawSplits:
 def encode_labels(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
     """Class names, and the classes of every sample of every split.
 
-    The training split says which classes there are, unless a class file, `label_names` or the source does.
+    The training split says which classes there are, unless `data.classes` or the source does. Numbers of the test
+    split are places in `data.test_classes`, where those are given; names are names everywhere.
     """
-    if config.label_names.train:
-        return _by_split(splits, config)
-    stated = _class_file(config) if config.classes else splits.train.class_names
-    numbers = {name: _integers(_labels(raw, config)) for name, raw in splits.named().items()}
-    if all(values is not None for values in numbers.values()):
-        known = {name: values for name, values in numbers.items() if values is not None}
-        names = stated or _numbered(known["train"], splits.train)
-        for name, raw in splits.named().items():
-            _check_range(known[name], names, raw)
-        return names, known
-    names = stated or tuple(sorted({str(label) for label in _labels(splits.train, config)}))
-    return names, {name: _by_name(_labels(raw, config), names, raw) for name, raw in splits.named().items()}
-
-
-def _by_split(splits: RawSplits, config: DataConfig) -> tuple[tuple[str, ...], dict[str, IntArray]]:
-    """Numbers of a split are places in its own list of names; names are names everywhere."""
-    names = config.label_names.train
+    own = config.classes if isinstance(config.classes, tuple) else _class_file(config)
+    stated = own or splits.train.class_names
+    labels = {name: _labels(raw, config) for name, raw in splits.named().items()}
+    numbers = {name: _integers(values) for name, values in labels.items()}
+    if (trained := numbers["train"]) is not None and all(values is not None for values in numbers.values()):
+        names = stated or _numbered(trained, splits.train)
+    else:
+        names = stated or tuple(sorted(set(map(str, labels["train"]))))
+        if not isinstance(config.classes, tuple):  # one split has names: what looks like numbers elsewhere are names
+            numbers = dict.fromkeys(numbers)
     classes = {}
-    for split, raw in splits.named().items():
-        labels = _labels(raw, config)
-        own = config.label_names.of(split)
-        numbers = _integers(labels)
-        if numbers is None:
-            classes[split] = _by_name(labels, names, raw)
-        else:
-            _check_range(numbers, own, raw)
-            place = np.asarray([names.index(name) for name in own], dtype=np.int64)
-            classes[split] = place[numbers]
+    for name, raw in splits.named().items():
+        found = numbers[name]
+        if found is None:
+            classes[name] = _by_name(labels[name], names, raw)
+            continue
+        _check_range(found, names, raw)
+        order = config.test_classes if name == "test" and config.test_classes else names
+        classes[name] = np.asarray([names.index(own) for own in order], dtype=np.int64)[found]
     return names, classes
 
 
@@ -189,8 +181,10 @@ def _by_name(labels: Sequence[Any], names: tuple[str, ...], raw: Raw) -> IntArra
 
 
 def _class_file(config: DataConfig) -> tuple[str, ...]:
-    """One name per line; lines such as `3<tab>name` are read as label 3."""
-    file = paths.find(config.path, config.classes)
+    """One name per line; lines such as `3<tab>name` are read as label 3. Empty without a file."""
+    if not config.classes:
+        return ()
+    file = paths.find(config.path, str(config.classes))
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

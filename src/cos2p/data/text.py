@@ -175,9 +175,7 @@ def _chat(pieces: list[tuple[str, bool]], encoder: Encoder, longest: int) -> tup
 
 
 def template_for(config: DataConfig) -> ChatTemplate:
-    """The chat template that the config names, the one next to its tokenizer, or a plain one."""
-    if config.chat_template:
-        return ChatTemplate(paths.find(config.chat_template).read_text(encoding="utf-8"))
+    """The chat template next to the config's tokenizer, or a plain one."""
     named = config.tokenizer not in ("", "auto", "bytes")
     file = paths.find(config.tokenizer) if named else None
     own = chat_template(file if file.is_dir() else file.parent) if file is not None else None

@@ -32,8 +32,8 @@ Session = tuple[float, float]
 """From and to, in virtual seconds."""
 
 
-def group_devices(group: DeviceGroup, names: Sequence[str], seed: int, begins_at: str = "00:00") -> list[Device]:
-    """One device for each name. `begins_at`: the time of day at virtual second 0."""
+def group_devices(group: DeviceGroup, names: Sequence[str], seed: int) -> list[Device]:
+    """One device for each name."""
     rows = read_trace(group.trace) if group.trace else ()
     order = numpy_rng(seed, "trace", group.trace, names[0]).permutation(len(rows)) if rows else np.empty(0, int)
     made = []
@@ -42,7 +42,7 @@ def group_devices(group: DeviceGroup, names: Sequence[str], seed: int, begins_at
         traced = str(row.pop("device", name))
         changes = group.changes() | row
         changes |= _spread(group, changes, numpy_rng(seed, "figures", name))
-        changes |= _presence(group, name, traced, seed, begins_at)
+        changes |= _presence(group, name, traced, seed)
         made.append(device(group.preset, name=name, **changes))
     return made
 
@@ -67,9 +67,9 @@ def _plain(figure: str, value: Any) -> float:
     return float(parse_bytes(value) if figure == "memory" else parse_rate(value) if figure in ("down", "up") else value)
 
 
-def _presence(group: DeviceGroup, name: str, traced: str, seed: int, begins_at: str) -> dict[str, Any]:
-    if group.sessions:
-        known = read_sessions(group.sessions)
+def _presence(group: DeviceGroup, name: str, traced: str, seed: int) -> dict[str, Any]:
+    if isinstance(group.online, str) and group.online:
+        known = read_sessions(group.online)
         names = sorted(known)
         # A device that the file does not know has the sessions of one that it knows.
         own = traced if traced in known else names[int(numpy_rng(seed, "sessions", name).integers(len(names)))]
@@ -77,21 +77,21 @@ def _presence(group: DeviceGroup, name: str, traced: str, seed: int, begins_at: 
     if not group.online:
         return {}
     shift = group.online_spread * 3600 * float(numpy_rng(seed, "hours", name).standard_normal())
-    return {"sessions": daily(group.online, begins_at, shift), "session_period": DAY}
+    return {"sessions": daily(group.online, shift), "session_period": DAY}
 
 
-def daily(hours: Sequence[str], begins_at: str = "00:00", shift: float = 0.0) -> tuple[Session, ...]:
-    """Hours of the day as seconds from the run's beginning, later by `shift`; one that crosses the end of the day goes
-    on beyond it.
+def daily(hours: Sequence[str], shift: float = 0.0) -> tuple[Session, ...]:
+    """Hours of the day as seconds since midnight, later by `shift`; one that crosses the end of the day goes on beyond
+    it.
 
-    >>> daily(["22:00-07:00"], begins_at="12:00")
-    ((36000.0, 68400.0),)
+    >>> daily(["22:00-07:00"])
+    ((79200.0, 111600.0),)
     """
     found = []
     for text in hours:
         begin, end = (of_day(part) for part in text.split("-"))
         length = (end - begin) % DAY or DAY
-        start = (begin - of_day(begins_at) + shift) % DAY
+        start = (begin + shift) % DAY
         found.append((start, start + length))
     return joined(found)
 

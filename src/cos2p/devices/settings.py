@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cos2p.accelerator import Accelerator
 from cos2p.devices.device import LINKS, Device, device, network_figures
@@ -69,27 +69,19 @@ class DeviceGroup(Settings):
         description="CSV of measured devices, a row each (flops, memory, down, up, latency, jitter, drop_rate, "
         "downtime; any of them), below $COS2P_DATA; devices are drawn from it by the seed.",
     )
-    online: tuple[Hours, ...] = Field(
-        default=(), description="Hours of the day at which the devices are there, such as `22:00-07:00`; empty: always."
+    online: tuple[Hours, ...] | str = Field(
+        default=(),
+        description="When the devices are there: hours of the day, such as `22:00-07:00`, of a run that begins at "
+        "midnight; or a CSV: device, from, to (virtual seconds). Empty: always.",
     )
     online_spread: float = Field(
         default=0.0, ge=0, le=12, description="Hours (deviation) by which each device's day is earlier or later."
     )
-    sessions: str = Field(
-        default="",
-        description="CSV of when devices are there: device, from, to (virtual seconds). Not with `online`.",
-    )
-
-    @model_validator(mode="after")
-    def _one_word_on_presence(self) -> DeviceGroup:
-        if self.online and self.sessions:
-            raise ValueError("online and sessions both say when the devices are there; give one of them")
-        return self
 
     def changes(self) -> dict[str, Any]:
         """The figures that are given here and take the place of the preset's."""
         own = {"preset", "count", "name", "rate", "batch", "share", "accelerator", "base", "link"}
-        own |= {"spread", "trace", "online", "online_spread", "sessions"}
+        own |= {"spread", "trace", "online", "online_spread"}
         given = {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
         return network_figures(LINKS[self.link]) | given if self.link else given
 
@@ -107,9 +99,6 @@ class FleetSettings(Settings):
         default="minimal",
         description="What a real fleet's devices report next to their updates: nothing more than the run needs; or "
         "losses and the scores of their own submodels too, unless their owners say no. A simulation has them all.",
-    )
-    begins_at: str = Field(
-        default="00:00", pattern=rf"^{_TIME}$", description="Time of day at virtual second 0, for `online`."
     )
     enforce_memory: bool = Field(
         default=True,

@@ -168,13 +168,13 @@ def labelled(
         changes["text_column"] = ""
     if (source in ("folder", "npz") and trained.is_text) or (source == "text" and not trained.generates):
         raise DataError(f"{trained.where} takes {'texts' if trained.is_text else 'images'}; {place} cannot hold those")
-    empty = dict.fromkeys(("validation", "test", "classes", "group_column"), "")
+    empty: dict[str, Any] = dict.fromkeys(("validation", "test", "group_column"), "") | {"test_classes": ()}
     if chats := _chats(trained, path, source, columns):
         task, changes["text_column"] = "instruction", ""
         empty |= {"messages_column": chats, "label_column": "", "answer_column": ""}
     chosen = {name: value for name, value in columns.items() if value}
     data = trained.data.model_copy(update={**empty, **changes, "task": task, "skip_bad": skip_bad, **chosen})
-    return load_whole(data, trained.classes or trained.data.label_names.train, split)
+    return load_whole(data, trained.classes or tuple(trained.data.classes), split)
 
 
 def _chats(trained: Trained, path: Path, source: str, columns: Mapping[str, str | int]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cos2p.errors import ConfigError
 from cos2p.models.config import ExitKind, ModelConfig, Pooling
@@ -49,10 +49,21 @@ def model_config(name: str, **changes: Any) -> ModelConfig:
     return SIZES[name].with_(**changes) if changes else SIZES[name]
 
 
+def _known(size: str) -> str:
+    try:
+        model_config(size)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return size
+
+
 class ModelSettings(Settings):
     """A named size, any field of which can be changed; or a Hugging Face checkpoint."""
 
-    size: str = Field(default="vit-nano", description="Named size: `vit-tiny`, `vit-base`, `bert-small` ...")
+    size: Annotated[str, AfterValidator(_known)] = Field(
+        default="vit-nano",
+        description="Named size: `vit-tiny`, `vit-base`, `bert-small` ...",
+    )
     pretrained: str = Field(
         default="",
         description="Hugging Face checkpoint: a folder, looked up here and below $COS2P_DATA (~ and ${VAR} are "

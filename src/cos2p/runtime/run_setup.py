@@ -215,7 +215,7 @@ def fleet_devices(recipe: Recipe) -> list[tuple[Device, DeviceGroup]]:
         first = counts.get(base, 0) + 1
         counts[base] = first + group.count - 1
         names = [f"{base}-{number}" for number in range(first, first + group.count)]
-        made = group_devices(group, names, recipe.seed, recipe.fleet.begins_at)
+        made = group_devices(group, names, recipe.seed)
         devices += [(device, group) for device in made]
     return devices
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cos2p.data.augment import UNCHANGED, AugmentConfig, Augmenter
+from cos2p.data.augment import Augmenter, Change
 from cos2p.data.examples import Examples, Normalize
 from cos2p.data.ragged import length_batches, widest
 
@@ -22,7 +22,7 @@ class Shard:
     train: Examples
     test: Examples
     normalize: Normalize
-    augment: AugmentConfig = UNCHANGED
+    augment: tuple[Change, ...] = ()
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """These training samples, ready for the model, and their labels."""
@@ -58,7 +58,7 @@ class Shard:
 
     def for_task(self, seed: int, client: str, attempt: int) -> Shard:
         """With training images that change from batch to batch, if the recipe says so: the same for the same task."""
-        if not self.augment.active:
+        if not self.augment:
             return self
         return replace(self, train=replace(self.train, augmenter=Augmenter(self.augment, seed, client, attempt)))
 

@@ -58,7 +58,7 @@ def _data(table: Mapping[str, Any], started: Started | None) -> str:
 
 def _split(table: Mapping[str, Any]) -> str:
     kind = str(table.get("kind", ""))
-    return f"{kind}, alpha {table['alpha']:g}" if kind in ("dirichlet", "hsu", "lda") and "alpha" in table else kind
+    return f"{kind}, alpha {table['alpha']:g}" if kind == "dirichlet" and "alpha" in table else kind
 
 
 def _model(table: Mapping[str, Any], shape: Mapping[str, Any] | None) -> str:

@@ -158,26 +158,20 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, with_body: bool) -> None:
         target = urlsplit(self.path)
         query = parse_qs(target.query, keep_blank_values=True)
         if not self.server.is_ours(self.headers.get("Host", "")):
-            self._send(HTTPStatus.FORBIDDEN, b"not by this name\n", with_body=with_body)
+            self._send(HTTPStatus.FORBIDDEN, b"not by this name\n")
         elif not self._may_look(query):
-            self._send(HTTPStatus.FORBIDDEN, b"open the address that `cos2p watch` printed\n", with_body=with_body)
+            self._send(HTTPStatus.FORBIDDEN, b"open the address that `cos2p watch` printed\n")
         elif target.path == "/":
             document = self.server.watch.document()
             page = assemble(document.text, live=True).encode()
-            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", with_body=with_body)
+            self._send(HTTPStatus.OK, page, "text/html; charset=utf-8")
         elif target.path == "/view.json":
-            self._send_document(query, with_body)
+            self._send_document(query)
         else:
-            self._send(HTTPStatus.NOT_FOUND, b"there is only / and /view.json\n", with_body=with_body)
+            self._send(HTTPStatus.NOT_FOUND, b"there is only / and /view.json\n")
 
     def _may_look(self, query: dict[str, list[str]]) -> bool:
         token = self.server.token
@@ -186,42 +180,30 @@ class Handler(BaseHTTPRequestHandler):
         given = query.get("token", [""])[0]
         return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
-    def _send_document(self, query: dict[str, list[str]], with_body: bool) -> None:
+    def _send_document(self, query: dict[str, list[str]]) -> None:
         document = self.server.watch.document()
-        tag = f'"{document.version}"'
-        known = [given.strip() for given in self.headers.get("If-None-Match", "").split(",")]
-        if query.get("since", [""])[0] == document.version or tag in known:
-            self._send(HTTPStatus.NOT_MODIFIED, b"", tag=tag, with_body=False)
-            return
-        if "gzip" in self.headers.get("Accept-Encoding", ""):
-            self._send(HTTPStatus.OK, document.packed, "application/json", tag, packed=True, with_body=with_body)
+        if query.get("since", [""])[0] == document.version:
+            self._send(HTTPStatus.NOT_MODIFIED, b"")
         else:
-            self._send(HTTPStatus.OK, document.text.encode(), "application/json", tag, with_body=with_body)
+            self._send(HTTPStatus.OK, document.text.encode(), "application/json", document.packed)
 
     def _send(
-        self,
-        status: HTTPStatus,
-        body: bytes,
-        kind: str = "text/plain; charset=utf-8",
-        tag: str = "",
-        packed: bool = False,
-        with_body: bool = True,
+        self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8", packed: bytes = b""
     ) -> None:
-        if kind.startswith("text/html") and len(body) > LARGE and "gzip" in self.headers.get("Accept-Encoding", ""):
-            body, packed = gzip.compress(body, compresslevel=1), True
+        """`packed`: the body compressed, where it is at hand."""
+        pack = "gzip" in self.headers.get("Accept-Encoding", "") and len(body) > LARGE
+        if pack:
+            body = packed or gzip.compress(body, compresslevel=1)
         self.send_response(status)
         if status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-        if packed:
+        if pack:
             self.send_header("Content-Encoding", "gzip")
-        if tag:
-            self.send_header("ETag", tag)
         for name, value in _headers().items():
             self.send_header(name, value)
         self.end_headers()
-        if with_body:
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """The terminal belongs to whoever watches; and a request's line would show the token."""

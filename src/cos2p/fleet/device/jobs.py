@@ -18,20 +18,19 @@ from cos2p.errors import (
     TrainingError,
     UpdateRefused,
 )
+from cos2p.fleet.device.owner import DeviceFile
 
 
-@dataclass(frozen=True)
-class Setup:
+@dataclass(frozen=True, kw_only=True)
+class Setup(DeviceFile):
+    """What `cos2p fleet join` says of the device, and what the run adds."""
+
     name: str
     recipe: dict[str, Any]
     config: dict[str, Any]
     classes: list[str]
-    data: str = ""
-    """Folder of the device's own data; empty: the shard the recipe's partition deals it."""
     root: str = ""
     """Without data of its own: the folder in which the recipe's data are looked up, and nowhere else."""
-    trusted: bool = False
-    """Without data of its own: follow the recipe's paths wherever they lead."""
     report: bool = False
     """Whether losses and scores go back with an update."""
     owner: dict[str, Any] = field(default_factory=dict)
@@ -40,16 +39,6 @@ class Setup:
     """The device's folder, for its account of ε ..."""
     run: str = ""
     """... and the run's name, under which it is kept."""
-    memory: int = 0
-    """Bytes for training, kept by the operating system; 0: no limit."""
-    slowdown: float = 1.0
-    """Times slower than this machine's processor: a fast machine plays a slow device. 1: as it is."""
-    threads: int = 0
-    """Of torch; 0 leaves the choice to it."""
-    accelerator: str = "cpu"
-    """What training is computed with, as `accelerator.resolve` reads it."""
-    base: str = ""
-    """Folder of a checkpoint that the device has."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

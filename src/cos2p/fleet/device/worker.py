@@ -86,7 +86,7 @@ def main() -> None:
 
 def _confined(setup: Setup) -> AbstractContextManager[None]:
     """The recipe is a stranger's: its paths are followed in the device's folder alone, for the life of the process."""
-    if setup.trusted and not setup.data:
+    if setup.trust_paths and not setup.data:
         return nullcontext()
     return paths.confined_to(setup.data or setup.root or os.devnull)
 

@@ -102,24 +102,17 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
         device, owner, recipe = DeviceFile.read(self._folder), OwnerFile.read(self._folder), welcome["recipe"]
         remembered_file(self._folder, self._run)
         self._spending = Spending(self._folder, owner.spend)
-        memory = owner.smaller_memory(device.memory)
         setup = Setup(
-            name,
-            recipe,
-            welcome["config"],
-            welcome["classes"],
-            data=device.data,
+            **vars(device) | {"memory": owner.smaller_memory(device.memory)},
+            name=name,
+            recipe=recipe,
+            config=welcome["config"],
+            classes=welcome["classes"],
             root=str(self._folder / "data"),
-            trusted=device.trust_paths,
             report=recipe["fleet"].get("reports") == "full" and owner.send.report != "none",
             owner=owner.model_dump(mode="json"),
             kit=str(self._folder),
             run=self._run,
-            memory=memory,
-            slowdown=device.slowdown,
-            threads=device.threads,
-            accelerator=device.accelerator,
-            base=device.base,
         )
         self._training = TrainingProcess(setup, self._folder / TRAINING_LOG, self._ended.is_set)
         found = self._training.start()
