@@ -167,6 +167,13 @@ SHOWN: dict[str, tuple[Panel, ...]] = {
             ("honest, default", "flip:15, default", "drift, no defence", "drift, default", "backdoor, default"),
         ),
     ),
+    "automatic": (
+        Panel(
+            "Test top-1, %, same seeds",
+            0,
+            ("by memory alone", "set by hand", "full fine-tuning"),
+        ),
+    ),
     "comparison": (
         Panel("fashion-mini, server top-1, %", 0, ("server top-1",), _METHODS),
         Panel("cifar10-mini, server top-1, %", 2, ("server top-1",), _METHODS),
