@@ -10,27 +10,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import current_process, parent_process, resource_tracker
+from multiprocessing import parent_process, resource_tracker, spawn
 from pathlib import Path
 from types import FrameType
 
 LOOK_SECONDS = 0.5
 ORPHANED = 3
 """The exit code of a process that ended because its parent had ended."""
-UNGUARDED = 77
-"""The exit code of a worker whose script would have started the run once more."""
+_starting = threading.Lock()
 
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
     """Processes that start inside the block ignore Ctrl-C and SIGTERM, even while they import: their parent handles
-    them. A worker that died of one would look like an accident."""
+    them. A worker that died of one would look like an accident. Nor do they import the script that calls `run`: they
+    need nothing of it, and would start the run once more."""
     resource_tracker.ensure_running()  # a tracker that the first child starts would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _starting:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        known = spawn.get_preparation_data
+        spawn.get_preparation_data = lambda name: {
+            key: value for key, value in known(name).items() if not key.startswith("init_main")
+        }
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = known
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def when_orphaned(end: Callable[[], None]) -> None:
@@ -49,13 +55,6 @@ def when_orphaned(end: Callable[[], None]) -> None:
 def die_with_parent() -> None:
     """In a child: end at once with the exit code `ORPHANED` when the parent is gone."""
     when_orphaned(lambda: os._exit(ORPHANED))
-
-
-def leave_if_unguarded() -> None:
-    """A worker imports the script that started it. A script that calls `run` outside of
-    `if __name__ == "__main__":` would do so in every worker: this one ends, with a code that the parent knows."""
-    if getattr(current_process(), "_inheriting", False):
-        os._exit(UNGUARDED)
 
 
 def how_it_ended(code: int | None) -> str:

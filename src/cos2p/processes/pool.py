@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from cos2p.errors import RunError
 from cos2p.older_python import add_note
-from cos2p.processes.children import UNGUARDED, deaf_children, die_with_parent, how_it_ended
+from cos2p.processes.children import deaf_children, die_with_parent, how_it_ended
 
 T = TypeVar("T")
 
@@ -41,11 +41,6 @@ def wait(future: Future[Any]) -> Any:
     try:
         return future.result()
     except WorkerDied as death:
-        if how_it_ended(UNGUARDED) in str(death):
-            raise RunError(
-                'a script that calls run() must do so below the line  if __name__ == "__main__":  since each worker '
-                "process begins by importing the script"
-            ) from None
         memory = " (out of memory?)" if "signal" in str(death) else ""
         raise RunError(
             f"a worker could not do its task: {death}{memory}; the run is kept: go on with --resume, "

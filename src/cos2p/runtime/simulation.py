@@ -24,7 +24,7 @@ from cos2p.errors import RunError
 from cos2p.memory.parts import Part
 from cos2p.messages import Order
 from cos2p.methods.base import Member
-from cos2p.processes.children import keep_freed_pages, leave_if_unguarded, on_interrupt
+from cos2p.processes.children import keep_freed_pages, on_interrupt
 from cos2p.processes.pool import wait
 from cos2p.recipe import Recipe
 from cos2p.runtime.evaluation import Classes
@@ -301,7 +301,6 @@ def run(
     its recipe, finds it. `as_bound`: a method that cannot keep the devices' memory (FedAvg) may train over it, to be
     compared with; the figures say so.
     """
-    leave_if_unguarded()
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     path = Path(out)
     own: tuple[Path, bytes] | None = None
