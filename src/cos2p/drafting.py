@@ -14,6 +14,7 @@ import numpy as np
 from cos2p.data.config import DataConfig
 from cos2p.data.load import reader_of, source_of
 from cos2p.data.raw import Raw
+from cos2p.data.text import tokenize_chats
 from cos2p.data.tokenizers import make_encoder, resolved
 from cos2p.devices.device import PRESETS
 from cos2p.errors import ConfigError, DataError
@@ -24,7 +25,8 @@ from cos2p.older_python import tomllib
 from cos2p.recipe import Recipe
 from cos2p.units import parse_bytes
 
-_TEXT_COLUMNS = ("text", "sentence", "content", "review", "tweet", "question", "title")
+_TEXT_COLUMNS = ("text", "sentence", "content", "review", "tweet", "question", "message", "utterance", "query", "title")
+_CHAT_COLUMNS = ("messages", "conversations")
 _LABEL_COLUMNS = ("label", "class", "category", "target", "intent", "sentiment", "y")
 
 _TEMPLATE = """\
@@ -61,8 +63,8 @@ kind = "dirichlet"      # "iid": all devices alike
 alpha = 1.5             # the smaller, the more unequal the devices' classes: 0.1 to 100
 """
 _WITHOUT_CLASSES = 'kind = "iid"            # "natural": each file, as one author, to one device\n'
-_TOKENS = 128
-"""At most, where the texts do not say."""
+_TOKENS, _CHAT_TOKENS = 128, 2048
+"""At most, of a text and of a chat."""
 _LOOKED_AT = 2000
 """Texts whose tokens are counted."""
 _TRAINED_SHARE = 0.6
@@ -83,8 +85,10 @@ class Draft:
 
 def usual_model(data: str, text_column: str = "", label_column: str = "") -> str:
     """A named size that reads such data."""
-    source = _table(data, text_column, label_column)["source"]
-    return {"text": "llama-nano", "csv": "bert-small", "jsonl": "bert-small"}.get(source, "vit-tiny")
+    table = _table(data, text_column, label_column)
+    if "task" in table:
+        return "llama-nano"
+    return "bert-small" if _is_text(table) else "vit-tiny"
 
 
 def draft_recipe(
@@ -139,6 +143,8 @@ def _raw(table: dict[str, Any]) -> Raw:
 
 def _samples(raw: Raw, table: dict[str, Any]) -> str:
     kind = "texts" if _is_text(table) else "images"
+    if raw.chats is not None:
+        return f"{raw.where}: {raw.count:,} chats, all that the assistant says is learned"
     if raw.labels is None:
         return f"{raw.where}: {kind} without labels, the next token is predicted"
     if not raw.count:
@@ -164,14 +170,19 @@ def _tokens(raw: Raw, table: dict[str, Any], limit: int, pretrained: str) -> tup
     except DataError as error:
         way = str(error).replace("name one in data.tokenizer", "name one with --tokenizer")
         raise ConfigError(f"the model's tokenizer: {way}") from None
-    if raw.texts is None:
+    if raw.tokens is not None:
         return limit, f"texts are cut into rows of {limit} tokens"
     rows = np.unique(np.linspace(0, raw.count - 1, min(raw.count, _LOOKED_AT)).astype(np.int64))
-    lengths = [len(ids) for ids in encoder.encode(raw.texts(rows))]
+    if raw.chats is not None:
+        lengths = tokenize_chats(raw.chats(rows), resolved(config, pretrained), raw.where, rows).ids.lengths.tolist()
+    else:
+        assert raw.texts is not None
+        lengths = [len(ids) for ids in encoder.encode(raw.texts(rows))]
     usual = int(np.quantile(lengths, 0.99, method="higher"))
     tokens = min(limit, max(8, 8 * math.ceil(usual / 8)))
     which = Path(given).name if (given := table.get("tokenizer")) else "the checkpoint's" if pretrained else "bytes"
-    return tokens, f"99 % of the texts have at most {usual} tokens (tokenizer: {which}): max_tokens = {tokens}"
+    kind = "chats" if raw.chats else "texts"
+    return tokens, f"99 % of the {kind} have at most {usual} tokens (tokenizer: {which}): max_tokens = {tokens}"
 
 
 def _batch(samples: int, devices: int) -> int:
@@ -204,12 +215,13 @@ def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
     if source not in ("csv", "jsonl", "parquet"):
         raise ConfigError(f"{data} is neither a folder nor a csv, tsv, jsonl, parquet or txt file")
     columns = _columns(path, source)
+    files = {"source": source, "path": str(path.resolve().parent), "train": path.name, **_others(path)}
+    chats = next((name for name in _CHAT_COLUMNS if name in columns), "")
+    if chats and source != "csv" and not (text_column or label_column):
+        return files | {"task": "instruction", "messages_column": chats}
     text = _column(text_column, columns, _TEXT_COLUMNS, "--text-column", data)
     label = _column(label_column, columns, _LABEL_COLUMNS, "--label-column", data)
-    return {
-        "source": source, "path": str(path.resolve().parent), "train": path.name, **_others(path),
-        "text_column": text, "label_column": label,
-    }  # fmt: skip
+    return files | {"text_column": text, "label_column": label}
 
 
 def _others(train: Path) -> dict[str, str]:
@@ -249,7 +261,8 @@ def _column(given: str, columns: list[str], usual: tuple[str, ...], option: str,
     if found is None:
         none = f"no column {given!r}, but " if given else ""
         raise ConfigError(
-            f"{data} has {none}the columns {', '.join(columns)} (its first line); say which with {option}"
+            f"{data} has {none}the columns {', '.join(columns)} (its first line); say which with {option}, "
+            "or write a line of names above if that is no header"
         )
     return found
 
@@ -260,17 +273,24 @@ def _chosen_model(model: str, table: dict[str, Any], image_size: int) -> tuple[d
     is_text, digits = _is_text(table), table["source"] == "digits"
     if folder.is_dir():
         stored = pretrained_config(folder)
-        tokens = min(_TOKENS, stored.max_tokens) if is_text else None
+        tokens = min(_longest(table), stored.max_tokens) if is_text else None
         edge = None if is_text or digits else image_size or stored.image
-        pretrained_config(folder, DataFacts(table.get("task", "classification"), max_tokens=tokens, image=edge))
+        pretrained_config(
+            folder,
+            DataFacts("language-modeling" if "task" in table else "classification", max_tokens=tokens, image=edge),
+        )
         return {"pretrained": str(folder.resolve())}, _inputs(tokens, edge)
     _check_kind(model, table)
     edge = None if is_text or digits else image_size or 32
-    return {"size": model} | _small(model, digits), _inputs(_TOKENS if is_text else None, edge)
+    return {"size": model} | _small(model, digits), _inputs(_longest(table) if is_text else None, edge)
+
+
+def _longest(table: dict[str, Any]) -> int:
+    return _CHAT_TOKENS if "messages_column" in table else _TOKENS
 
 
 def _is_text(table: dict[str, Any]) -> bool:
-    return "text_column" in table or table["source"] == "text"
+    return "text_column" in table or "messages_column" in table or table["source"] == "text"
 
 
 def _inputs(tokens: int | None, edge: int | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,13 @@ def test_a_checkpoint_without_a_tokenizer_takes_one_by_an_option(table: Path, tm
         code, said = cli("new", "-f", tmp_path / "r.toml", *options, "--tokenizer", given)
         assert code == 0, said
         assert f"(tokenizer: {given.name}): max_tokens = 8" in said
+
+
+def test_chats_are_found_by_their_column(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}]
+    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": said}) + "\n") * 40)
+    options = ("--data", tmp_path / "chats.jsonl", "--model", "llama-nano", "--devices", "2")
+    code, words = cli("new", tmp_path / "r.toml", *options)
+    assert code == 0, words
+    assert "40 chats, all that the assistant says is learned" in words
+    assert 'task = "instruction"\nmessages_column = "messages"\nmax_tokens = 32' in (tmp_path / "r.toml").read_text()

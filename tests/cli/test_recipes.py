@@ -129,7 +129,7 @@ def test_validate_reads_the_data_and_cuts_the_first_tasks(tiny: Path) -> None:
     assert "samples  108 train, 12 validation, 50 test; 10 classes (0, 1, 2, 3, 4, 5, 6, 7 ...); 8×8×1 pixels" in out
     assert "plan     2 × pi-1: a window, R 0.25; " in out
     assert " of 8.00 GB, " in out
-    assert "a round on this machine" in out
+    assert "in all on this machine" in out
 
 
 def test_validate_takes_another_method(tiny: Path) -> None:

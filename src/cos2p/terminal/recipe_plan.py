@@ -71,7 +71,8 @@ def rehearsal_text(found: Rehearsal) -> list[str]:
     if len(found.plans) > _SHOWN:
         lines.append(f"         and {count(len(found.plans) - _SHOWN, 'more kind')} of devices")
     seconds = found.seconds_of_a_round
-    lines.append(f"time     about {duration(seconds)} a round on this machine, {duration(found.seconds)} in all")
+    whole = duration(found.seconds)
+    lines.append(f"time     about {whole} in all on this machine, {duration(seconds)} for one task of every device")
     return lines
 
 

@@ -61,9 +61,13 @@ def headline(result: Mapping[str, Any]) -> str:
 
 def _sign(gain: Mapping[str, Any]) -> int:
     """Whether the end is better (1) or worse (−1) than the start by more than the interval."""
-    value = -gain["value"] if gain["score"] == "perplexity" else gain["value"]
-    within = float(gain.get("interval", 0.0))
+    value, within = _better(gain), float(gain.get("interval", 0.0))
     return int(value > within) - int(value < -within)
+
+
+def _better(gain: Mapping[str, Any]) -> float:
+    """By how much the end is better than the start."""
+    return float(-gain["value"] if gain["score"] == "perplexity" else gain["value"])
 
 
 def _was_right(result: Mapping[str, Any]) -> bool:
@@ -104,7 +108,7 @@ def _warning(result: Mapping[str, Any]) -> str:
         return ""
     if sign < 0:
         return f"the end is below the start: training did harm; {HELP}"
-    if not _was_right(result):
+    if not _was_right(result) and _better(gain) <= 0:
         return f"the test samples are too few to show a gain: start and end differ by less than the interval; {HELP}"
     return ""
 
