@@ -65,8 +65,8 @@ class Base:
     def checked(self) -> Base:
         """The same with its number of updates filled in.
 
-        A round is one update to an asynchronous method and one for each device to a synchronous one, so runs that
-        end after a number of rounds cannot be compared.
+        A round is one update to an asynchronous method and one for each device to a synchronous one: a recipe that
+        ends after rounds is measured by as many updates of each device.
         """
         for name, change in map(_split, self.changes):
             if name:
@@ -75,12 +75,15 @@ class Base:
                 raise ConfigError(
                     f"--set {change}: runs of a study end after a number of updates; give it by --updates"
                 )
-        updates = self.updates if self.updates is not None else self.load(Row("", "")).schedule.updates
-        if updates is None:
-            raise ConfigError(
-                f"{self.recipe} ends after a number of rounds, which are different numbers of client updates for "
-                "different methods; give the number of updates that every run shall have by --updates"
+        recipe = self.load(Row("", ""))
+        updates, rounds = self.updates or recipe.schedule.updates, recipe.schedule.rounds
+        if updates is None and rounds is not None:
+            updates = rounds * sum(group.count for group in recipe.fleet.devices)
+            logging.getLogger(__name__).warning(
+                f"{self.recipe} ends after {rounds} rounds: every run gets {updates} updates, {rounds} of each device"
             )
+        if updates is None:
+            raise ConfigError(f"{self.recipe} ends after a time; give the number of updates of every run by --updates")
         return Base(self.recipe, (*self._settled(), *self.changes), updates)
 
     def _settled(self) -> tuple[str, ...]:
