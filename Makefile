@@ -1,5 +1,6 @@
 # make demo   eight boards of 8 and 12 MB train a model that takes 23.9 MB
 # make test   ruff, mypy and the tests (under ten minutes on two cores)
+# make coverage   the share of the lines that the quick tests reach in their own process
 # make test-slow   what takes longer: kills at random moments, a whole study, a Ray cluster, every page of the documentation
 # make dist   wheel and sdist in dist/, for machines without a package index
 # make docs   the documentation as a web site in site/
@@ -15,7 +16,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: dist demo test test-slow docs weights fuzz test-gpu test-fleet test-network test-arm lint types unit format setup clean
+.PHONY: dist demo test coverage test-slow docs weights fuzz test-gpu test-fleet test-network test-arm lint types unit format setup clean
 
 demo: $(READY)
 	$(BIN)/cos2p run demo --out runs/demo --overwrite
@@ -37,6 +38,11 @@ unit: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "memory and not slow"
 	COS2P_SCREENSHOTS=runs/screenshots $(BIN)/python -m pytest -m browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "fleet and not slow"
+
+coverage: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run --source=cos2p,cos2p_rivals -m pytest -m "not memory and not browser and not fleet and not slow"
+	$(BIN)/python -m coverage report --skip-covered --skip-empty
 
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not fleet and not network and not arm"

@@ -223,7 +223,6 @@ def test_ctrl_c_says_that_the_same_command_goes_on(fake: type[FakeRunner]) -> No
         (["compare", "tiny.toml", "--seeds", "1,1"], "seed 1 was given twice"),
         (["compare", "tiny.toml", "--methods", "fedavgg"], "did you mean 'fedavg'?"),
         (["compare", "tiny.toml", "--reference", "cosp"], "did you mean 'cos2p'?"),
-        (["compare", "quickstart", "--methods", "cos2p"], "--updates"),
         (["compare", "nowhere.toml"], "cannot read the recipe nowhere.toml"),
         (["compare", "tiny.toml", "--tune", "--lrs", "fast"], "write numbers with commas"),
         (["compare", "tiny.toml", "--methods", "cos2p", "--tune", "--tune-seed", "0"], "among the final seeds"),

@@ -76,14 +76,13 @@ class Base:
                     f"--set {change}: runs of a study end after a number of updates; give it by --updates"
                 )
         recipe = self.load(Row("", ""))
-        updates, rounds = self.updates or recipe.schedule.updates, recipe.schedule.rounds
-        if updates is None and rounds is not None:
+        updates = self.updates or recipe.schedule.updates
+        if updates is None:
+            rounds = recipe.schedule.rounds or 0
             updates = rounds * sum(group.count for group in recipe.fleet.devices)
             logging.getLogger(__name__).warning(
                 f"{self.recipe} ends after {rounds} rounds: every run gets {updates} updates, {rounds} of each device"
             )
-        if updates is None:
-            raise ConfigError(f"{self.recipe} ends after a time; give the number of updates of every run by --updates")
         return Base(self.recipe, (*self._settled(), *self.changes), updates)
 
     def _settled(self) -> tuple[str, ...]:
