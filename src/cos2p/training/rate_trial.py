@@ -50,7 +50,7 @@ FEWEST = 8
 WORST = 100.0
 """Largest ratio to the first loss that is reported."""
 HARM = 1.2
-"""Ratio to the first loss above which a rate is too high."""
+"""A rate is too high whose loss is more than so many times the first loss, or the lowest of the rates below."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,15 @@ def walk(places: int, ratio_at: Callable[[int], float]) -> list[float]:
 
     >>> walk(6, [0.99, 0.9, 0.8, 0.9, 2.0, 9.0].__getitem__)
     [1.0, 1.0, 1.0, 0.9, 2.0, 100.0]
+    >>> walk(6, [0.99, 0.9, 0.8, 0.5, 1.1, 9.0].__getitem__)
+    [1.0, 1.0, 1.0, 0.5, 1.1, 100.0]
     >>> walk(6, [0.99, 0.9, 0.8, 1.3, 9.0, 9.0].__getitem__)
     [1.0, 1.0, 0.8, 1.3, 100.0, 100.0]
     """
     place = min(FALLBACK, places - 1)
     ratios = [1.0] * place + [ratio_at(place)] + [WORST] * (places - 1 - place)
-    step = 1 if ratios[place] <= HARM else -1
-    while 0 <= place + step < places and (ratios[place] <= HARM) == (step > 0):
+    step = 1 if best_place(ratios) == place else -1
+    while 0 <= place + step < places and (best_place(ratios) == place) == (step > 0):
         place += step
         ratios[place] = ratio_at(place)
     return ratios
@@ -183,10 +185,11 @@ def _rng(order: Order) -> torch.Generator:
 def best_place(ratios: Sequence[float]) -> int:
     """Of an ascending ladder the highest place up to which nothing does harm.
 
-    >>> best_place([0.99, 0.9, 0.8, 0.9, 2.5, 1.1]), best_place([1.3, 3.0])
-    (3, 0)
+    >>> best_place([0.99, 0.9, 0.8, 0.9, 2.5, 1.1]), best_place([1.0, 0.5, 1.1]), best_place([1.3, 3.0])
+    (3, 1, 0)
     """
-    harmless = itertools.takewhile(lambda ratio: ratio <= HARM, ratios)
+    lowest = itertools.accumulate(ratios, min, initial=1.0)
+    harmless = itertools.takewhile(lambda both: both[0] <= HARM * both[1], zip(ratios, lowest, strict=False))
     return max(0, sum(1 for _ in harmless) - 1)
 
 
