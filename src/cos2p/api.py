@@ -87,13 +87,16 @@ class Result(dict[str, Any]):
         return [*super().__dir__(), *self]
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={_short(self[name])}" for name in SHOWN if self.get(name) is not None)
+        shown = ", ".join(f"{name}={value}" for name, value in self._shown().items())
         return f"Result({shown})"
 
     def _repr_html_(self) -> str:
-        return Table(
-            {"figure": name, "value": self[name]} for name in SHOWN if self.get(name) is not None
-        )._repr_html_()
+        return Table({"figure": name, "value": value} for name, value in self._shown().items())._repr_html_()
+
+    def _shown(self) -> dict[str, str]:
+        """Scores in percent."""
+        known = {name: self[name] for name in SHOWN if self.get(name) is not None}
+        return {name: percent(value) if "top1" in name else _short(value) for name, value in known.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -458,8 +461,6 @@ def _digest(model: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, float) and 0 <= value <= 1:
-        return percent(value)
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else str(value)

@@ -37,7 +37,7 @@ Exit = int | Literal["best"] | None
 """Depth of an exit; `best`: by the validation samples of the run; None: the deepest."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trained:
     """A model, with how its inputs are prepared and what its answers are called."""
 
@@ -59,6 +59,10 @@ class Trained:
     """Figures of its run; empty where there is no run."""
     device: str = ""
     """Whose own submodel it is; empty: the server's model."""
+
+    def __repr__(self) -> str:
+        kind = f"{self.config.family}, exit {self.exit} of {self.config.depth}"
+        return f"Trained({self.where!r}, {kind}, {len(self.classes)} classes)"
 
     @property
     def is_text(self) -> bool:
