@@ -29,14 +29,14 @@ from cos2p.processes.children import keep_freed_pages
 from cos2p.seeding import torch_rng
 from cos2p.server.update_reader import UpdateReader
 from cos2p.submodel import native
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 
 COPY = "copy of the same bytes"
 
 
 def random_delta(config: ModelConfig, spec: SubmodelSpec) -> Weights:
     rng = torch_rng(0, "benchmark merge")
-    return {name: torch.randn(shape, generator=rng) * 1e-3 for name, shape in compact_shapes(config, spec).items()}
+    return {name: torch.randn(shape, generator=rng) * 1e-3 for name, shape in trained_shapes(config, spec).items()}
 
 
 class Rounds:
@@ -114,7 +114,7 @@ def main() -> None:
         entries = {own: jobs(config, spec, start) for own in ways}
         measure(entries, 2)  # first touch of every page; and versions that were made by closing a round
         seconds = measure(entries, arguments.repeats)
-        numbers = sum(torch.Size(shape).numel() for shape in compact_shapes(config, spec).values())
+        numbers = sum(torch.Size(shape).numel() for shape in trained_shapes(config, spec).values())
         print(
             f"{arguments.model}, R = {rate:g}: {numbers / 1e6:.1f} M scalars ({numbers * 4 / 1e6:.0f} MB), "
             f"{arguments.threads} thread(s), {arguments.repeats} turns, torch {torch.__version__}"

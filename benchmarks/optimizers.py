@@ -54,9 +54,7 @@ def memory_optimizations(workload: Workload) -> Iterator[tuple[str, Workload]]:
     yield "step in backward", workload
     workload = workload.with_(optimizer=eight_bit(workload.optimizer))
     yield "8-bit states", workload
-    workload = workload.with_(recompute=True)
-    yield "recomputation", workload
-    yield "bf16 activations", workload.with_(activation_bytes=2)
+    yield "recomputation", workload.with_(recompute=True)
 
 
 def vit_parameters(blocks: int, dim: int = 768, mlp: int = 3072) -> list[Tensor]:

@@ -21,7 +21,7 @@ from cos2p.methods import make_contract
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.server.update_reader import UpdateReader
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from tests.aggregation.brute import random_delta
 from tests.submodel.strategies import random_weights, submodels
 from tests.tiny import VIT, order, read_update, same, task, window
@@ -111,7 +111,7 @@ def test_what_arrives_can_be_written_to() -> None:
 
 def test_bytes_are_those_of_the_values_and_a_small_header() -> None:
     sent = update()
-    numbers = sum(torch.Size(shape).numel() for shape in compact_shapes(VIT, SPEC).values())
+    numbers = sum(torch.Size(shape).numel() for shape in trained_shapes(VIT, SPEC).values())
     assert tensor_bytes(sent.delta, {"one": torch.zeros(1, dtype=torch.int8)}) == 4 * numbers + 1
     assert 4 * numbers < len(sent.to_bytes()) < 4 * numbers + 3000
 

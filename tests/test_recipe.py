@@ -252,7 +252,7 @@ def test_a_pretrained_model_has_other_defaults_of_methods_that_say_so() -> None:
     [
         ("fleet.devices.0.spread.up=0.5", "spread.up: the field is called fleet.devices.spread.network now"),
         ("robust.trim=0.1", "robust.trim: gone since 0.1.0; a quarter is left out at each end"),
-        ("training.savings.bf16=true", "training.savings: the field is called training.memory_optimizations now"),
+        ("training.savings.stream=true", "training.savings: the field is called training.memory_optimizations now"),
         ("training.label_skew=corrected", "training.label_skew: 'corrected' is called \"logit-adjustment\" now"),
         ("robust.suspicion=bench", "robust.suspicion: 'bench' is called \"exclude\" now"),
     ],

@@ -32,7 +32,7 @@ from cos2p.models.sizes import model_config
 from cos2p.models.spec import to_bits
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from cos2p.tracking.checkpoint import BackgroundWriter, Checkpoint
 from cos2p.training.settings import TrainingSettings
 
@@ -106,7 +106,7 @@ class Play:
 
     def answer(self, client: str) -> None:
         order, config = self.orders.pop(client), self.server.context.config
-        shapes = compact_shapes(config, order.spec)
+        shapes = trained_shapes(config, order.spec)
         self.memory.begin(DEVICE)
         delta = {name: torch.full(shape, 1e-3) for name, shape in shapes.items()}
         path = self.folder / "update"

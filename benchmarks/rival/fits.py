@@ -36,7 +36,6 @@ OPTIMIZATIONS: dict[str, dict[str, Any]] = {
     "+ step in backward": {"step_in_backward": True},
     "+ 8-bit states": {"eight_bit": True},
     "+ recomputation": {"recompute": "yes"},
-    "+ bf16 activations": {"bf16": True},
 }
 METHODS: dict[str, dict[str, Any]] = {
     "cos2p": {"masks": {"heads": "fixed", "units": "fixed"}},

@@ -13,7 +13,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
 from cos2p.models.layout import Weights, layout
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, scatter
+from cos2p.submodel.slicing import scatter, trained_shapes
 from tests.submodel.strategies import random_weights, specs_around
 
 
@@ -115,7 +115,7 @@ def paper_merge(config: ModelConfig, items: Sequence[Contribution], current: Wei
 def random_delta(config: ModelConfig, spec: SubmodelSpec, seed: int, scale: float = 0.1) -> Weights:
     return {
         name: torch.randn(shape, generator=torch_rng(seed, "test delta", name)) * scale
-        for name, shape in compact_shapes(config, spec).items()
+        for name, shape in trained_shapes(config, spec).items()
     }
 
 

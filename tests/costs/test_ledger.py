@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import (
-    BF16_KERNEL_BYTES,
-    BF16_SCRATCH_BYTES,
     LEAST_SLACK_BYTES,
     PAGE_BYTES,
     SLACK_BYTES,
@@ -25,7 +23,7 @@ from cos2p.costs.shape import Shape, Workload, trainable_scalars, trainable_size
 from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
 from cos2p.numerics.optimizers import STATE_BYTES
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from tests.submodel.strategies import submodels, submodels_around
 
 TINY = model_config("vit-tiny")
@@ -36,7 +34,7 @@ U = 8 * 197 * 512 * 4  # a tensor of residual width: 8 images of 197 tokens
 def test_scalars_are_those_of_the_tensors(case: tuple[ModelConfig, SubmodelSpec, int]) -> None:
     config, spec, _ = case
     shape = Shape.of(config, spec)
-    tensors = compact_shapes(config, spec)
+    tensors = trained_shapes(config, spec)
     assert trainable_scalars(config, shape) == sum(math.prod(s) for s in tensors.values())
     assert sorted(trainable_sizes(config, shape)) == sorted(math.prod(s) for s in tensors.values())
     assert trainable_tensors(config, shape) in (len(tensors), len(tensors) - 1)  # an untied table is not counted
@@ -160,18 +158,6 @@ def test_recomputed_blocks_keep_their_input_and_one_of_them_its_inside() -> None
     assert both.gradients == 4 * (2048 * 512 + 512)
 
 
-def test_activations_in_bf16_take_half_and_a_copy_of_the_weights() -> None:
-    spec = SubmodelSpec.full(TINY)
-    plain, narrow = (ledger(TINY, spec, Workload(batch=8, activation_bytes=each)) for each in (4, 2))
-    blocks = 8 * (4 * 512**2 + 2 * 512 * 2048)
-    assert narrow.activations == pytest.approx(plain.activations / 2 + 2 * blocks, rel=0.02)
-    assert narrow.weights == plain.weights
-    # Four sizes of layers, the exit and the rest; scratch for two threads; a short last batch has sizes of its own.
-    assert narrow.overhead - plain.overhead == 6 * BF16_KERNEL_BYTES + 2 * BF16_SCRATCH_BYTES
-    short = ledger(TINY, spec, Workload(batch=8, samples=20, activation_bytes=2))
-    assert short.overhead - narrow.overhead == 6 * BF16_KERNEL_BYTES
-
-
 def test_frozen_candidates_cost_a_sixth_of_trained_weights() -> None:
     spec = SubmodelSpec.full(TINY)
     mask, weight = (ledger(TINY, spec, Workload(batch=1), phase) for phase in ("mask", "weight"))
@@ -197,7 +183,7 @@ def test_logits_of_a_language_model_are_charged_for_every_exit() -> None:
     assert difference == pytest.approx(6 * logits, rel=0.1)  # three arrays for each; one exit alone holds a part
 
 
-@given(submodels(), st.integers(1, 16), st.sampled_from(["memory", "none"]))
+@given(submodels(), st.integers(1, 16), st.sampled_from(["memory", "disk"]))
 def test_more_samples_never_need_less(case: tuple[ModelConfig, SubmodelSpec, int], batch: int, store: str) -> None:
     config, spec, _ = case
     fewer, more = (Workload(batch=size, features=store) for size in (batch, batch + 1))  # type: ignore[arg-type]
@@ -217,8 +203,7 @@ def test_an_unknown_phase_is_refused() -> None:
         ({"micro_batch": 9}, "micro_batch 9 is larger than the batch 8"),
         ({"micro_batch": 2, "step_in_backward": True}, "micro_batch 2 is smaller than the batch 8, whose gradients"),
         ({"optimizer": "adam"}, "optimizer is 'adam'; known: adan, adamw, sgd"),
-        ({"features": "tape"}, "features is 'tape'; known: memory, disk, none"),
-        ({"activation_bytes": 1}, "activation_bytes is 1; known: 2, 4"),
+        ({"features": "tape"}, "features is 'tape'; known: memory, disk"),
         ({"feature_bytes": 3}, "feature_bytes is 3; known: 2, 4"),
     ],
 )

@@ -4,7 +4,6 @@ import torch
 
 from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution, SegmentMerge
-from cos2p.methods.fedasync import Damping
 from cos2p.methods.fedbuff import BufferMerge
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights
@@ -13,7 +12,7 @@ from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, assert_close, copy, same
 
 FULL = SubmodelSpec.full(VIT)
-HALF_ROOT = Damping("polynomial", a=0.5)
+HALF_ROOT = 0.5
 
 
 def update(spec: SubmodelSpec, received: Weights, seed: int, staleness: int = 0) -> Contribution:

@@ -26,7 +26,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged
 from cos2p.training.rate_trial import LADDERS, WORST, at_own_rate, read_report, trial_size
-from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import SubmodelTrainer
 from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, check_a_restart_changes_nothing, digits, digits_house, with_rates
 from tests.submodel.strategies import CONFIGS, random_weights

@@ -1,16 +1,8 @@
 from __future__ import annotations
 
-from cos2p.methods.fedasync import Damping, FedAsyncSettings
 from cos2p.tracking.event_kinds import Merged
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import same
-
-
-def test_settings_give_the_papers_three_dampings() -> None:
-    assert FedAsyncSettings().damping()(3) == 0.5
-    assert FedAsyncSettings(staleness="constant").damping()(9) == 1.0
-    hinge = FedAsyncSettings(staleness="hinge").damping()
-    assert hinge == Damping("hinge", a=10, b=4)
 
 
 def test_every_update_is_a_version_and_its_sender_goes_on_at_once() -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.errors import ConfigError
-from cos2p.methods.fedasync import Damping, MixingMerge
+from cos2p.methods.fedasync import MixingMerge, damped
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract
@@ -21,24 +19,15 @@ def update(spec: SubmodelSpec, received: Weights, seed: int, staleness: int = 0)
     return Contribution("pi", spec, extract(random_weights(VIT, seed), VIT, spec), 1, staleness, received)
 
 
-def mixed(alpha: float, item: Contribution, current: Weights, damping: Damping | None = None) -> Weights:
-    merge = MixingMerge(VIT, alpha, damping or Damping())
+def mixed(alpha: float, item: Contribution, current: Weights, exponent: float = 0.0) -> Weights:
+    merge = MixingMerge(VIT, alpha, exponent)
     merge.add(item, current)
     return merge.apply(current)
 
 
 def test_damping_of_the_paper() -> None:
-    hinge, polynomial = Damping("hinge", a=10, b=4), Damping("polynomial", a=0.5)
-    assert [hinge(tau) for tau in (0, 4, 5)] == [1.0, 1.0, 1 / 11]
-    assert [polynomial(tau) for tau in (0, 3)] == [1.0, 0.5]
-    assert Damping()(100) == 1.0
-
-
-def test_wrong_damping_is_named() -> None:
-    with pytest.raises(ConfigError, match="unknown damping 'cubic'"):
-        Damping("cubic")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="damping a is -1"):
-        Damping("polynomial", a=-1)
+    assert [damped(tau, 0.5) for tau in (0, 3)] == [1.0, 0.5]
+    assert damped(100, 0.0) == 1.0
 
 
 def test_alpha_one_replaces_the_model_bitwise() -> None:
@@ -58,7 +47,7 @@ def test_a_stale_update_is_mixed_with_the_current_model_not_added_to_it() -> Non
     """x_new is the received model less the update: (1 − α)·w + α·x_new, with α = 0.6 · (3 + 1)^(−1/2) = 0.3."""
     received, current = random_weights(VIT, 0), random_weights(VIT, 5)
     item = update(FULL, received, 1, staleness=3)
-    merged = mixed(0.6, item, current, Damping("polynomial", a=0.5))
+    merged = mixed(0.6, item, current, 0.5)
     expected = dict(current)
     for name, delta in item.delta.items():
         expected[name] = 0.7 * current[name] + 0.3 * (received[name] - delta)
@@ -86,9 +75,9 @@ def test_the_current_model_is_not_written_into() -> None:
 def test_two_updates_of_one_version_are_mixed_one_after_the_other() -> None:
     current = random_weights(VIT, 0)
     first, second = update(FULL, current, 1), update(PART, current, 2)
-    merge = MixingMerge(VIT, 0.5, Damping())
+    merge = MixingMerge(VIT, 0.5, 0.0)
     merge.add(first, current)
-    restored = MixingMerge(VIT, 0.5, Damping())
+    restored = MixingMerge(VIT, 0.5, 0.0)
     restored.load_state({group: copy(tensors) for group, tensors in merge.state().items()})
     for one in (merge, restored):
         one.add(second, current)
@@ -102,7 +91,7 @@ def test_two_updates_of_one_version_are_mixed_one_after_the_other() -> None:
 
 def test_holders_are_counted() -> None:
     current = random_weights(VIT, 0)
-    merge = MixingMerge(VIT, 0.5, Damping())
+    merge = MixingMerge(VIT, 0.5, 0.0)
     merge.add(update(PART, current, 1), current)
     assert merge.holders["heads.3"].tolist() == [0, 1, 0, 0]
     assert merge.holders["units.0"].tolist() == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]

@@ -38,7 +38,7 @@ class ScalarAdan:
         self.previous: float | None = None
         self.k = 0
 
-    def step(self, g: float, no_prox: bool = False) -> float:
+    def step(self, g: float) -> float:
         b1, b2, b3 = self.betas
         self.k += 1
         delta = 0.0 if self.previous is None else g - self.previous
@@ -49,10 +49,7 @@ class ScalarAdan:
         u_hat = self.u / (1 - b2**self.k)
         n_hat = self.n / (1 - b3**self.k)
         change = self.lr * (m_hat + b2 * u_hat) / (math.sqrt(n_hat) + self.eps)
-        if no_prox:
-            self.theta = (1 - self.lr * self.decay) * self.theta - change
-        else:
-            self.theta = (self.theta - change) / (1 + self.lr * self.decay)
+        self.theta = (self.theta - change) / (1 + self.lr * self.decay)
         self.previous = g
         return self.theta
 
@@ -80,24 +77,17 @@ class TestAdan:
             step(optimizer, theta, [0.0])
         assert theta.item() == pytest.approx(1.0)  # 8 / (1 + 0.5·2)³
 
-    def test_no_prox_decay_multiplies_before_the_step(self) -> None:
-        theta = parameter([8.0])
-        optimizer = Adan([theta], lr=0.5, weight_decay=0.5, no_prox=True, eps=1e-12)
-        step(optimizer, theta, [4.0])
-        assert theta.item() == pytest.approx(8 * 0.75 - 0.5)
-
-    @pytest.mark.parametrize("no_prox", [False, True])
     @pytest.mark.parametrize("betas", [(0.98, 0.92, 0.99), (0.5, 0.0, 0.9), (0.0, 0.7, 0.0)])
-    def test_follows_the_scalar_reference(self, no_prox: bool, betas: tuple[float, float, float]) -> None:
+    def test_follows_the_scalar_reference(self, betas: tuple[float, float, float]) -> None:
         rng = torch_rng(0, "adan reference")
         start = torch.randn(7, generator=rng, dtype=torch.float64)
         theta = parameter(start)
-        optimizer = Adan([theta], lr=0.03, betas=betas, eps=1e-3, weight_decay=0.1, no_prox=no_prox)
+        optimizer = Adan([theta], lr=0.03, betas=betas, eps=1e-3, weight_decay=0.1)
         references = [ScalarAdan(x, 0.03, betas, 1e-3, 0.1) for x in start.tolist()]
         for _ in range(20):
             gradient = torch.randn(7, generator=rng, dtype=torch.float64)
             step(optimizer, theta, gradient)
-            expected = [r.step(g, no_prox) for r, g in zip(references, gradient.tolist(), strict=True)]
+            expected = [r.step(g) for r, g in zip(references, gradient.tolist(), strict=True)]
             assert theta.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
     @settings(max_examples=40, deadline=None)
@@ -210,18 +200,6 @@ class TestAdan:
         optimizer.zero_grad(set_to_none=False)
         assert optimizer.state[theta]["previous"].item() == 5.0
 
-    def test_closure_runs_with_gradients(self) -> None:
-        theta = parameter([2.0])
-        optimizer = Adan([theta], lr=0.1)
-
-        def closure() -> float:
-            loss = (theta**2).sum()
-            loss.backward()
-            return loss.item()
-
-        assert optimizer.step(closure) == 4.0
-        assert theta.item() == pytest.approx(1.9)
-
     def test_groups_keep_their_own_values(self) -> None:
         decayed, plain = parameter([1.0]), parameter([1.0])
         optimizer = Adan([{"params": [decayed], "weight_decay": 1.0}, {"params": [plain]}], lr=1.0)
@@ -309,7 +287,7 @@ class TestMakeOptimizer:
             make_optimizer("adam", [parameter([1.0])], lr=0.1)
 
     def test_unknown_option_lists_the_known(self) -> None:
-        with pytest.raises(ConfigError, match="'adan' has no option 'momentum'; it has betas, eps, no_prox"):
+        with pytest.raises(ConfigError, match="'adan' has no option 'momentum'; it has betas, eps"):
             make_optimizer("adan", [parameter([1.0])], lr=0.1, momentum=0.9)
 
     def test_no_parameters(self) -> None:

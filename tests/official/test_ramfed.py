@@ -16,7 +16,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.aggregation.merge import Contribution
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights, init_weights
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from cos2p_rivals.ramfed import MemoryMerge
 from tests.official.case import agree, fixture, wave
 
@@ -48,7 +48,7 @@ def played() -> list[Weights]:
 
 def _delta(spec: SubmodelSpec, units: list[int], round: int, client: int) -> Weights:
     """Ours is what was there minus what is there, theirs the other way round."""
-    delta = {name: torch.zeros(shape) for name, shape in compact_shapes(CONFIG, spec).items()}
+    delta = {name: torch.zeros(shape) for name, shape in trained_shapes(CONFIG, spec).items()}
     for i, (theirs, ours) in enumerate(NAMES.items()):
         full = -0.1 * wave(OFFICIAL["fed"]["shapes"][theirs], 50.0 + 17 * round + 5 * client + i)
         delta[ours] = full[units] if i == 0 else full[:, units] if i == 1 else full

@@ -13,7 +13,7 @@ from cos2p.models.layout import Weights
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.runtime.evaluation import Classes
 from cos2p.runtime.run_folder import write_results
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from cos2p.tracking.figures import RunFigures
 from cos2p_rivals.fedrolex_official import FedRolexOfficial
 from cos2p_rivals.heterofl.cut import fitted_config, places, scaled_config, scaled_slices, take_scaled
@@ -95,7 +95,7 @@ def test_heterofl_is_evaluated_as_its_largest_device_trained_it(config: ModelCon
     trained = ElasticTransformer(small, spec).load(take_scaled(weights, config, method.part("pi-1", 0)))
     Scaler(method.rates["pi-1"]).begin(trained)
     with torch.no_grad():
-        server = ElasticTransformer(small, spec).load({n: evaluated[n] for n in compact_shapes(small, spec)})
+        server = ElasticTransformer(small, spec).load({n: evaluated[n] for n in trained_shapes(small, spec)})
         torch.testing.assert_close(server(inputs)[0], trained(inputs)[0], atol=1e-4, rtol=1e-4)
     assert set(evaluated) == set(weights)
 

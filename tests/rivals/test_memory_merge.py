@@ -6,7 +6,7 @@ from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from cos2p_rivals.ramfed import MemoryMerge
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, copy, same
@@ -17,7 +17,7 @@ FC1 = "blocks.1.fc1.bias"
 
 
 def update(spec: SubmodelSpec, value: float, weights: Weights, client: str = "pi-0") -> Contribution:
-    delta = {name: torch.full(shape, value) for name, shape in compact_shapes(VIT, spec).items()}
+    delta = {name: torch.full(shape, value) for name, shape in trained_shapes(VIT, spec).items()}
     return Contribution(client, spec, delta, 1, 0, weights)
 
 

@@ -104,7 +104,7 @@ REST = SubmodelSpec(1, (BlockKeep((0,), (1,)), BlockKeep((0,), (2,))), (4,), res
 def task_of(planned: Order, weights: Weights, whole: bool = False) -> Task:
     contract = make_contract(VIT, planned)
     held = () if whole else tuple(cached(planned).held)
-    frozen = contract.sent_frozen(weights, held)
+    frozen = {name: piece.make() for name, piece in contract.frozen_pieces(weights, held).items()}
     return Task(planned, extract(weights, VIT, planned.spec), frozen)
 
 

@@ -12,7 +12,7 @@ from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import SpecError
 from cos2p.models.layout import Weights, layout
 from cos2p.models.spec import BlockKeep
-from cos2p.submodel.slicing import compact_shapes, extract, extract_prefix, narrow, scatter, window_slices
+from cos2p.submodel.slicing import extract, extract_prefix, narrow, scatter, trained_shapes, window_slices
 from tests.submodel.strategies import CONFIGS, random_weights, submodels
 
 Case = tuple[ModelConfig, SubmodelSpec, int]
@@ -94,10 +94,10 @@ def test_scatter_writes_the_submodel_and_leaves_all_else_bitwise(case: Case) -> 
 
 
 @given(submodels())
-def test_compact_shapes_are_those_of_the_tensors(case: Case) -> None:
+def test_shapes_are_those_of_the_tensors(case: Case) -> None:
     config, spec, seed = case
     compact = extract(random_weights(config, seed), config, spec)
-    assert compact_shapes(config, spec) == {name: tuple(tensor.shape) for name, tensor in compact.items()}
+    assert trained_shapes(config, spec) == {name: tuple(tensor.shape) for name, tensor in compact.items()}
 
 
 @given(submodels(least_frozen=1))

@@ -21,8 +21,7 @@ from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training import prefix as prefix_module
 from cos2p.training.prefix import Features, PrefixFile, decode, encode, prefix_features, rows_of
 from cos2p.training.settings import LocalSettings
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Batch
+from cos2p.training.trainer import Batch, SubmodelTrainer
 from tests.submodel.strategies import CONFIGS, random_inputs, random_weights, submodels
 from tests.tiny import VIT, order, same, shard, task, window
 

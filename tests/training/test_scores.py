@@ -12,9 +12,16 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract
 from cos2p.training.losses import flatten
-from cos2p.training.masks import MaskTrainer, MicroBatch, Remembered, Trained
+from cos2p.training.masks import (
+    MaskTrainer,
+    MicroBatch,
+    Remembered,
+    Trained,
+    as_importance,
+    begin_from_scores,
+    first_order,
+)
 from cos2p.training.settings import LocalSettings, MaskPhase
-from cos2p.training.submodel_trainer import as_importance, begin_from_scores, first_order
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, examples, order, same, shard, task, window
 

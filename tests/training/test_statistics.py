@@ -88,9 +88,6 @@ def moved(x: torch.Tensor, place: int, by: float) -> torch.Tensor:
     ("wrong", "said"),
     [
         (change("2.sums", lambda x: 3 * x), "longer than its count"),
-        (change("2.sums", lambda x: x[:-1]), "2.sums is wrong or missing"),
-        (change("2.sums", lambda x: x * torch.nan), "not finite"),
-        (change("1.sums", lambda x: x.double()), "float64"),
         (change("counts", lambda x: x + 1), "its counts add up to"),
         (change("counts", lambda x: x - 2 * x), "its counts add up to"),
         (change("2.length", lambda x: x * 1e9), "are not let in"),
@@ -99,8 +96,6 @@ def moved(x: torch.Tensor, place: int, by: float) -> torch.Tensor:
         (change("2.moments", lambda x: 2 * x), "trace"),
         (change("2.moments", lambda x: moved(x, 1, 3.0)), "not those of any vectors"),
         (change("2.sums", lambda x: 0.5 * x + 0.5 * x.flip(0)), "longer|not those of any vectors"),
-        (lambda u: replace(u, extras={}), "wrong or missing"),
-        (lambda u: replace(u, extras={**u.extras, "x": torch.ones(1)}), "x is wrong"),
     ],
 )
 def test_the_door_lets_in_only_what_unit_vectors_can_add_up_to(wrong: Callable[[Update], Update], said: str) -> None:

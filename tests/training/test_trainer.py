@@ -17,10 +17,9 @@ from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.submodel.slicing import extract, trained_shapes
 from cos2p.training.masks import Remembered
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Batch, Learned
+from cos2p.training.trainer import Batch, Learned, SubmodelTrainer
 from tests.submodel.strategies import CONFIGS, random_weights
 from tests.tiny import VIT, assert_close, copy, order, read_update, same, shard, task, window
 
@@ -80,7 +79,7 @@ def test_an_update_holds_what_was_trained_and_nothing_frozen(config: ModelConfig
     update, _ = run_task(config, given, shard(config), {})
     kept = [(len(keep.heads), len(keep.units)) for keep in update.spec.window]
     assert kept == [(min(q.heads, config.groups), q.units) for q in QUOTAS]
-    assert {name: tuple(t.shape) for name, t in update.delta.items()} == compact_shapes(config, update.spec)
+    assert {name: tuple(t.shape) for name, t in update.delta.items()} == trained_shapes(config, update.spec)
     assert not any(name.startswith(("embed.", "blocks.0.", "blocks.1.")) for name in update.delta)
     assert (update.client, update.task, update.version, update.samples) == ("pi-1", "pi-1#0", 0, 10)
     assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in update.delta.values())

@@ -50,12 +50,6 @@ class Trigger:
                 f"a trigger has either mu or count, got mu={self.mu} and count={self.count}; "
                 "use semi_asynchronous(mu, t_clk) or buffered(count)"
             )
-        if self.mu is not None and not 0 < self.mu <= 1:
-            raise ConfigError(f"mu is {self.mu}; it is a share of the clients, above 0 and at most 1")
-        if self.count is not None and self.count < 1:
-            raise ConfigError(f"count is {self.count}; an aggregation needs at least 1 update")
-        if not (self.t_clk >= 0 and math.isfinite(self.t_clk)):
-            raise ConfigError(f"t_clk is {self.t_clk}; it is a number of seconds, 0 or more, and finite")
 
     @classmethod
     def semi_asynchronous(cls, mu: float, t_clk: float) -> Trigger:

@@ -104,21 +104,16 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
 @lru_cache(maxsize=1024)
 def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
     tokens = workload.length(config)
-    prefix = prefix_forward(config, shape, tokens)
-    cached = workload.caches(shape.has_prefix)
     if phase == "prefix":
-        return workload.shard * prefix if cached else 0.0
+        return workload.shard * prefix_forward(config, shape, tokens)
     if phase == "mask":
-        step = _mask_step(config, shape, tokens)
-    else:
-        step = _weight_step(config, shape, tokens, workload.recompute)
-    return workload.batch * (step if cached else step + prefix)
+        return workload.batch * _mask_step(config, shape, tokens)
+    return workload.batch * _weight_step(config, shape, tokens, workload.recompute)
 
 
 def flops(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> float:
     """Forward and backward of one step on one batch ("mask", "weight"), or the one pass of the shard ("prefix").
 
-    A prefix whose features are not kept runs again at every step and is counted there.
     In the mask phase `spec` names the candidates.
     """
     return shape_flops(config, Shape.of(config, spec), workload, phase)

@@ -43,15 +43,6 @@ SLACK_SHARE = 0.02
 PAGE_BYTES = 4096
 """A large tensor is a mapping of its own, and its header takes one page more."""
 
-BF16_SCRATCH_BYTES = 3 * 2**19
-"""A product in bf16 packs its operands, for each thread: at most 1.4 MB for any of vit-base's."""
-
-BF16_KERNEL_BYTES = 2_500_000
-"""For every size of a linear layer code is made and kept for its three products in bf16.
-
-1.8 to 1.95 MB were measured for products alone, up to 2.4 MB in the step of a thin submodel.
-"""
-
 
 @dataclass(frozen=True)
 class Ledger:
@@ -111,7 +102,7 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         optimizer=_optimizer_bytes(config, shape, workload, phase, gates),
         features=_cache(config, shape, workload),
         inputs=_inputs(config, workload),
-        overhead=SLACK_BYTES + PAGE_BYTES * tensors + _bf16_overhead(config, shape, workload, phase),
+        overhead=SLACK_BYTES + PAGE_BYTES * tensors,
     )
     moments = [base]
     if phase == "weight":
@@ -119,15 +110,12 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
     elif phase == "mask":
         kept = walk(pass_tape(config, shape, workload, train=False)).activations
         moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
-    elif workload.caches(shape.has_prefix):
+    elif shape.has_prefix:
         moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
-    if phase != "mask" and workload.keep_start and workload.caches(shape.has_prefix):
+    if phase != "mask" and workload.keep_start and shape.has_prefix:
         tested = FLOAT * (3 * trainable + frozen_table_scalars(config, shape) + rest_scalars(config, shape))
         samples = 1 if phase == "weight" else _prefix_batch(config, shape, workload)
         moments += _prefix_moments(config, shape, workload, replace(base, weights=tested, optimizer=0), samples)
-    if phase != "prefix" and shape.has_prefix and not workload.caches(shape.has_prefix):
-        accumulated = replace(base, gradients=FLOAT * stepped if workload.micro < workload.batch else 0)
-        moments += _prefix_moments(config, shape, workload, accumulated, workload.micro)
     return with_slack(max(moments, key=lambda entry: entry.total))
 
 
@@ -162,16 +150,6 @@ def slack(rest: int) -> int:
 def with_slack(entry: Ledger) -> Ledger:
     """What was counted with `SLACK_BYTES`, with what a task of its size is given. The order of entries stays."""
     return replace(entry, overhead=entry.overhead - SLACK_BYTES + slack(entry.total - SLACK_BYTES))
-
-
-def _bf16_overhead(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> int:
-    if phase != "weight" or workload.activation_bytes == FLOAT:
-        return 0
-    grouped = config.queries_per_group > 1  # then keys have another width than queries
-    heads, units = ({getattr(size, kind) for size in shape.window} - {0} for kind in ("heads", "units"))
-    layers = len(heads) * (3 if grouped else 2) + len(units) * 2 + 2  # the exit; attention, norms, activation
-    lengths = 2 if workload.shard % workload.batch else 1  # the last batch of an epoch may be a short one
-    return BF16_SCRATCH_BYTES * workload.threads + BF16_KERNEL_BYTES * layers * lengths
 
 
 def _optimizer_bytes(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase, gates: int) -> int:
@@ -226,7 +204,7 @@ def prefix_batch(config: ModelConfig, spec: SubmodelSpec, workload: Workload) ->
 
 
 def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    if workload.prefix_batch or not workload.caches(shape.has_prefix):
+    if workload.prefix_batch or not shape.has_prefix:
         return workload.prefix_batch or workload.micro
     allowed = shape_ledger(config, shape, workload, "weight").total
 
@@ -238,7 +216,7 @@ def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
 
 
 def _cache(config: ModelConfig, shape: Shape, workload: Workload) -> int:
-    if not workload.caches(shape.has_prefix) or workload.features == "disk":
+    if not shape.has_prefix or workload.features == "disk":
         return 0
     tokens = workload.shard_tokens or workload.shard * workload.length(config)
     return tokens * config.dim * workload.feature_bytes

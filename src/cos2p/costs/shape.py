@@ -203,7 +203,7 @@ def rest_scalars(config: ModelConfig, shape: Shape) -> int:
     return sum(segment_scalars(config, size) for size in shape.others(config))
 
 
-Store = Literal["memory", "disk", "none"]
+Store = Literal["memory", "disk"]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Workload:
     prefix_batch: int = 0
     """Samples of one forward through a streamed prefix; 0 means as many as stay below the weight phase's memory."""
     features: Store = "memory"
-    """Where the features behind the frozen prefix wait; `none` streams it again at every step."""
+    """Where the features behind the frozen prefix wait."""
     feature_bytes: int = 4
     """Bytes of a cached scalar: 4 or 2."""
     keep_start: bool = False
@@ -243,9 +243,7 @@ class Workload:
     step_in_backward: bool = False
     """Whether each gradient is stepped with and dropped as soon as it is there (`numerics.backward_step`)."""
     recompute: bool = False
-    """Whether a block keeps its input alone and runs again in the backward (`numerics.activations`)."""
-    activation_bytes: int = 4
-    """Bytes of a scalar of the features in the weight phase: 4, or 2 for bf16 (`numerics.activations`)."""
+    """Whether a block keeps its input alone and runs again in the backward (`numerics.backward_step`)."""
     threads: int = 2
     """Threads of the device's kernels; some need scratch memory for each."""
 
@@ -267,7 +265,6 @@ class Workload:
             ("optimizer", self.optimizer, tuple(STATE_BYTES)),
             ("features", self.features, get_args(Store)),
             ("feature_bytes", self.feature_bytes, (2, 4)),
-            ("activation_bytes", self.activation_bytes, (2, 4)),
         ):
             if value not in known:
                 raise ConfigError(f"workload {name} is {value!r}; known: {', '.join(map(str, known))}")
@@ -285,10 +282,6 @@ class Workload:
     def steps(self) -> int:
         """Optimiser steps of one epoch."""
         return -(-self.shard // self.batch)
-
-    def caches(self, has_prefix: bool) -> bool:
-        """Whether the features behind a frozen part are computed once and kept."""
-        return has_prefix and self.features != "none"
 
     def length(self, config: ModelConfig) -> int:
         """Tokens of one sample."""

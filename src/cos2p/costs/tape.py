@@ -17,7 +17,6 @@ from functools import partial
 from typing import Literal
 
 from cos2p.costs.shape import Shape, Workload, block_scalars, embedding_scalars, exit_scalars, table_scalars
-from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 from cos2p.models.spec import BlockSize
 from cos2p.numerics.output_table import PART, SMALL
@@ -126,7 +125,6 @@ class BlockTape:
     """The ops of one block, and what it needs when it only infers.
 
     `train`: its weights get gradients (weight phase); otherwise its heads and units have gates that do (mask phase).
-    `each`: bytes of a scalar of the features, 4 or 2; with 2, every linear layer keeps its weights in 2 bytes as well.
     """
 
     def __init__(
@@ -137,16 +135,14 @@ class BlockTape:
         *,
         train: bool = True,
         rescale: bool = False,
-        each: int = FLOAT,
     ) -> None:
-        self.config, self.size, self.train, self.rescale, self.each = config, size, train, rescale, each
+        self.config, self.size, self.train, self.rescale = config, size, train, rescale
         key = size.heads * config.head_dim
         query = key * config.queries_per_group
-        self.row = rows * each  # one scalar a token
-        self.statistic = rows * FLOAT
+        self.row = rows * FLOAT  # one scalar a token
         self.D, self.Q, self.K, self.F = (self.row * width for width in (config.dim, query, key, size.units))
         # The attention kernel keeps q, k, v, its output and a scalar for each query; BERT's padding mask as numbers.
-        self.sums = self.statistic * size.heads * config.queries_per_group
+        self.sums = self.row * size.heads * config.queries_per_group
         self.attended = 2 * self.Q + 2 * self.K + self.sums
         self.attended += self.row if config.family == "bert" else 0
         bias, into, out = config.biased, config.attention_bias != "none", config.attention_bias == "all"
@@ -158,11 +154,6 @@ class BlockTape:
     def _gradient(self, scalars: int) -> int:
         return FLOAT * scalars if self.train else 0
 
-    def linear(self, kept: int, grown: int, forward: int, backward: int, layers: int = 1) -> Op:
-        """An op with `layers` linear layers. In 2 bytes it keeps copies of their weights; so their gradients pass."""
-        copy = grown // 2 if self.each < FLOAT else 0
-        return Op(kept + copy, grown, forward, backward + copy // layers)
-
     def scales(self, kept: int, whole: int) -> bool:
         return self.rescale and self.train and kept < whole
 
@@ -170,9 +161,7 @@ class BlockTape:
         """Keeps its input and statistics; RMSNorm, made of several ops, the normalised input too, for its weight."""
         D = self.D
         if self.config.biased:
-            return Op(D + 2 * self.statistic, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
-        if self.each < FLOAT:  # it calculates in 4 bytes, and keeps that
-            return Op(4 * D + self.row, self._gradient(self.config.dim), forward=4 * D, backward=8 * D)
+            return Op(D + 2 * self.row, self._gradient(2 * self.config.dim), forward=D, backward=3 * D)
         weight = D if self.train else 0
         return Op(D + self.row + weight, self._gradient(self.config.dim), forward=2 * D, backward=5 * D - weight)
 
@@ -182,9 +171,6 @@ class BlockTape:
         `borrowed`: the norms of a trained block that these frozen heads stand next to, trained through them too.
         """
         Q, K = self.Q, self.K
-        if self.each < FLOAT:  # as the norm of the residual does
-            sums, grown = 2 * self.sums, self._gradient(2 * self.config.head_dim)
-            return Op(4 * (Q + K) + sums, grown, forward=4 * (Q + K), backward=self.D + 8 * Q + 4 * K)
         weight = Q + K if self.train or borrowed else 0
         sums = self.sums + self.sums // self.config.queries_per_group
         grown = self._gradient(2 * self.config.head_dim)
@@ -204,14 +190,14 @@ class BlockTape:
             return self._gated_attention(first)
         # The three gradients of the common input are summed one after the other.
         summing = max(Q + 2 * K + D, Q + K + 2 * D, Q + 3 * D)
-        ops = [self.linear(D, self.into_heads, Q + 2 * K, D + summing, layers=3)]
+        ops = [Op(D, self.into_heads, Q + 2 * K, D + summing)]
         if self.config.qk_norm:
             ops.append(self.head_norms())
         if self.config.family == "llama":
             ops.append(Op(forward=4 * Q + 2 * K, backward=D + 3 * Q + 2 * K + Q // 2))
         ops.append(Op(self.attended, backward=D + 2 * Q + 2 * K + self.sums))
         scaled = Q if self.scales(self.size.heads, self.config.groups) else 0
-        ops.append(self.linear(scaled, self.out_of_heads, 2 * D, D + Q))
+        ops.append(Op(scaled, self.out_of_heads, 2 * D, D + Q))
         return ops
 
     def _gated_attention(self, first: bool) -> list[Op]:
@@ -234,18 +220,18 @@ class BlockTape:
         kept = D - loose
         if self.config.gated:
             ops = [
-                self.linear(kept, self.into_units, loose + 2 * F, 4 * D + F, layers=2),
+                Op(kept, self.into_units, loose + 2 * F, 4 * D + F),
                 Op(F, forward=loose + F, backward=2 * D + 2 * F),
                 Op(2 * F, forward=loose, backward=D + 3 * F),
             ]
         else:
             ops = [
-                self.linear(kept, self.into_units, loose + F, 2 * D + F),
+                Op(kept, self.into_units, loose + F, 2 * D + F),
                 Op(F, forward=loose + F, backward=D + 2 * F),
             ]
         if self.train:
             scaled = F if self.scales(self.size.units, self.config.mlp) else 0
-            return [*ops, self.linear(F, self.out_of_units, 2 * D + scaled, D + F)]
+            return [*ops, Op(F, self.out_of_units, 2 * D + scaled, D + F)]
         return [*ops, Op(F, forward=loose + F, backward=D + 3 * F), Op(forward=loose + F + 2 * D, backward=D + F)]
 
     def frozen_ops(self, borrowed: bool = True) -> tuple[list[Op], list[Op]]:
@@ -289,20 +275,13 @@ class BlockTape:
         # Nobody keeps the block's input for the backward, but it lives as long as the block runs.
         return [replace(op, forward=op.forward + self.D) for op in ops]
 
-    def recomputed(self, first: bool = False, other: BlockTape | None = None) -> Recomputed:
-        """The block when it keeps its input alone. The `first` one's is fp32 whatever comes behind it.
-
-        `other`: the frozen segments next to those that train.
-        """
-        shares = self.size.heads > 0 and (self.config.biased or self.each == FLOAT)
-        if first and self.each < FLOAT:
-            shares = False
+    def recomputed(self, other: BlockTape | None = None) -> Recomputed:
+        """The block when it keeps its input alone. `other`: the frozen segments next to those that train."""
         below, *above = self.ops()
-        below = replace(below, kept=below.kept - (self.D if shares else 0))
-        kept = self.D * FLOAT // self.each if first else self.D
+        below = replace(below, kept=below.kept - (self.D if self.size.heads else 0))
         frozen_ops = [] if other is None else [op for ops in other.frozen_ops() for op in ops]
         passing = self.inference() + (0 if other is None else other.inference())
-        return Recomputed((below, *above, *frozen_ops), kept, passing, arriving=self.D)
+        return Recomputed((below, *above, *frozen_ops), self.D, passing, arriving=self.D)
 
     def _pre_norm(self, first: bool) -> list[Op]:
         passing = Op(forward=2 * self.D)  # a norm whose input nobody needs again
@@ -323,8 +302,7 @@ class BlockTape:
         wide = 3 * F if self.config.gated else 2 * F
         if self.scales(self.size.units, self.config.mlp):
             wide, attention = wide + F, attention + Q
-        copy = max(self.into_units, self.into_heads) // 2 if self.each < FLOAT else 0
-        return copy + max(attention, D + normed + max(wide, F + 2 * D))
+        return max(attention, D + normed + max(wide, F + 2 * D))
 
 
 def embedding_ops(config: ModelConfig, samples: int, tokens: int, threads: int, rows: int | None = None) -> list[Op]:
@@ -359,7 +337,6 @@ def exit_ops(
     alone: bool,
     student: bool,
     rows: int | None = None,
-    each: int = FLOAT,
     exits: int = 1,
 ) -> list[Op]:
     """One exit and what the loss keeps for it.
@@ -369,8 +346,8 @@ def exit_ops(
     tensors more.
     """
     token = samples * config.dim * FLOAT
-    D = samples * config.dim * tokens * each
-    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train, each=each).norm()
+    D = samples * config.dim * tokens * FLOAT
+    norm = BlockTape(config, BlockSize(0, 0), samples * tokens, train=train).norm()
     shared = replace(norm, kept=norm.kept if alone else norm.kept - D)
     if config.task == "classification":
         logits = samples * config.classes * FLOAT
@@ -394,12 +371,7 @@ def exit_ops(
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels
     arriving = 2 * D + (0 if deepest else 2 * table)
-    # In 2 bytes: the table's copy, and the logits before they are fp32 again.
-    copy, narrow = (2 * table_scalars(config, rows), logits // 2) if each < FLOAT else (0, 0)
-    return [
-        shared,
-        Op(kept + copy, table if deepest else 0, forward=D + narrow, backward=arriving + narrow + copy),
-    ]
+    return [shared, Op(kept, table if deepest else 0, forward=D, backward=arriving)]
 
 
 def in_parts(config: ModelConfig, exits: int, train: bool, rows: int | None) -> bool:
@@ -449,26 +421,21 @@ def pass_tape(config: ModelConfig, shape: Shape, workload: Workload, *, train: b
     distill = train and workload.distill and len(shape.exits) > 1
     language = config.task == "language-modeling"
     table_trains = train and language and (not config.tied or not shape.has_prefix)
-    # Masks are trained as they always are: only the weight phase has less to keep.
-    each, recompute = (workload.activation_bytes, workload.recompute) if train else (FLOAT, False)
-    if each < FLOAT and (shape.rest or shape.above):
-        raise ConfigError("bf16 is for submodels whose surroundings are removed, not kept")
+    recompute = train and workload.recompute  # masks are trained as they always are
     tape: list[Step] = [Op(2 * tokens * config.head_dim * FLOAT)] if config.family == "llama" else []
     if not shape.has_prefix:
         ops = embedding_ops(config, samples, tokens, workload.threads, shape.rows)
         tape += ops if train else [Op(forward=op.forward) for op in ops]
-    elif each < FLOAT and not recompute:
-        tape.append(Op(samples * tokens * config.dim * FLOAT))  # the features as they came, next to their bf16
     exits = partial(
-        exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows, each=each,
+        exit_ops, config, samples, tokens, train=train, table_trains=table_trains, rows=shape.rows,
         exits=len(shape.exits),
     )  # fmt: skip
     for i, (size, other) in enumerate(zip(shape.window, shape.others(config), strict=True)):
-        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale, each=each)
+        block = BlockTape(config, size, samples * tokens, train=train, rescale=workload.rescale)
         first, depth = i == 0, shape.frozen + i + 1
         rest = BlockTape(config, other, samples * tokens, train=False)
         if recompute:
-            tape.append(block.recomputed(first, rest if shape.rest else None))
+            tape.append(block.recomputed(rest if shape.rest else None))
         else:
             tape += block.ops(first, held=shape.has_prefix)
             for ops in rest.frozen_ops():

@@ -34,12 +34,11 @@ from cos2p.models.layout import Weights
 from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.activations import lighten
-from cos2p.numerics.backward_step import stepping_in_backward
+from cos2p.numerics.backward_step import recompute, stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shape, compact_shapes, frozen_slices, window_slices
+from cos2p.submodel.slicing import compact_shape, frozen_slices, trained_shapes, window_slices
 from cos2p.training.losses import exits_loss
 from cos2p.training.prefix import Features, PrefixFile, Store, prefix_features
 
@@ -120,7 +119,7 @@ def _warm_up(config: ModelConfig, workload: Workload, device: torch.device) -> N
 
     A step of a single wide block, a step of the smallest model of the family, and a product as large as that of logits.
     """
-    light = Workload(batch=2, recompute=workload.recompute, activation_bytes=workload.activation_bytes)
+    light = Workload(batch=2, recompute=workload.recompute)
     wide, family = model_config("vit-base", depth=1), model_config(f"{config.family}-nano", task=config.task)
     for warming in (wide, family):
         _Task(warming, SubmodelSpec.full(warming), light, "weight", "cut", device).run(1)
@@ -178,7 +177,7 @@ class _Task:
         peak = _Peak(self.device)
         held = self._load()
         started = time.perf_counter()
-        cache = self._features(self.workload.shard) if self.workload.caches(self.spec.has_prefix) else None
+        cache = self._features(self.workload.shard) if self.spec.has_prefix else None
         synchronize(self.device)
         prefix_seconds = time.perf_counter() - started
         peak.record("prefix")
@@ -222,19 +221,14 @@ class _Task:
         return part
 
     def _load(self) -> ElasticTransformer:
-        weights = {name: self._random(*shape) for name, shape in compact_shapes(self.config, self.spec).items()}
+        weights = {name: self._random(*shape) for name, shape in trained_shapes(self.config, self.spec).items()}
         if self.config.task == "language-modeling" and "embed.tokens" not in weights:
             rows = self.config.vocab if self.spec.rows is None else len(self.spec.rows)
             weights["embed.tokens"] = self._random(rows, self.config.dim)
         model = ElasticTransformer(self.config, self.spec, rescale=self.workload.rescale)
-        if self.phase == "weight":
-            self._lighten(model)
+        if self.phase == "weight" and self.workload.recompute:
+            recompute(model.blocks[str(i)] for i in range(self.spec.frozen, self.spec.top))
         return model.load(place_all(weights, self.device)).train(self.phase == "weight")
-
-    def _lighten(self, model: ElasticTransformer) -> None:
-        window = [model.blocks[str(i)] for i in range(self.spec.frozen, self.spec.top)]
-        bf16 = self.workload.activation_bytes == 2
-        lighten(window, model.exits.values(), recompute=self.workload.recompute, bf16=bf16)
 
     def _inputs(self, samples: int) -> Tensor:
         if self.config.family == "vit":
@@ -266,11 +260,7 @@ class _Task:
     def _micro_batches(self, cache: Features | None) -> _Batches:
         """Inputs, features and labels of one step."""
         for rows in torch.arange(self.workload.batch).split(self.workload.micro):
-            features = None
-            if cache is not None:
-                features = cache[rows % self.workload.shard]
-            elif self.spec.has_prefix:
-                features = self._features(len(rows)).values
+            features = None if cache is None else cache[rows % self.workload.shard]
             inputs, labels = self._inputs(len(rows)), self._labels(len(rows))
             yield place(inputs, self.device), features, place(labels, self.device)
 

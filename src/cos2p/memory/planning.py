@@ -156,7 +156,6 @@ def _workloads(context: RunContext, member: Member, exact: bool) -> Iterator[Wor
         distill=True,
         rescale=True,
         recompute=memory_optimizations.recompute in ("yes", "auto"),
-        activation_bytes=2 if memory_optimizations.bf16 else 4,
         tokens=member.texts[0],
         shard_tokens=member.texts[1],
     )
@@ -278,7 +277,7 @@ def check_last_fit(method: Planned, call: Call, otherwise: str) -> None:
 def advice(method: Planned, member: Member) -> str:
     """The cheapest change with which a task fits."""
     memory_optimizations = method.context.training.memory_optimizations
-    shut = [name for name, value in memory_optimizations if value in (False, "no", 0) and name != "bf16"]
+    shut = [name for name, value in memory_optimizations if value in (False, "no", 0)]
     if shut:
         opened = ", ".join(f"training.memory_optimizations.{name}" for name in shut)
         less = f'leave {opened} "auto"'

@@ -23,8 +23,7 @@ from cos2p.settings import Settings, shared
 from cos2p.training.costs import workload
 from cos2p.training.embeddings import Embeddings, cut_tables
 from cos2p.training.settings import LocalSettings, LocalTraining, TrainingSettings, settled
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import SubmodelTrainer, Trainer
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ messages of each.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import is_
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ _ORDER = tuple(DTYPES[code] for code in ("I64", "F64", "F32", "I32", "BF16", "F1
 """As safetensors puts them, so that each begins where its type may be read."""
 
 _Form = tuple[str, torch.dtype, torch.Size]
+"""Name, type and shape of a tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,21 @@ def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Packet:
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
     return Packet(len(text).to_bytes(8, "little") + text, bodies)
+
+
+def write_file(path: Path, metadata: Mapping[str, str], forms: Sequence[_Form], tensors: Iterable[Tensor]) -> None:
+    """A safetensors file of tensors that are asked for one by one: no two of them have to be in memory at a time."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, dtype, shape in forms:
+        begin, end = end, end + shape.numel() * dtype.itemsize
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
-from cos2p.messages.packing import CODES, KEPT_BYTES, Packet, pack
+from cos2p.messages.packing import KEPT_BYTES, Packet, pack, write_file
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -207,8 +206,7 @@ class Update:
 
     def write(self, path: Path) -> None:
         """The same into a file, straight from the tensors' memory: bytes would be the update once or twice more."""
-        whole = {name: tensor.contiguous() for name, tensor in _named(d=self.delta, x=self.extras).items()}
-        safetensors.torch.save_file(whole, path, metadata=_described(self._meta()))
+        _write(path, self._meta(), d=pieces_of(self.delta), x=pieces_of(self.extras))
 
     def _meta(self) -> dict[str, Any]:
         return {
@@ -233,14 +231,6 @@ def load_tensors(data: bytes) -> Weights:
     round differently, and a result would depend on which process got the bytes.
     """
     return {name: tensor.clone() for name, tensor in sorted(safetensors.torch.load(data).items())}
-
-
-def _named(**parts: Mapping[str, Tensor]) -> Weights:
-    return {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
-
-
-def _described(meta: Mapping[str, Any]) -> dict[str, str]:
-    return {"cos2p": json.dumps(meta)}
 
 
 def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
@@ -269,23 +259,12 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
 
 def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:
     """What `Task.to_bytes` gives, into a file, tensor by tensor: no two of them are in memory at a time."""
-    pieces = {f"w/{name}": piece for name, piece in weights.items()} | {f"p/{n}": piece for n, piece in prefix.items()}
+    _write(path, order.to_dict(), w=weights, p=prefix)
+
+
+def _write(path: Path, meta: Mapping[str, Any], **parts: Mapping[str, Piece]) -> None:
+    pieces = [(f"{label}/{name}", piece) for label, part in parts.items() for name, piece in part.items()]
     # The widest types first, so that each tensor begins where its type may be read.
-    ordered = sorted(pieces.items(), key=lambda item: -item[1].like.itemsize)
-    header: dict[str, Any] = {"__metadata__": {"cos2p": json.dumps(order.to_dict())}}
-    end = 0
-    for key, piece in ordered:
-        begin, end = end, end + piece.like.numel() * piece.like.itemsize
-        header[key] = {
-            "dtype": CODES[piece.like.dtype], "shape": list(piece.like.shape), "data_offsets": [begin, end]
-        }  # fmt: skip
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, piece in ordered:
-            file.write(_view(piece.make()))
-
-
-def _view(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+    pieces.sort(key=lambda entry: -entry[1].like.itemsize)
+    forms = [(name, piece.like.dtype, piece.like.shape) for name, piece in pieces]
+    write_file(path, {"cos2p": json.dumps(meta)}, forms, (piece.make() for _, piece in pieces))

@@ -61,8 +61,7 @@ from cos2p.training.costs import TaskFlops, forward_flops, forward_memory
 from cos2p.training.masks import Remembered
 from cos2p.training.settings import ExtendedSettings, LocalSettings, OptimizerName
 from cos2p.training.shard import Shard
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Batch, Learned, Trainer
+from cos2p.training.trainer import Batch, Learned, SubmodelTrainer, Trainer
 
 __all__ = [
     "AdapterMethod",

@@ -35,8 +35,7 @@ from cos2p.models.transformer import ElasticTransformer
 from cos2p.settings import Settings
 from cos2p.training.embeddings import Embeddings
 from cos2p.training.statistics import StatisticsTrainer, is_final_statistics
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import SubmodelTrainer, Trainer
 
 
 class HeadSettings(Settings):

@@ -27,7 +27,7 @@ from cos2p.methods.fedrolex import FedRolex
 from cos2p.models.config import ModelConfig
 from cos2p.settings import Settings
 from cos2p.training.settings import LocalSettings
-from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import SubmodelTrainer
 
 
 class DeviceMethod(SubmodelTrainer):

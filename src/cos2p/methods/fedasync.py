@@ -1,11 +1,11 @@
 """FedAsync (Xie, Koyejo, Gupta 2019): every device trains the full model, each update is mixed in as it arrives.
 
 Algorithm 1 of the paper: w ← (1 − α_v)·w + α_v·x_new with α_v = α·s(τ), and the device gets the new w at once. s is
-constant, polynomial (τ+1)^(−a), or a hinge (Section 4). Devices minimise f(x) + ρ/2·‖x − x_τ‖². τ counts versions,
-which here are updates: with N equal devices it is about N − 1.
+the paper's polynomial, (τ+1)^(−a). Devices minimise f(x) + ρ/2·‖x − x_τ‖². τ counts versions, which here are updates:
+with N equal devices it is about N − 1.
 
-Defaults: α = 0.6 and a = 0.5 (polynomial), hinge a = 10, b = 4 as in public implementations of the paper; ρ = 0.005,
-from memory of the paper's experiments; `rho = 0` trains without the term (and saves 4 bytes a parameter). Updates too
+Defaults: α = 0.6 and a = 0.5 as in public implementations of the paper; ρ = 0.005, from memory of its experiments;
+`rho = 0` trains without the term (and saves 4 bytes a parameter). Updates too
 old are dropped only if the recipe says so (`schedule.max_staleness`). Full models cannot keep a device's budget: this
 is a bound to compare with.
 
@@ -17,8 +17,7 @@ and would not be); the model as it came has to stay in memory for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -28,7 +27,6 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.costs.shape import trainable_scalars
-from cos2p.errors import ConfigError
 from cos2p.methods.base import Assignment, Call, HeadSettings, Method
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -38,53 +36,23 @@ from cos2p.submodel.slicing import window_slices
 from cos2p.training.contract import TaskContract
 from cos2p.training.costs import prunable_scalars, trained_shape
 from cos2p.training.settings import ExtendedSettings
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import OPTIMIZATIONS, Trainer
-
-DampingKind = Literal["constant", "polynomial", "hinge"]
+from cos2p.training.trainer import OPTIMIZATIONS, SubmodelTrainer, Trainer
 
 
-@dataclass(frozen=True)
-class Damping:
-    """s(τ), Section 4 of FedAsync: how much an update counts that is τ versions old.
+def damped(staleness: int, exponent: float) -> float:
+    """s(τ): how much an update counts that is τ versions old.
 
-    >>> Damping("polynomial", a=0.5)(3), Damping("hinge", a=10, b=4)(4), Damping("hinge", a=10, b=4)(5)
-    (0.5, 1.0, 0.09090909090909091)
+    >>> damped(3, 0.5)
+    0.5
     """
-
-    kind: DampingKind = "constant"
-    a: float = 0.5
-    """Exponent of `polynomial`, slope of `hinge`."""
-    b: float = 0.0
-    """`hinge`: the staleness up to which nothing is damped."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(DampingKind):
-            raise ConfigError(f"unknown damping {self.kind!r}; known: {', '.join(get_args(DampingKind))}")
-        for name in ("a", "b"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"damping {name} is {getattr(self, name)}; it cannot be negative")
-
-    def __call__(self, staleness: int) -> float:
-        if self.kind == "polynomial":
-            return float((staleness + 1.0) ** -self.a)
-        if self.kind == "hinge" and staleness > self.b:
-            return 1.0 / (self.a * (staleness - self.b) + 1.0)
-        return 1.0
+    return float((staleness + 1.0) ** -exponent)
 
 
 class MixingSettings(Settings):
     """The server's side of FedAsync."""
 
     alpha: float = Field(default=0.6, ge=0, le=1, description="α: share of a fresh update in the new model.")
-    staleness: DampingKind = Field(default="polynomial", description="s(τ): `constant`, `polynomial` or `hinge`.")
-    exponent: float = Field(default=0.5, ge=0, description="a of the polynomial (τ+1)^(−a).")
-    hinge_slope: float = Field(default=10.0, ge=0, description="a of the hinge 1/(a(τ−b)+1).")
-    hinge_start: float = Field(default=4.0, ge=0, description="b of the hinge: nothing is damped up to here.")
-
-    def damping(self) -> Damping:
-        slope = self.hinge_slope if self.staleness == "hinge" else self.exponent
-        return Damping(self.staleness, slope, self.hinge_start)
+    exponent: float = Field(default=0.5, ge=0, description="a of s(τ) = (τ+1)^(−a); 0: no damping.")
 
 
 class ProximalSettings(Settings):
@@ -136,15 +104,15 @@ class MixingMerge(Merge):
     next: Weights
     """The tensors that have moved since the last version."""
 
-    def __init__(self, config: ModelConfig, alpha: float, damping: Damping) -> None:
+    def __init__(self, config: ModelConfig, alpha: float, exponent: float) -> None:
         super().__init__(config)
-        self.alpha, self.damping = alpha, damping
+        self.alpha, self.exponent = alpha, exponent
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return even_weight(self.alpha * self.damping(item.staleness))
+        return even_weight(self.alpha * damped(item.staleness, self.exponent))
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        alpha = self.alpha * self.damping(item.staleness)
+        alpha = self.alpha * damped(item.staleness, self.exponent)
         for name, cut in window_slices(self.config, item.spec).items():
             now, received, delta = self.next.get(name, current[name]), item.received[name], item.delta[name]
             if cut is None:
@@ -180,4 +148,4 @@ class FedAsync(Method):
         return Assignment(spec, task, ProximalTrainer)
 
     def merge(self) -> Merge:
-        return MixingMerge(self.context.config, self.settings.alpha, self.settings.damping())
+        return MixingMerge(self.context.config, self.settings.alpha, self.settings.exponent)

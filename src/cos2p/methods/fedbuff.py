@@ -22,7 +22,7 @@ from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, HeadSettings, Method
-from cos2p.methods.fedasync import Damping
+from cos2p.methods.fedasync import damped
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
@@ -51,15 +51,15 @@ class BufferMerge(Merge):
     groups: ClassVar[tuple[str, ...]] = ("sum", "holders")
     sum: Weights
 
-    def __init__(self, config: ModelConfig, server_lr: float, damping: Damping) -> None:
+    def __init__(self, config: ModelConfig, server_lr: float, exponent: float) -> None:
         super().__init__(config)
-        self.server_lr, self.damping = server_lr, damping
+        self.server_lr, self.exponent = server_lr, exponent
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return even_weight(self.damping(item.staleness))
+        return even_weight(damped(item.staleness, self.exponent))
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        factor = self.damping(item.staleness)
+        factor = damped(item.staleness, self.exponent)
         for name, cut in window_slices(self.config, item.spec).items():
             if name not in self.sum:
                 self.sum[name] = torch.zeros_like(current[name])
@@ -101,5 +101,4 @@ class FedBuff(Method):
         return Assignment(SubmodelSpec.full(self.context.config), self.context.local(call.member))
 
     def merge(self) -> Merge:
-        damping = Damping("polynomial", self.settings.exponent)
-        return BufferMerge(self.context.config, self.settings.server_lr, damping)
+        return BufferMerge(self.context.config, self.settings.server_lr, self.settings.exponent)

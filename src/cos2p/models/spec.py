@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -143,7 +142,7 @@ class SubmodelSpec:
     def to_dict(self) -> dict[str, Any]:
         values: dict[str, Any] = {
             "frozen": self.frozen,
-            "window": [_pack(keep) for keep in self.window],
+            "window": [list(_bits_of(keep)) for keep in self.window],
             "exits": list(self.exits),
         }
         values |= {flag: True for flag in _FLAGS if getattr(self, flag)}  # a plain spec stays as short as it was
@@ -159,26 +158,13 @@ class SubmodelSpec:
         try:
             return cls(
                 frozen=_integer(values["frozen"]),
-                window=tuple(_unpack(keep) for keep in values["window"]),
+                window=tuple(_keep_of(heads, units) for heads, units in values["window"]),
                 exits=tuple(_integer(e) for e in values["exits"]),
                 rows=from_bits(values["rows"]) if "rows" in values else None,
                 **{flag: bool(values.get(flag, False)) for flag in _FLAGS},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"not a submodel spec: {error!r}") from None
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> SubmodelSpec:
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpecError(f"not a submodel spec: {error}") from None
-        if not isinstance(values, dict):
-            raise SpecError(f"not a submodel spec: expected an object, got {type(values).__name__}")
-        return cls.from_dict(values)
 
 
 @lru_cache(maxsize=64)
@@ -239,8 +225,6 @@ def _check_keep(config: ModelConfig, block: int, keep: BlockKeep) -> None:
 
 
 # A spec travels with every task. Index sets as bit strings (hex) cost one bit a segment instead of five characters.
-
-
 # Most tasks of a run cut their blocks in a few ways, again and again.
 
 
@@ -252,15 +236,6 @@ def _bits_of(keep: BlockKeep) -> tuple[str, str]:
 @lru_cache(maxsize=64)
 def _keep_of(heads: str, units: str) -> BlockKeep:
     return BlockKeep(from_bits(heads), from_bits(units))
-
-
-def _pack(keep: BlockKeep) -> list[Any]:
-    return list(_bits_of(keep))
-
-
-def _unpack(packed: Any) -> BlockKeep:
-    heads, units = packed
-    return _keep_of(heads, units)
 
 
 def to_bits(kept: Sequence[int]) -> str:

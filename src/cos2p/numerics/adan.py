@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, overload
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,22 +30,11 @@ class ChunkedOptimizer(torch.optim.Optimizer):
     def _step_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient; return the closure's loss if there is a closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             self._step_group(group)
-        return loss
 
     def _refuse_sparse(self, parameter: Tensor, gradient: Tensor) -> None:
         if gradient.is_sparse:
@@ -64,8 +53,7 @@ class Adan(ChunkedOptimizer):
         θ ← [θ − η·(m̂ + β2·û) / (√n̂ + ε)] / (1 + η·λ)         x̂ = x / (1 − βᵏ)
 
     `betas` are the weights of the past (the paper writes one minus them). `lr` wants 5 to 10 times the value
-    that suits AdamW. `weight_decay` λ is decoupled: 0 is none, 0.02 is usual. With `no_prox` the decay is
-    θ ← (1 − η·λ)·θ before the step instead of the division after it.
+    that suits AdamW. `weight_decay` λ is decoupled: 0 is none, 0.02 is usual.
 
     State per parameter: m, u, n and the previous gradient (16 bytes in fp32) and a step count.
     """
@@ -77,24 +65,21 @@ class Adan(ChunkedOptimizer):
         betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        no_prox: bool = False,
     ) -> None:
-        super().__init__(params, self.check(lr, betas, eps, weight_decay, no_prox))
+        super().__init__(params, self.check(lr, betas, eps, weight_decay))
 
     @staticmethod
-    def check(
-        lr: float, betas: tuple[float, float, float], eps: float, weight_decay: float, no_prox: bool
-    ) -> dict[str, Any]:
+    def check(lr: float, betas: tuple[float, float, float], eps: float, weight_decay: float) -> dict[str, Any]:
         """The options of a group, if they can be."""
         require_not_negative(lr=lr, weight_decay=weight_decay)
         if len(betas) != 3 or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ConfigError(f"betas={betas}: Adan needs three values in [0, 1), such as (0.98, 0.92, 0.99)")
         if not 0.0 < eps < math.inf:
             raise ConfigError(f"eps={eps}: must be above 0, such as 1e-8")
-        return {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "no_prox": no_prox}
+        return {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "no_prox")}
+        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
         for (step, device, dtype), rows in self._ready(group).items():
             for chunk in _chunks(rows, chunk_bytes(device) // dtype.itemsize):
                 update_chunk(chunk, step, **options)
@@ -133,7 +118,6 @@ def update_chunk(
     betas: tuple[float, float, float],
     eps: float,
     weight_decay: float,
-    no_prox: bool,
 ) -> None:
     """One Adan step of a chunk, in place; at any moment one temporary of the chunk's size is alive."""
     theta, g, m, u, n, previous = chunk
@@ -155,11 +139,9 @@ def update_chunk(
 
     temporary = torch._foreach_sqrt(n)
     torch._foreach_add_(temporary, eps * s)
-    if weight_decay and no_prox:
-        torch._foreach_mul_(theta, 1.0 - lr * weight_decay)
     torch._foreach_addcdiv_(theta, m, temporary, -rate_m)
     torch._foreach_addcdiv_(theta, u, temporary, -rate_u)
-    if weight_decay and not no_prox:
+    if weight_decay:
         torch._foreach_div_(theta, 1.0 + lr * weight_decay)
 
 

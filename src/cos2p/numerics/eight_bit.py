@@ -165,14 +165,6 @@ class EightBitOptimizer(ChunkedOptimizer):
             for name, floats in zip(names, values, strict=True):
                 quantize_(floats, scratch, added[:whole], state[name][piece], state[f"{name}.scales"][blocks])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch does, which makes every state as wide as its parameter; codes become codes again."""
-        super().load_state_dict(state_dict)
-        for state in self.state.values():
-            for name, dtype in self.codes.items():
-                if f"{name}.scales" in state:
-                    state[name] = state[name].to(dtype)
-
 
 def _has_codes(theta: Tensor) -> bool:
     return theta.dtype == torch.float32 and theta.is_contiguous() and not is_small(theta.numel())
@@ -191,13 +183,12 @@ class Adan8bit(EightBitOptimizer):
         betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        no_prox: bool = False,
     ) -> None:
-        super().__init__(params, Adan.check(lr, betas, eps, weight_decay, no_prox))
+        super().__init__(params, Adan.check(lr, betas, eps, weight_decay))
 
     def _update(self, theta: Tensor, g: Tensor, states: list[Tensor], step: int, group: dict[str, Any]) -> None:
         m, u, n, previous = ([state] for state in states)
-        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "no_prox")}
+        options = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
         update_chunk(([theta], [g], m, u, n, previous), step, **options)
 
 

@@ -160,7 +160,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser `name` ("adan", "adamw" or "sgd", "adan-8bit", "adamw-8bit") over `params`.
 
-    `params` are tensors or torch's parameter groups. `options` go to the class: `betas`, `eps`, `no_prox` for Adan;
+    `params` are tensors or torch's parameter groups. `options` go to the class: `betas`, `eps` for Adan;
     `momentum`, `nesterov` for SGD; ...
     """
     if name not in _CLASSES:

@@ -55,8 +55,6 @@ class Rules:
     """Of the draws among those who could take part."""
 
     def __post_init__(self) -> None:
-        if self.rounds is None and self.max_updates is None:
-            raise ConfigError("a run needs an end: set rounds, max_updates or both")
         if self.max_updates is not None and self.final_updates >= self.max_updates:
             raise ConfigError(
                 f"the last round alone takes {self.final_updates} of {self.max_updates} updates; allow for more"

@@ -1,7 +1,5 @@
 """Who trains which block when: does every round cover every block (the paper's N* ≥ 1)?
 
-    python -m cos2p.submodel.coverage        prints the table for the paper's three fleets
-
 Full participation is assumed: in round q every device runs its q-th cycle.
 """
 
@@ -12,16 +10,7 @@ from dataclasses import dataclass
 
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
-from cos2p.models.sizes import model_config
 from cos2p.submodel.rates import Schedule, cut, growing_top, tier_offsets, window_start
-
-FLEETS: dict[str, tuple[str, tuple[tuple[int, float], ...]]] = {
-    "E1": ("vit-tiny", ((1, 1 / 16), (7, 9 / 16))),
-    "E2": ("vit-base", ((6, 1 / 16), (10, 9 / 16))),
-    "E3": ("vit-base-ext", ((1, 1 / 64), (2, 1 / 16), (3, 1 / 4), (10, 9 / 16))),
-}
-"""The paper's fleets: model, and (devices, keep rate) for each tier. Its .0156 is 1/64: the rounded number would
-floor √R·16 blocks to one instead of two."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +56,7 @@ def coverage_table(
 
     `first` as in the recipe; of a growing model these rounds are the whole run.
 
+    >>> from cos2p import model_config
     >>> coverage_table(model_config("vit-tiny"), [1 / 16] + 7 * [9 / 16]).minimum
     2
     """
@@ -92,31 +82,5 @@ def coverage_table(
     return Coverage(tuple(rows), tuple(tops))
 
 
-def fleet_rates(tiers: Sequence[tuple[int, float]]) -> list[float]:
-    """One rate for each device.
-
-    >>> fleet_rates([(1, 0.25), (2, 0.5)])
-    [0.25, 0.5, 0.5]
-    """
-    return [rate for count, rate in tiers for _ in range(count)]
-
-
 def _line(title: str, cells: Sequence[object]) -> str:
     return f"  {title:<7}" + "".join(f"{cell!s:>6}" for cell in cells[:-1]) + f"{cells[-1]!s:>9}"
-
-
-def main(rounds: int = 120) -> None:
-    schedules: tuple[Schedule, ...] = ("rolling", "balanced")
-    for name, (size, tiers) in FLEETS.items():
-        config, rates = model_config(size), fleet_rates(tiers)
-        parts = " + ".join(f"{count}×{rate:g} (K={cut(config, rate).blocks})" for count, rate in tiers)
-        print(f"{name}: {size}, {config.depth} blocks, {parts}; {rounds} rounds, devices per round")
-        for schedule in schedules:
-            coverage = coverage_table(config, rates, schedule=schedule, rounds=rounds)
-            print(f" {schedule}: N* = {coverage.minimum}\n{coverage.table()}")
-        together = coverage_table(config, rates, rounds=rounds, offsets=[0] * len(rates))
-        print(f" rolling without offsets: N* = {together.minimum}, {together.uncovered} rounds leave a block out\n")
-
-
-if __name__ == "__main__":
-    main()

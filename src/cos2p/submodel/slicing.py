@@ -110,22 +110,11 @@ def trained_shapes(config: ModelConfig, spec: SubmodelSpec) -> Mapping[str, tupl
     return MappingProxyType({name: compact_shape(config, name, cut) for name, cut in slices.items()})
 
 
-def compact_shapes(config: ModelConfig, spec: SubmodelSpec) -> dict[str, tuple[int, ...]]:
-    """The same for who changes them."""
-    return dict(trained_shapes(config, spec))
-
-
 def take(weights: Mapping[str, Tensor], slices: Mapping[str, Slice | None]) -> Weights:
     """Cut tensors out, always as copies: what a device does to them cannot reach the original."""
     return {
         name: weights[name].clone() if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()
     }
-
-
-def cut_out(weights: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> Weights:
-    """What `extract` gives, for who only reads it: tensors that are not cut are the model's own."""
-    slices = window_slices(config, spec)
-    return {name: weights[name] if cut is None else weights[name].index_select(*cut) for name, cut in slices.items()}
 
 
 def extract(
@@ -183,21 +172,13 @@ def scatter(compact: Mapping[str, Tensor], into: Weights, config: ModelConfig, s
 
 def check_shapes(compact: Mapping[str, Tensor], config: ModelConfig, spec: SubmodelSpec) -> None:
     """Raise SpecError unless every tensor belongs to the submodel and has its compact shape."""
-    check_expected(compact, compact_shapes(config, spec))
-
-
-def check_expected(compact: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise SpecError unless every tensor is among the expected and has its shape."""
-    _refuse_unknown(compact.keys(), expected)
+    expected = trained_shapes(config, spec)
+    unknown = sorted(compact.keys() - expected.keys())
+    if unknown:
+        raise SpecError(f"{unknown[0]} is not part of this submodel ({len(expected)} tensors)")
     for name, tensor in compact.items():
         if tuple(tensor.shape) != expected[name]:
             raise SpecError(f"{name} has shape {tuple(tensor.shape)}, the spec says {expected[name]}")
-
-
-def _refuse_unknown(names: Iterable[str], expected: Mapping[str, object]) -> None:
-    unknown = sorted(set(names) - set(expected))
-    if unknown:
-        raise SpecError(f"{unknown[0]} is not part of this submodel ({len(expected)} tensors)")
 
 
 def narrow(weights: Mapping[str, Tensor], config: ModelConfig, wide: SubmodelSpec, chosen: SubmodelSpec) -> Weights:

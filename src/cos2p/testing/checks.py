@@ -39,9 +39,9 @@ LARGE = {"depth": 2, "dim": 128, "heads": 4, "mlp": 1024, "patch": 4}
 """So that a copy of the weights which nobody counted is larger than the ledger's slack."""
 
 EXACT = {"step_in_backward": True, "recompute": "yes"}
-CLOSE = {"micro_batch": 3, "eight_bit": True, "bf16": True}
+CLOSE = {"micro_batch": 3, "eight_bit": True}
 """Memory optimizations that give the same bits, and those that round."""
-CLOSE_ENOUGH = {"micro_batch": 0.1, "eight_bit": 0.5, "bf16": 0.5}
+CLOSE_ENOUGH = {"micro_batch": 0.1, "eight_bit": 0.5}
 """Largest distance of such an update from the plain one, as a share of its length: adan's and adamw's steps follow
 signs, so that a little rounding makes a large difference."""
 

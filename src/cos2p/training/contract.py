@@ -23,7 +23,15 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import Slice, compact_shape, cut_out, frozen_names, frozen_slices, take, trained_shapes
+from cos2p.submodel.slicing import (
+    Slice,
+    compact_shape,
+    frozen_names,
+    frozen_slices,
+    take,
+    trained_shapes,
+    window_slices,
+)
 from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
 from cos2p.training.prefix import SCALE, decode, encode
 from cos2p.training.settings import ExtendedSettings, LocalSettings, with_local
@@ -78,24 +86,26 @@ class TaskContract:
     # ------------------------------------------------------------ what travels
 
     def sent(self, weights: Weights) -> Weights:
-        """The trainable tensors the device is given, cut from the full model; not to be changed."""
-        return cut_out(weights, self.config, self.order.spec)
+        """The trainable tensors the device is given, cut from the full model; not to be changed, since those that are
+        not cut are the model's own."""
+        slices = window_slices(self.config, self.order.spec)
+        return {n: weights[n] if cut is None else weights[n].index_select(*cut) for n, cut in slices.items()}
 
     def frozen(self) -> FrozenParts:
         """The tensors the device is given to run but not to train."""
         slices = frozen_slices(self.config, self.order.spec)
         return {sent: (name, slices[name]) for sent, name in frozen_names(self.config, self.order.spec).items()}
 
-    def sent_frozen(self, weights: Weights, held: tuple[str, ...] = ()) -> Weights:
-        """Copies of them, encoded for the wire, but for names that begin with one of those `held` by the device."""
+    def sent_frozen(self, weights: Weights) -> Weights:
+        """Copies of them, encoded for the wire."""
         encoded: Weights = {}
         for sent, (name, cut) in self.frozen().items():
-            if not sent.startswith(held):
-                encoded |= encode({sent: take(weights, {name: cut})[name]}, self.order.prefix_precision)
+            encoded |= encode({sent: take(weights, {name: cut})[name]}, self.order.prefix_precision)
         return encoded
 
     def frozen_pieces(self, weights: Weights, held: tuple[str, ...] = ()) -> dict[str, Piece]:
-        """The same, each tensor to be made when it is written."""
+        """The same, each tensor to be made when it is written, but for names that begin with one of those `held` by the
+        device."""
         pieces, precision = {}, self.order.prefix_precision
         for sent, (name, cut) in self.frozen().items():
             if sent.startswith(held):

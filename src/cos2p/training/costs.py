@@ -98,7 +98,6 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
         step_in_backward=settings.memory_optimizations.step_in_backward is True,
         recompute=settings.memory_optimizations.recompute == "yes",
         micro_batch=settings.memory_optimizations.at_once(batch),
-        activation_bytes=2 if settings.memory_optimizations.bf16 else 4,
         tokens=settings.texts[0],
         shard_tokens=settings.texts[1],
     )

@@ -79,7 +79,6 @@ def exits_loss(
     for logits, target in flat:
         own = (counted_cross_entropy if whole else cross_entropy)(logits, target)
         own = (1 - lambda2) * own if lambda2 > 0 else own
-        own = own if own.dtype.itemsize >= 4 else own.float()  # exits in 16 bits are added up in 32
         total = own if total is None else total + own
     assert total is not None
     if lambda2 > 0:

@@ -8,7 +8,6 @@ they add nothing to any sum, so that a plain model of that shape computes the sa
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +21,15 @@ from torch import Tensor
 from cos2p.checksums import of_tensors
 from cos2p.errors import CheckpointError
 from cos2p.messages import Order
+from cos2p.messages.packing import write_file
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights, layout
 from cos2p.models.spec import SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.slicing import compact_shapes, frozen_slices, scatter
+from cos2p.submodel.slicing import frozen_slices, scatter, trained_shapes
 from cos2p.training.prefix import PrefixFile, decode
 
 KIND = "a device's own submodel"
-_DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +102,7 @@ def write_personal(
         return False
     model.fold_rescale()
     held = dict(model.named_parameters())
-    shapes = compact_shapes(model.config, model.spec)
+    shapes = trained_shapes(model.config, model.spec)
     if any(name not in held or tuple(held[name].shape) != shape for name, shape in shapes.items()):
         return False
     trained = {f"w/{name}": held[name].detach() for name in shapes}
@@ -111,19 +110,10 @@ def write_personal(
     meta = {"kind": KIND, "config": model.config.to_dict(), "spec": model.spec.to_dict(), "facts": {**facts, **whose}}
     written = json.dumps(meta)
     about = {"cos2p": written, "checksum": of_tensors(written, _tensors(trained, frozen))}
-    header: dict[str, Any] = {"__metadata__": about}
-    end = 0
-    for name, tensor in _tensors(trained, frozen):
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    if end > most:
+    forms = [(name, tensor.dtype, tensor.shape) for name, tensor in _tensors(trained, frozen)]
+    if sum(shape.numel() * dtype.itemsize for _, dtype, shape in forms) > most:
         return False
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for _, tensor in _tensors(trained, frozen):
-            out.write(tensor.cpu().contiguous().numpy().tobytes())
+    write_file(file, about, forms, (tensor for _, tensor in _tensors(trained, frozen)))
     return True
 
 

@@ -53,7 +53,6 @@ class MemoryOptimizations(Settings):
         "but for rounding, with fewer activations; 0: all of them. Trainers with "
         "an objective or a loop of their own (AdaViT, Q-ViT, FedMeZO) take all.",
     )
-    bf16: bool = Field(default=False, description="Features and what is kept of them in bf16; weights stay float32.")
 
     @model_validator(mode="after")
     def _agree(self) -> MemoryOptimizations:

@@ -1,6 +1,7 @@
 """`Trainer`: what a device does with a task. One object serves one order; `TaskContract` says what the task is.
 
 features ← frozen prefix, once
+masks    ← scored and trained on the candidates, the best are kept          (`SubmodelTrainer`, if the task has quotas)
 weights  ← E epochs over the exits, the deepest teaching the others
 scores   ← the personal submodel on the local test part
 
@@ -32,15 +33,16 @@ from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.skeleton import trainable
-from cos2p.models.spec import SubmodelSpec
+from cos2p.models.spec import BlockSize, SubmodelSpec
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.numerics.activations import lighten
-from cos2p.numerics.backward_step import stepping_in_backward
+from cos2p.numerics.backward_step import recompute, stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
 from cos2p.seeding import torch_rng
+from cos2p.submodel.slicing import narrow
 from cos2p.training.client_cache import ClientCache, data_digest
 from cos2p.training.contract import TaskContract, unpacked
+from cos2p.training.costs import mask_samples
 from cos2p.training.embeddings import check_rows
 from cos2p.training.evaluation import evaluate
 from cos2p.training.losses import (
@@ -53,7 +55,7 @@ from cos2p.training.losses import (
     reads_in_parts,
     with_own_shares,
 )
-from cos2p.training.masks import Remembered
+from cos2p.training.masks import MaskTrainer, MicroBatch, Remembered, Trained, begin_from_scores, choose
 from cos2p.training.personal import write_personal
 from cos2p.training.prefix import (
     CachedFeatures,
@@ -71,9 +73,9 @@ from cos2p.training.rate_trial import at_own_rate, give, reported, try_rates
 from cos2p.training.settings import ExtendedSettings, LocalSettings, settled
 from cos2p.training.shard import Shard, shuffled
 
-Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"]
+Support = Literal["stream", "step_in_backward", "eight_bit", "recompute", "micro_batch"]
 
-OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
+OPTIMIZATIONS: frozenset[Support] = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch"})
 """All memory optimizations of `training.memory_optimizations` but `stream`, which is for adapters."""
 
 
@@ -111,7 +113,7 @@ class Trainer:
 
     step_in_backward   one optimiser; nobody looks at the gradients of a step
     eight_bit          the optimisers are those of `optimizers` here
-    recompute, bf16    the model is that of `build` here: `lighten` changes how its blocks run
+    recompute          the model is that of `build` here: `recompute` changes how its blocks run
     micro_batch        what is minimised for a batch is the mean of what is minimised for its samples
     """
 
@@ -387,13 +389,8 @@ class Trainer:
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
         """The model, with copies of the weights in `start`: the task itself stays as it came."""
         model = self.load(spec, {name: tensor.clone() for name, tensor in self.start.items()}, self.local.rescale)
-        memory_optimizations = self.local.memory_optimizations
-        lighten(
-            model.blocks.values(),
-            model.exits.values(),
-            recompute=memory_optimizations.recompute == "yes",
-            bf16=memory_optimizations.bf16,
-        )
+        if self.local.memory_optimizations.recompute == "yes":
+            recompute(model.blocks.values())
         return model
 
     def begin(self) -> None:
@@ -434,3 +431,52 @@ class Trainer:
 
 def _stepped(steppers: list[Optimizer]) -> Iterator[Tensor]:
     return (parameter for stepper in steppers for group in stepper.param_groups for parameter in group["params"])
+
+
+class SubmodelTrainer(Trainer):
+    """Co-S²P's, and that of any method which only says which submodel: after a mask phase, if there are quotas."""
+
+    name: ClassVar[str] = "submodel"
+    supports = OPTIMIZATIONS
+    settings: LocalSettings
+
+    def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
+        wide, quotas = self.order.spec, self.order.quotas
+        if quotas is None:
+            return super().prepare(report)
+        report["mask_loss"] = self._train_masks(quotas)
+        spec = choose(self.remembered, self.config, wide, quotas, self.rng)
+        return spec, narrow(self.given(), self.config, wide, spec)
+
+    def _train_masks(self, quotas: tuple[BlockSize, ...]) -> float:
+        met = frozenset(self.remembered)
+        deepest = replace(self.order.spec, exits=self.order.spec.exits[-1:])  # masks learn from it alone
+        candidates = self.given(own=True)
+        model = self.load(deepest, candidates, rescale=False)
+        phase = self.settings.mask
+        kinds = Trained(phase.heads, phase.units)
+        masks = MaskTrainer(model, self.remembered, quotas, kinds, phase.lambda1, self.rng)
+        drawn = self._mask_samples()
+        loss = 0.0
+        if phase.scores:
+            loss = begin_from_scores(masks, self._mask_batches(drawn, 1), met)
+        if phase.epochs == 0:
+            masks.remember()
+            return loss
+        return masks.train(self._mask_batches(drawn, phase.epochs), phase.lr)
+
+    def _mask_samples(self) -> Tensor | None:
+        """The samples that the phase sees; None: all of them."""
+        samples = len(self.shard.train)
+        seen = mask_samples(samples, self.settings.mask.share)
+        return None if seen == samples else torch.randperm(samples, generator=self.rng)[:seen]
+
+    def _mask_batches(self, drawn: Tensor | None, epochs: int) -> Iterator[list[MicroBatch]]:
+        train, batch, phase = self.shard.train, self.settings.batch, self.settings.mask
+        count, widths = len(train), train.widths
+        if drawn is not None:
+            count, widths = len(drawn), None if widths is None else widths[drawn]
+        for picked in shuffled(count, batch, epochs, self.rng, widths):
+            rows = picked if drawn is None else drawn[picked]
+            parts = map(self.batch, rows.split(phase.micro_batch or batch))
+            yield [(p.inputs, features_at(self.features, p.rows, p.inputs), p.labels) for p in parts]

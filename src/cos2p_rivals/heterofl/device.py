@@ -97,7 +97,7 @@ class ScaledTrainer(Trainer):
     name: ClassVar[str] = "thin"
     contract_type = ScaledContract
     settings_type = ScaledTask
-    supports = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
+    supports = frozenset({"step_in_backward", "eight_bit", "recompute", "micro_batch"})
     contract: ScaledContract
     settings: ScaledTask
 

@@ -140,7 +140,7 @@ class PlatonTrainer(Trainer):
     name: ClassVar[str] = "platon"
     contract_type = PlatonContract
     settings_type = PlatonTask
-    supports = frozenset({"eight_bit", "micro_batch", "recompute", "bf16"})
+    supports = frozenset({"eight_bit", "micro_batch", "recompute"})
     settings: PlatonTask
 
     def begin(self) -> None:

@@ -149,4 +149,4 @@ class FedAsyncPlaton(Platon):
         return Trigger.asynchronous(), "at-once"
 
     def merge(self) -> Merge:
-        return MixingMerge(self.context.config, self.settings.alpha, self.settings.damping())
+        return MixingMerge(self.context.config, self.settings.alpha, self.settings.exponent)

@@ -67,7 +67,7 @@ class PruneFlTrainer(Trainer):
     name: ClassVar[str] = "prunefl"
     contract_type = PruneFlContract
     settings_type = ExtendedSettings
-    supports = frozenset({"eight_bit", "micro_batch", "recompute", "bf16"})
+    supports = frozenset({"eight_bit", "micro_batch", "recompute"})
 
     def begin(self) -> None:
         self.sums = GradientSums(self.config)

@@ -10,7 +10,7 @@ from cos2p.aggregation.merge import Contribution
 from cos2p.aggregation.robust.bound import DEVICES, MIN_DEVICES, RECENT, NormBound
 from cos2p.models.spec import SubmodelSpec
 from cos2p.server.update_reader import root_mean_square
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from tests.tiny import VIT
 
 FULL = SubmodelSpec.full(VIT)
@@ -18,7 +18,7 @@ FULL = SubmodelSpec.full(VIT)
 
 def update(client: str, value: float) -> Contribution:
     """The same number everywhere."""
-    delta = {name: torch.full(shape, value) for name, shape in compact_shapes(VIT, FULL).items()}
+    delta = {name: torch.full(shape, value) for name, shape in trained_shapes(VIT, FULL).items()}
     return Contribution(client, FULL, delta, 1, 0, {})
 
 

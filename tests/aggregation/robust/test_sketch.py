@@ -11,13 +11,13 @@ from cos2p.aggregation.robust.sketch import Sampler, compare
 from cos2p.models.layout import init_weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
-from cos2p.submodel.slicing import compact_shapes
+from cos2p.submodel.slicing import trained_shapes
 from tests.tiny import VIT
 
 
 def update(client: str, spec: SubmodelSpec) -> Contribution:
     delta = {}
-    for name, shape in compact_shapes(VIT, spec).items():
+    for name, shape in trained_shapes(VIT, spec).items():
         common = torch.randn(shape, generator=torch_rng(0, name))
         delta[name] = common + torch.randn(shape, generator=torch_rng(0, name, client))
     return Contribution(client, spec, delta, 1, 0, {})

@@ -17,7 +17,7 @@ from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
 from cos2p.models.layout import init_weights
 from cos2p.models.transformer import ElasticTransformer
-from cos2p.submodel.slicing import compact_shapes, extract
+from cos2p.submodel.slicing import extract, trained_shapes
 from cos2p.testing.gpu import peak_allocated
 from cos2p_rivals.fedmezo.device import MezoSettings, MezoTrainer
 from cos2p_rivals.fedmezo.steps import move, replay, step
@@ -117,7 +117,7 @@ def test_what_is_replayed_from_seeds_is_what_would_have_been_sent(weight_decay: 
     tensors, _ = run_task(VIT, mezo_task(VIT, given), shard(VIT), {})
     seeds, _ = run_task(VIT, mezo_task(VIT, as_seeds), shard(VIT), {})
     assert seeds.delta == {}
-    shapes = compact_shapes(VIT, spec)
+    shapes = trained_shapes(VIT, spec)
     decay = float(seeds.extras["decay"])
     replayed = replay(shapes, seeds.extras["seeds"], seeds.extras["scales"], decay, start)
     assert_close(dict(tensors.delta), replayed, atol=2e-6)

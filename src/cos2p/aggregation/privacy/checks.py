@@ -18,7 +18,7 @@ from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.submodel.segments import expand, segment_key
-from cos2p.training.submodel_trainer import SubmodelTrainer
+from cos2p.training.trainer import SubmodelTrainer
 
 
 def with_multiplier(settings: PrivacySettings, schedule: ScheduleSettings, devices: int) -> PrivacySettings:

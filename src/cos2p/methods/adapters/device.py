@@ -120,7 +120,7 @@ class LoraTrainer(Trainer):
     name: ClassVar[str] = "lora"
     contract_type = LoraContract
     settings_type = LoraSettings
-    supports = frozenset({"stream", "step_in_backward", "eight_bit", "recompute", "micro_batch", "bf16"})
+    supports = frozenset({"stream", "step_in_backward", "eight_bit", "recompute", "micro_batch"})
     contract: LoraContract
     settings: LoraSettings
     model: AdaptedTransformer

@@ -67,7 +67,6 @@ class AdaptedBlock(nn.Module):
         whole = Block(config, BlockKeep.full(config))
         shapes = {target: getattr(whole, target).weight.shape for target in self.targets}
         self.adapters = nn.ModuleDict({t: Adapter(rank, shape[1], shape[0]) for t, shape in shapes.items()})
-        self._half = memory_optimizations.bf16
         self._recompute = memory_optimizations.stream is True or memory_optimizations.recompute == "yes"
         self._held = (
             () if memory_optimizations.stream is True else (self._load(),)
@@ -81,10 +80,7 @@ class AdaptedBlock(nn.Module):
         return passed
 
     def _load(self) -> Block:
-        weights = self.file.part(f"blocks.{self.index}.")
-        if self._half:  # a product reads its matrix in 16 bits; norms stay as they are
-            weights = {name: tensor.bfloat16() if tensor.ndim > 1 else tensor for name, tensor in weights.items()}
-        return loaded(Block(self.config, BlockKeep.full(self.config)), weights)
+        return loaded(Block(self.config, BlockKeep.full(self.config)), self.file.part(f"blocks.{self.index}."))
 
     def run(self, x_BTD: Tensor, context: Context, factors: Sequence[Tensor]) -> Tensor:
         """Put these factors next to the block's matrices, and run it."""
@@ -93,9 +89,7 @@ class AdaptedBlock(nn.Module):
             layer = getattr(block, target)
             layer = layer.layer if isinstance(layer, _Adapted) else layer
             setattr(block, target, _Adapted(layer, factors[2 * place], factors[2 * place + 1], self.scale))
-        # Features between blocks stay float32: some are thousands of times larger than others.
-        with torch.autocast(x_BTD.device.type, torch.bfloat16, enabled=self._half, cache_enabled=False):
-            result: Tensor = block(x_BTD, context)
+        result: Tensor = block(x_BTD, context)
         return result
 
 

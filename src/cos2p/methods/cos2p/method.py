@@ -38,8 +38,7 @@ from cos2p.training.costs import workload
 from cos2p.training.masks import random_keep
 from cos2p.training.settings import Distillation, FeatureCache, LocalSettings, MaskPhase, MaskTraining
 from cos2p.training.statistics import StatisticsTrainer
-from cos2p.training.submodel_trainer import SubmodelTrainer
-from cos2p.training.trainer import Trainer
+from cos2p.training.trainer import SubmodelTrainer, Trainer
 
 FIRST_ORDER_SHARE = 0.25
 """Share of the samples that first-order scores are taken of."""
