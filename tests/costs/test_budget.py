@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import largest_rate, make_spec, mask_plan
-from cos2p.costs.ledger import ledger, peak
+from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Workload
 from cos2p.errors import BudgetError
 from cos2p.models.spec import BlockKeep
 from cos2p.submodel.rates import cut
+from tests.costs.by_spec import ledger
 
 TINY, BASE = model_config("vit-tiny"), model_config("vit-base")
 

@@ -13,7 +13,6 @@ from cos2p.costs.ledger import (
     PAGE_BYTES,
     SLACK_BYTES,
     Ledger,
-    ledger,
     peak,
     prefix_batch,
     slack,
@@ -24,6 +23,7 @@ from cos2p.errors import ConfigError
 from cos2p.models.layout import parameter_count
 from cos2p.numerics.optimizers import STATE_BYTES
 from cos2p.submodel.slicing import trained_shapes
+from tests.costs.by_spec import ledger
 from tests.submodel.strategies import submodels, submodels_around
 
 TINY = model_config("vit-tiny")

@@ -9,11 +9,12 @@ import pytest
 
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec, mask_plan
-from cos2p.costs.ledger import ledger, peak
+from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Workload
 from cos2p.devices.measure import measure
 from cos2p.errors import TrainingError
 from cos2p.models.spec import BlockKeep
+from tests.costs.by_spec import ledger
 
 TINY = model_config("vit-tiny")
 WORKLOAD = Workload(batch=8, samples=16, threads=1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cos2p.errors import BudgetError, ConfigError, RecipeError
+from cos2p.errors import BudgetError, ConfigError
 from cos2p.fleet.device.worker import read_task
 from cos2p.memory.parts import HEAD, Part
 from cos2p.memory.planning import least_of
@@ -19,7 +19,6 @@ from cos2p.methods import build_method, make_contract, run_task
 from cos2p.methods.adapters.factors import is_adapter, merged
 from cos2p.methods.base import Call
 from cos2p.models.layout import init_weights
-from cos2p.recipe import Recipe
 from cos2p.tracking.event_kinds import Merged, Refused
 from tests.methods.budgets import training, with_memory
 from tests.methods.fleet import Fleet, digits, digits_house, with_rates
@@ -28,7 +27,6 @@ from tests.tiny import VIT, assert_close, context, same
 FORMS: dict[str, dict[str, Any]] = {
     "hlora": {"name": "fedlora"},
     "ffa": {"name": "fedlora", "form": "ffa"},
-    "fedit": {"name": "fedlora", "form": "fedit"},
     "semi-asynchronous": {"name": "fedlora", "aggregation": "semi-asynchronous"},
     "in 8 bits, top block": {"name": "fedlora", "precision": "int8", "top_blocks": 1, "targets": ["o", "fc1"]},
     "probe": {"name": "probe"},
@@ -84,7 +82,7 @@ def test_ffa_sends_no_down_and_half_as_much() -> None:
     assert sizes[1] * (2 * 32 + 48) == sizes[0] * 48
 
 
-@pytest.mark.parametrize("form", ["hlora", "ffa", "fedit"])
+@pytest.mark.parametrize("form", ["hlora", "ffa"])
 def test_one_client_is_local_training(form: str) -> None:
     fleet = Fleet(with_rates(digits_house(rounds=1), 1.0), FORMS[form])
     order = fleet.orders[0]
@@ -166,5 +164,3 @@ def test_language_models_are_trained_too() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="targets name 'gate'; the matrices of this model's blocks are q, k, v"):
         build_method({"name": "fedlora", "targets": ["gate"]}, context())
-    with pytest.raises(RecipeError, match="form 'fedit' is synchronous"):
-        Recipe.load("quickstart", ["method.form=fedit", "method.aggregation=semi-asynchronous"], "fedlora")

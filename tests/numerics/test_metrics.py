@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, top_k_accuracy_score
 from torch import Tensor
 
-from cos2p.errors import ConfigError, DataError, TrainingError
+from cos2p.errors import DataError, TrainingError
 from cos2p.numerics.metrics import ConfusionCounter, mean_interval
 from cos2p.seeding import torch_rng
 
@@ -78,13 +78,9 @@ class TestClassificationMetrics:
     @pytest.mark.parametrize(
         ("scores", "labels", "error", "message"),
         [
-            (torch.zeros(2), torch.zeros(2).long(), DataError, r"scores of shape \(2,\)"),
-            (torch.zeros(2, 3), torch.zeros(3).long(), DataError, r"labels of shape \(3,\).*expected 2 integers"),
-            (torch.zeros(2, 3), torch.zeros(2), DataError, "float32.*expected 2 integers"),
             (torch.zeros(2, 3), torch.tensor([0, 3]), DataError, "from 0 to 3.*must be in 0..2"),
             (torch.zeros(2, 3), torch.tensor([-100, 1]), DataError, "from -100 to 1"),
             (torch.zeros(0, 3), torch.zeros(0).long(), DataError, "no sample"),
-            (torch.zeros(2, 0), torch.zeros(2).long(), ConfigError, "classes=0"),
             (torch.tensor([[0.0, math.nan], [0.0, 1.0]]), torch.tensor([0, 1]), TrainingError, "1 of 2 samples"),
         ],
     )

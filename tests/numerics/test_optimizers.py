@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cos2p.errors import ConfigError, TrainingError
+from cos2p.errors import ConfigError
 from cos2p.numerics import adan
 from cos2p.numerics.adan import TEMPORARY_BYTES, Adan
 from cos2p.numerics.optimizers import STATE_BYTES, learning_rate, make_optimizer
@@ -206,14 +206,6 @@ class TestAdan:
         decayed.grad, plain.grad = torch.zeros_like(decayed), torch.zeros_like(plain)
         optimizer.step()
         assert (decayed.item(), plain.item()) == (0.5, 1.0)
-
-    def test_sparse_gradient_is_refused(self) -> None:
-        theta = parameter([1.0, 2.0])
-        theta.grad = torch.sparse_coo_tensor(
-            torch.tensor([[0]]), torch.ones(1, dtype=torch.float64), (2,), check_invariants=True
-        )
-        with pytest.raises(TrainingError, match="sparse gradient"):
-            Adan([theta], lr=0.1).step()
 
     @pytest.mark.parametrize(
         ("options", "message"),

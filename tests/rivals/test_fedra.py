@@ -12,7 +12,7 @@ from cos2p.methods.adapters.factors import is_adapter
 from cos2p_rivals.fedra import FedRA
 from tests.methods.budgets import asked, training
 from tests.methods.fleet import Fleet, digits_house
-from tests.tiny import VIT, context, same
+from tests.tiny import VIT, context
 
 DEEP = VIT.with_(depth=6)
 
@@ -50,13 +50,6 @@ def test_a_device_is_sent_its_blocks_alone() -> None:
     order = fleet.orders[0]
     sent = {name.split(".")[1] for name in fleet.server.orders.task(order).prefix if name.startswith("blocks.")}
     assert sent == set(map(str, order.settings["blocks"]))
-
-
-def test_with_all_blocks_it_is_fedit() -> None:
-    same_settings = {"targets": ["o", "fc2"], "scale": 1.0, "rank": 8}
-    whole = Fleet(digits_house(rounds=2), {"name": "fedra", **same_settings}).run()
-    lora = Fleet(digits_house(rounds=2), {"name": "fedlora", "form": "fedit", **same_settings}).run()
-    assert same(whole.server.weights, lora.server.weights)
 
 
 def test_adapters_of_blocks_that_nobody_had_stay_bitwise() -> None:

@@ -81,7 +81,7 @@ def _scatter(statistics: Mapping[str, Tensor], depth: int, means: Tensor, ridge:
 
 
 def _scale(logits: Tensor) -> float:
-    """What brings the mean lead of a class at its own mean to 3·ln C; one class alone has none."""
+    """The factor that brings the mean lead of a class at its own mean to 3·ln C; one class alone has none."""
     classes = len(logits)
     if classes < 2:
         return 1.0

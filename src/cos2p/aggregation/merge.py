@@ -52,12 +52,12 @@ class Contribution:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The task's settings, as JSON."""
     extras: Weights = field(default_factory=dict)
-    """What the device sent next to its update."""
+    """Tensors that the device sent next to its update."""
     down: Precision = "float32"
     """How the weights travelled to it."""
 
     def given(self, config: ModelConfig, names: Iterable[str] | None = None) -> Weights:
-        """What the device began from: the tensors of its submodel, or these of them, as they arrived."""
+        """The weights that the device began from: the tensors of its submodel, or these of them, as they arrived."""
         return as_received(extract(self.received, config, self.spec, names), self.down)
 
 
@@ -88,12 +88,12 @@ class Merge:
     def decode(self, item: Contribution, current: Weights) -> Contribution:
         """The update with everything in its delta that moves the model, where some of it came in another form.
 
-        Changes nothing; what cannot be decoded is refused. What comes out is bounded before it is added.
+        Changes nothing; what cannot be decoded is refused. The result is bounded before it is added.
         """
         return item
 
     def products(self, item: Contribution) -> Weights:
-        """What a decoded update moves besides the tensors of its delta: where factors are multiplied, what they make.
+        """Tensors that a decoded update moves besides those of its delta: products, where factors are multiplied.
 
         Checked like a delta before the update is added.
         """
@@ -116,7 +116,7 @@ class Merge:
         return {name: slice_place(slices[name]) for name in item.delta if name in slices}
 
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        """What `add` would return, if that is known without adding."""
+        """The weights that `add` would return, if they are known without adding."""
         return None
 
     def count_holders(self, item: Contribution) -> None:

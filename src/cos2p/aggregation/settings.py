@@ -147,7 +147,7 @@ STRIKES = 5
 
 
 class RobustSettings(Settings):
-    """What the server does about devices that lie."""
+    """The server's answer to devices that lie."""
 
     bound: float = Field(
         default=3.0,

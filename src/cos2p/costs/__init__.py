@@ -1,4 +1,4 @@
-"""What a submodel costs before anything is allocated: bytes and FLOPs of every phase of a task, and what fits a device.
+"""The costs of a submodel before anything is allocated: bytes and FLOPs of each phase of a task, what fits a device.
 
 From the model's shape alone; knows no tensor, no data, no method.
 """

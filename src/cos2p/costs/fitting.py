@@ -1,4 +1,4 @@
-"""What fits a device: from a rate, or from a memory budget, to a submodel; and how the mask phase is made to fit.
+"""Submodels that fit a device: from a rate, or from a memory budget; and how the mask phase is made to fit.
 
 Nothing here allocates anything: all of it is read off the ledger.
 """

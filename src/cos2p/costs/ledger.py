@@ -1,4 +1,4 @@
-"""What a submodel holds in memory in each phase of a task, at the worst moment. A prediction is a promise.
+"""The bytes that a submodel holds in each phase of a task, at the worst moment. A prediction is a promise.
 
     prefix   the shard runs through the frozen part, one block in memory at a time, into the feature cache; and, when
              training is over, its test part, next to the submodel as it came, as it is now, and the difference
@@ -62,17 +62,12 @@ class Ledger:
     """Cache of what the prefix gave."""
     inputs: int = 0
     overhead: int = SLACK_BYTES
-    """What lies between tensors: whole pages and the allocator's own."""
+    """Bytes between tensors: whole pages and the allocator's own."""
 
     @property
     def total(self) -> int:
         state = self.weights + self.gradients + self.optimizer + self.activations
         return state + self.prefix + self.features + self.inputs + self.overhead
-
-
-def ledger(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> Ledger:
-    """The worst moment of one phase. In the mask phase `spec` names the candidates."""
-    return shape_ledger(config, Shape.of(config, spec), workload, phase)
 
 
 def peak(config: ModelConfig, spec: SubmodelSpec, workload: Workload) -> Ledger:
@@ -148,7 +143,7 @@ def slack(rest: int) -> int:
 
 
 def with_slack(entry: Ledger) -> Ledger:
-    """What was counted with `SLACK_BYTES`, with what a task of its size is given. The order of entries stays."""
+    """The entry, counted with `SLACK_BYTES`, with the slack of a task of its size. The order of entries stays."""
     return replace(entry, overhead=entry.overhead - SLACK_BYTES + slack(entry.total - SLACK_BYTES))
 
 
@@ -185,7 +180,7 @@ def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base:
         *(features + BlockTape(config, size, samples * tokens).inference() for size in sizes),
         0,
     )
-    # Of a token table only the rows of some samples are read at a time, in 16 bits and then in 32.
+    # Only the rows of some samples of a token table are read at a time, in 16 bits and then in 32.
     tables = embedding_scalars(config) if config.family == "vit" else embedding_scalars(config, rows=0)
     passing = max(passing, features + features // 2)
     part = FLOAT * max(tables, *(block_scalars(config, size) for size in sizes), 0)

@@ -70,7 +70,7 @@ class Shape:
         return _shape_of(config, spec)
 
     def others(self, config: ModelConfig) -> tuple[BlockSize, ...]:
-        """Of each block in the window the segments that stay next to those that train; none if they are removed."""
+        """The segments of each block in the window that stay next to those that train; none if they are removed."""
         if not self.rest:
             return (BlockSize(0, 0),) * len(self.window)
         return tuple(BlockSize(config.groups - size.heads, config.mlp - size.units) for size in self.window)
@@ -147,7 +147,7 @@ def table_scalars(config: ModelConfig, rows: int | None = None) -> int:
 
 @lru_cache(maxsize=256)
 def trainable_scalars(config: ModelConfig, shape: Shape) -> int:
-    """What a device trains and sends back."""
+    """Scalars that a device trains and sends back."""
     count = sum(block_scalars(config, size) for size in shape.window)
     count += len(shape.exit_keys(config)) * exit_scalars(config)
     if not shape.has_prefix:
@@ -199,7 +199,7 @@ def segment_scalars(config: ModelConfig, size: BlockSize) -> int:
 
 
 def rest_scalars(config: ModelConfig, shape: Shape) -> int:
-    """What stays frozen inside the window's blocks, in memory as long as they train."""
+    """Scalars that stay frozen inside the window's blocks, in memory as long as they train."""
     return sum(segment_scalars(config, size) for size in shape.others(config))
 
 

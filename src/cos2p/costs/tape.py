@@ -1,4 +1,4 @@
-"""What one forward and backward of the elastic transformer holds in memory, op by op.
+"""The memory of one forward and backward of the elastic transformer, op by op.
 
 Autograd keeps a tensor from the forward of the op that needs it until that op's backward is done; the gradients of
 parameters appear meanwhile. So memory rises through the forward, and in the backward it falls with what is released
@@ -61,7 +61,7 @@ Step = Op | Recomputed
 
 @dataclass(frozen=True)
 class Moment:
-    """What a pass holds at one moment."""
+    """Bytes that a pass holds at one moment."""
 
     activations: int = 0
     gradients: int = 0
@@ -76,7 +76,7 @@ def worst(moments: Iterable[Moment]) -> Moment:
 
 
 Gradients = Literal["kept", "accumulated", "stepped"]
-"""What becomes of them in a pass.
+"""Their fate in a pass.
 
 `kept`: they appear one after the other and stay. `accumulated`: a step has several micro-batches, so all are there from
 the first one on, and each new one is a temporary until it has been added. `stepped`: each goes with its op.
@@ -366,7 +366,7 @@ def exit_ops(
         labels = 10 * FLOAT * samples * tokens
         return [shared, Op(2 * D + labels, grown, forward=D + chunk, backward=3 * D + chunk)]
     logits = samples * tokens * (config.vocab if rows is None else rows) * FLOAT
-    # Of a table that trains the deepest exit leaves the gradient; each other one adds its own to it.
+    # The deepest exit leaves the gradient of a table that trains; each other one adds its own to it.
     table = FLOAT * table_scalars(config, rows) if table_trains else 0
     labels = 6 * FLOAT * samples * tokens  # which tokens are real, and where
     kept = (D if table_trains else 0) + (4 if student else 1) * logits + labels

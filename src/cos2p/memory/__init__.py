@@ -1,4 +1,4 @@
-"""One dial: how much memory a device has. What it trains, and how, follows from that before anything is allocated.
+"""One dial: how much memory a device has. That decides what it trains, and how, before anything is allocated.
 
     tasks     what a method is built from and what it assigns; `make_order`: the one way from there to an order
     parts     what of a model a device may train, and why one is preferred to another

@@ -24,10 +24,10 @@ FULL = 0.9
 
 @dataclass(frozen=True)
 class Plan:
-    """Of the largest task that trains."""
+    """The plan of the largest task that trains."""
 
     trains: str
-    """What trains, in words."""
+    """The part that trains, in words."""
     held: str
     """How the rest is held, what runs again, parts of a batch, bits of the optimiser's states."""
     memory_optimizations: MemoryOptimizations
@@ -65,7 +65,7 @@ def kinds(members: Iterable[Member]) -> list[list[Member]]:
 
 
 def planned_words(method: Planned, weights: Weights, most: int = 64) -> dict[str, dict[str, str]]:
-    """By member: its `plan` in words, and `why`. Of the first so many kinds: each is worked out.
+    """By member: its `plan` in words, and `why`, for the first so many kinds: each is worked out.
 
     `weights`: the method's own, whose names and shapes its tasks may be made from."""
     words: dict[str, dict[str, str]] = {}
@@ -180,7 +180,7 @@ def _why(method: Planned, member: Member, task: Assignment, local: LocalSettings
 
 
 def _otherwise(method: Planned, member: Member) -> str:
-    """What a rate that is set costs: what the device would train without it."""
+    """The price of a rate that is set: the part that the device would train without it."""
     try:
         part = choose(method, replace(member, auto=True, part=None))
     except BudgetError:

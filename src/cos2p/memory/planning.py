@@ -1,4 +1,4 @@
-"""What each device trains: of the parts that its method offers, the first with which all of its tasks fit.
+"""The part that each device trains: the first that its method offers with which all of its tasks fit.
 
 All of them: a window moves, devices first report statistics of their data, and once more at the end. So the method
 itself is asked, turn by turn, what it would give out, and the ledger says what each task takes in its smallest way.
@@ -24,17 +24,17 @@ from cos2p.training.statistics import StatisticsTrainer
 from cos2p.units import format_bytes
 
 SMALLER = 0.75
-"""What a task may take of what the one before it, which ran out of memory, was thought to take."""
+"""The share that a task may take of the bytes that were foreseen for the one before it, which ran out of memory."""
 
 
 def turns(method: Planned) -> range:
-    """Of a window that moves, every place; a schedule of so many rounds is a whole run."""
+    """Every place of a window that moves; a schedule of so many rounds is a whole run."""
     return range(max(3, method.context.config.depth) + 1)
 
 
 def tasks_at(method: Planned, member: Member, turn: int, weights: Weights) -> Iterator[Assignment]:
-    """What the member would be given at this turn; where it first has to report statistics, that and what follows; what
-    it reports at the end comes before all others, so that the last task is one that trains.
+    """The member's tasks at this turn; where it first has to report statistics, that and the next one; the report at
+    the end comes before all others, so that the last task is one that trains.
 
     Without `weights` the tasks are of the right size, and what they name may be anything.
     """

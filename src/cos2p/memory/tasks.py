@@ -1,4 +1,4 @@
-"""What a method is built from (`RunContext`, `Member`), what it assigns (`Call` → `Assignment`), and its order."""
+"""A method's context (`RunContext`, `Member`), what it assigns (`Call` → `Assignment`), and its order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cos2p.training.trainer import SubmodelTrainer, Trainer
 
 @dataclass(frozen=True)
 class Member:
-    """What the server knows of a client."""
+    """A client as the server knows it."""
 
     name: str
     device: Device
@@ -47,7 +47,7 @@ class Member:
     auto: bool = False
     """The recipe leaves its rate open: what it trains is planned by its memory."""
     part: Part | None = None
-    """What it trains, once that is planned; None: as its rate says, or whatever its method finds that fits."""
+    """The part that it trains, once that is planned; None: as its rate says, or whatever its method finds that fits."""
 
     def training(self, part: Part) -> Member:
         """The same device when it trains this part."""
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What every method is built from."""
+    """Every method is built from this."""
 
     config: ModelConfig
     members: Mapping[str, Member]
@@ -136,7 +136,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What the client shall do."""
+    """The client's next work."""
 
     spec: SubmodelSpec
     settings: Settings
@@ -149,7 +149,7 @@ class Assignment:
 
 
 class Planned(Protocol):
-    """What is asked of a method here; `methods.base.Method` is one."""
+    """A method as far as it is asked here; `methods.base.Method` is one."""
 
     context: RunContext
 

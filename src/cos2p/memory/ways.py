@@ -41,7 +41,7 @@ _COST: dict[str, float] = {
     "recompute": 0.33,
     "stream": 0.6,
 }
-"""What each adds to the time of a task, as a share of it: estimates after docs/results/memory.md, `stream` a guess."""
+"""The time that each adds to a task, as a share of it: estimates after docs/results/memory.md, `stream` a guess."""
 _PART = 0.15
 """And every part of a batch beyond the first; of streamed blocks, which each part reads again, twice that."""
 _SAVED: Way = {"features": "disk", "step_in_backward": True, "eight_bit": True, "recompute": "yes", "stream": True}
@@ -136,7 +136,7 @@ def _open(case: _Case) -> list[str]:
 
 
 def _combinations(case: _Case) -> Iterator[tuple[float, Way, list[int]]]:
-    """What each costs with the batch at once; what it saves; and into which parts the batch may be cut."""
+    """The cost of each with the batch at once; what it saves; and into which parts the batch may be cut."""
     open_fields = _open(case)
     names = [name for name in _SAVED if name in open_fields]
     batch = min(case.local.batch, max(1, case.samples))

@@ -33,7 +33,7 @@ Buffer = bytes | mmap.mmap
 
 
 def mapped(path: Path, access: int = mmap.ACCESS_COPY) -> mmap.mmap:
-    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. What is written stays here.
+    """A file's bytes, read when they are looked at; the file may be deleted meanwhile. Changes stay in memory.
 
     With `mmap.ACCESS_READ` nobody writes, and the pages are the system's alone.
     """
@@ -65,7 +65,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What a header says of one tensor; begin and end are counted from the first tensor's first byte."""
+    """A tensor as a header describes it; begin and end are counted from the first tensor's first byte."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ class Envelope:
 
     @classmethod
     def of(cls, head: bytes, body: bytes) -> Envelope:
-        """Of a message from who is trusted, which came in two pieces: its header, and its tensors' bytes."""
+        """A message from who is trusted, which came in two pieces: its header, and its tensors' bytes."""
         text, table = _read_header(head[8:], TASK_HEADER_BYTES, len(body))
         return cls(_object(json.loads(text), "metadata"), table, body, 0)
 

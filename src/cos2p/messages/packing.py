@@ -72,7 +72,7 @@ def write_file(path: Path, metadata: Mapping[str, str], forms: Sequence[_Form], 
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
-    """What was packed last."""
+    """The last message that was packed."""
 
     parts: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     changes: Sequence[int] = ()

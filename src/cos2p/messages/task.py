@@ -30,12 +30,12 @@ class Wire:
 
 
 LabelSkew = Literal["ignored", "logit-adjustment"]
-"""What a device does about the unequal shares of its labels (`training.label_skew`)."""
+"""A device's answer to the unequal shares of its labels (`training.label_skew`)."""
 
 
 @dataclass(frozen=True)
 class CachedParts:
-    """What a device has or is to keep in its cache (see `training.client_cache`) for a task."""
+    """The parts that a device has or is to keep in its cache (see `training.client_cache`) for a task."""
 
     parts: Mapping[str, str]
     """The frozen parts that are kept, `embed.` and `blocks.3.`, by their names."""
@@ -80,7 +80,7 @@ class Order:
     lr: float
     """Learning rate of this task, after the run's schedule."""
     spec: SubmodelSpec
-    """What is sent. With quotas its width is that of the candidates."""
+    """The submodel that is sent. With quotas its width is that of the candidates."""
     quotas: tuple[BlockSize, ...] | None = None
     """Per block of the window, how much the device may keep: train the masks first. None: train `spec` as it is."""
     prefix_precision: Precision = "float32"
@@ -150,7 +150,7 @@ class Task:
 
 
 class TaskReader:
-    """Reads one task after the other. Of small models, tensors that the task before had, too, are the very same."""
+    """Reads one task after the other. With small models, tensors that the task before had, too, are the very same."""
 
     def __init__(self) -> None:
         self._body = b""
@@ -176,7 +176,7 @@ kept, and the losses of the rates that `training.lr = "auto"` asks a device to t
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a device learned: only what it trained, as the difference to what it received.
+    """The change that a device learned: only what it trained, as the difference to what it received.
 
     A server, which knows the task, reads it with `server.update_reader` and compares first.
     """
@@ -185,7 +185,7 @@ class Update:
     task: str
     version: int
     spec: SubmodelSpec
-    """What was trained: the task's spec, narrowed to the final mask."""
+    """The trained submodel: the task's spec, narrowed to the final mask."""
     delta: Weights
     """w_start − w_end of every held trainable tensor, compact; on its way as `training.contract` packs it."""
     samples: int
@@ -253,12 +253,12 @@ class Piece:
 
 
 def pieces_of(tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
-    """Of tensors that are there already."""
+    """Pieces of tensors that are there already."""
     return {name: Piece(tensor, partial(tensors.__getitem__, name)) for name, tensor in tensors.items()}
 
 
 def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: Mapping[str, Piece]) -> None:
-    """What `Task.to_bytes` gives, into a file, tensor by tensor: no two of them are in memory at a time."""
+    """The bytes of `Task.to_bytes`, into a file, tensor by tensor: no two of them are in memory at a time."""
     _write(path, order.to_dict(), w=weights, p=prefix)
 
 

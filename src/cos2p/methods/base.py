@@ -86,7 +86,7 @@ def asks_statistics(settings: Settings, final: bool, moments: bool) -> bool:
 
 
 def trained_instead(settings: Settings) -> str:
-    """What to set where the head cannot end in closed form."""
+    """The field to set where the head cannot end in closed form."""
     field = "method.finish" if isinstance(settings, HeadSettings) else "method.exits.finish"
     return f'let the head end as it is trained: {field} = "trained"'
 
@@ -116,9 +116,9 @@ class Method:
     """Cannot keep a device's budget (it trains the full model, say): a bound to compare with, marked in tables. Alone
     it is not run where a device has too little memory."""
     embeddings: ClassVar[tuple[Embeddings, ...]] = get_args(Embeddings)
-    """What of `training.embeddings` its devices can do. One that has no `rows` gets whole tables instead."""
+    """The values of `training.embeddings` that its devices can do. One that has no `rows` gets whole tables instead."""
     trainers: ClassVar[tuple[type[Trainer], ...]] = (SubmodelTrainer,)
-    """What its devices do with their tasks: all that `assign` may ask for."""
+    """Its devices' work on their tasks: all that `assign` may ask for."""
     statistics_first: bool = False
     """Its first version brings what all later tasks need: until then nobody gets a second task."""
     statistics_last: bool = False
@@ -155,8 +155,8 @@ class Method:
 
     @classmethod
     def not_asked(cls, settings: Settings, order: Order) -> str:
-        """What of a task no recipe with these settings asks for; empty if the task follows from it. A device of a real
-        fleet refuses the rest: its owner accepted the recipe."""
+        """The part of a task that no recipe with these settings asks for; empty if the task follows from it. A device
+        of a real fleet refuses the rest: its owner accepted the recipe."""
         if order.quotas is not None:
             return "masks that the device chooses by its data"
         if order.trainer == StatisticsTrainer.name:
@@ -195,14 +195,14 @@ class Method:
         return devices * self.statistics_first + schedule.taking_part(devices) * self.statistics_last
 
     def parts(self, member: Member) -> Sequence[Part]:
-        """What the member may train, what learns most first; the first that fits its memory is taken.
+        """The parts that the member may train, those that learn most first; the first that fits its memory is taken.
 
         By default a window of the rate that the recipe sets, or of the largest that fits.
         """
         return windows() if member.auto else [Part("window", member.rate)]
 
     def part_of(self, member: Member) -> Part:
-        """What the member trains."""
+        """The part that the member trains."""
         if member.part is not None:
             return member.part
         if member.name not in self._parts:
@@ -257,7 +257,7 @@ class Method:
         return weights
 
     def state(self) -> tuple[dict[str, Any], Weights]:
-        """What must survive a restart: JSON and tensors."""
+        """Everything that must survive a restart: JSON and tensors."""
         return {}, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:

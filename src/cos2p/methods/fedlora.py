@@ -1,19 +1,18 @@
 """Federated LoRA (Hu et al. 2022, on devices): low-rank factors next to frozen matrices train, with the head.
 
-Three forms of the same devices:
+Two forms of the same devices:
 
     hlora   products are averaged and cut back to the largest rank by their singular values (HLoRA, FlexLoRA): devices
             of unequal ranks count alike, whatever the basis of their factors
     ffa     `down` is drawn once from the run's seed and never trained (FFA-LoRA, Sun et al. 2024): averaging is exact,
             half the bytes travel
-    fedit   both factors are averaged row by row (FedIT): the usual form, and a biased one
 
 A device takes the largest rank that fits its memory, up to `rank`; where none does, it trains the head alone. Where
 memory is short the base is streamed from disk in 16 or 8 bits, one block in memory, what went into each block kept and
 the rest computed again (as MeBP does on phones); features of what is frozen below the adapters are computed once.
 
 The scale s = α/r is one number for all ranks; `peft`'s usual α = 2r is s = 2. Dropout is left out, so runs repeat bit
-for bit. What is evaluated and saved is the base with the adapters merged into it; the adapters are saved next to it.
+for bit. The base with the adapters merged into it is evaluated and saved; the adapters are saved next to it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cos2p.aggregation.merge import Merge
 from cos2p.memory.parts import HEAD, Part, factors
@@ -68,7 +67,7 @@ class AdapterMethod(LateWorkMethod):
         return self.assignment(*task, LoraTrainer)
 
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Of the server's adapters."""
+        """Shapes of the server's adapters."""
         blocks = range(self.first, self.context.config.depth)
         return adapter_shapes(self.context.config, blocks, self.settings.targets, self.settings.rank)
 
@@ -83,17 +82,11 @@ class AdapterMethod(LateWorkMethod):
 
 
 class FedLoraSettings(AdapterMethodSettings):
-    form: Literal["hlora", "ffa", "fedit"] = Field(
-        default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed; `fedit`: factors are."
+    form: Literal["hlora", "ffa"] = Field(
+        default="hlora", description="`hlora`: products are averaged; `ffa`: `down` is fixed."
     )
     rank: int = Field(default=32, ge=1, description="Largest rank; a device takes as much of it as fits.")
     top_blocks: int = Field(default=0, ge=0, description="How many of the top blocks have adapters; 0: all.")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> FedLoraSettings:
-        if self.form == "fedit" and self.aggregation != "synchronous":
-            raise ValueError("factors of different versions have different bases: form 'fedit' is synchronous")
-        return self
 
 
 class FedLora(AdapterMethod):

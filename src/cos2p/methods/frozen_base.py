@@ -1,4 +1,4 @@
-"""What methods on a frozen base have in common: it is sent in few bits and streamed, and nobody trains all of it."""
+"""Base of methods on a frozen base: it is sent in few bits and streamed, and nobody trains all of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FrozenBaseMethod(Method):
         return [HEAD]
 
     def head_alone(self, member: Member) -> Assignment:
-        """What the smallest device can do."""
+        """A task that the smallest device can do."""
         return self.assignment(*head_task(self.context, member), LoraTrainer)
 
     def assignment(self, spec: SubmodelSpec, settings: Settings, trainer: type[Trainer]) -> Assignment:

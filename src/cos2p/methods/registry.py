@@ -32,7 +32,7 @@ from cos2p.training.shard import Shard
 from cos2p.training.trainer import Trainer
 
 _GROUP = "cos2p.methods"
-"""Of entry points."""
+"""Group of entry points."""
 
 _BUILT_IN = (
     "closed_heads",
@@ -181,7 +181,7 @@ def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
 
 
 def trainers() -> dict[str, type[Trainer]]:
-    """What the devices of all methods can do, by the name that stands in orders."""
+    """The trainers of all methods' devices, by the name that stands in orders."""
     return _trainers_of(tuple(methods().values()))
 
 
@@ -220,7 +220,7 @@ def make_trainer(config: ModelConfig, order: Order) -> Trainer:
 
 
 def make_contract(config: ModelConfig, order: Order) -> TaskContract:
-    """What the order sends, what must come back and what it costs."""
+    """The contract of the order: what it sends, what must come back and what it costs."""
     return trainer_class(order.trainer).contract_of(config, order)
 
 

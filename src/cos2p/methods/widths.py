@@ -1,4 +1,4 @@
-"""What methods that cut only the width have in common: the equal-budget rule, and ways to pick segments.
+"""Base of methods that cut only the width: the equal-budget rule, and ways to pick segments.
 
 A device of rate R_n holds all L blocks, with N_H = ⌊R_n·L·h⌋ heads and N_U = ⌊R_n·L·f⌋ units in all: never more than
 R_n of what can be pruned, exactly as much as Co-S²P gets. Where methods do not rank segments over all blocks, the

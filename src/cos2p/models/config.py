@@ -51,7 +51,7 @@ _LEAST = dict.fromkeys(
 MOST_BLOCKS = 1000
 """A checkpoint's own word is not believed beyond this: every block is a dozen tensors to list."""
 POOLINGS: dict[str, tuple[Pooling, ...]] = {"vit": ("cls", "mean"), "bert": ("cls", "mean"), "llama": ("last", "mean")}
-"""What a classification exit of each family may read; the family's habit first."""
+"""The poolings of each family's classification exits; the family's habit first."""
 _EPS: dict[str, float] = {"vit": 1e-12, "bert": 1e-12, "llama": 1e-5}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "task": get_args(TaskKind),
@@ -67,7 +67,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 @hash_once
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a transformer looks like at full size. Zero in a derived field means "work it out".
+    """The shape of a transformer at full size. Zero in a derived field means "work it out".
 
     >>> ModelConfig("vit", dim=64, depth=8, heads=8, mlp=256, classes=10, image=8, patch=2, channels=1).tokens
     17
@@ -94,8 +94,8 @@ class ModelConfig:
     exits: ExitKind = "bank"
     """`bank`: an exit of its own at every depth; `shared`: one exit for all depths."""
     pooling: Pooling | Literal[""] = ""
-    """What a classification exit reads: the `cls` token, the `last` real one (LLaMA), or the `mean` of all real tokens
-    (of an image's patches). Empty means the family's habit."""
+    """The input of a classification exit: the `cls` token, the `last` real one (LLaMA), or the `mean` of all real
+    tokens (of an image's patches). Empty means the family's habit."""
     pooler: Pooler | Literal[""] = ""
     """A layer of dim² between the `cls` token and the classifier: BERT's own (`tanh`) or DistilBERT's (`relu`), unless
     said here. A mean has none."""
@@ -153,7 +153,7 @@ class ModelConfig:
         self._check_family()
 
     def _derived(self) -> dict[str, Any]:
-        """What the fields left at zero or empty are."""
+        """The values of the fields left at zero or empty."""
         derived: dict[str, Any] = {}
         if self.kv_heads == 0:
             derived["kv_heads"] = self.heads
@@ -238,7 +238,7 @@ class ModelConfig:
         unknown = sorted(set(changes) - known)
         if unknown:
             raise ConfigError(f"unknown model field {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        # What was worked out from the old values is worked out again; what was chosen apart from them stays.
+        # A value that follows from the old ones is worked out again; one that was chosen apart from them stays.
         if "heads" in changes and self.kv_heads == self.heads:
             changes = {"kv_heads": 0} | changes
         if changes.keys() & {"heads", "dim"} and self.head_dim * self.heads == self.dim:

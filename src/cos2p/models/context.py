@@ -1,4 +1,4 @@
-"""What blocks and exits need to know of the input next to the features: padding, rotary positions, what is pooled.
+"""The input as blocks and exits need it next to the features: padding, rotary positions, the tokens that are pooled.
 
 Shape legend: B batch, T tokens, N heads, H head size.
 """
@@ -15,7 +15,7 @@ from cos2p.models.config import ModelConfig
 
 
 class KeyValues:
-    """What each block has computed of the tokens so far: (B, N, S, H), keys rotated."""
+    """Keys and values of the tokens so far, by block: (B, N, S, H), keys rotated."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Tensor, Tensor]] = {}
@@ -28,7 +28,7 @@ class KeyValues:
         return keys, values
 
     def copies(self, rows: Tensor) -> KeyValues:
-        """Of these texts of the batch, to go on from the same point in another way."""
+        """Those of some texts of the batch, to go on from the same point in another way."""
         other = KeyValues()
         other._of = {block: (keys[rows], values[rows]) for block, (keys, values) in self._of.items()}
         return other
@@ -36,7 +36,7 @@ class KeyValues:
 
 @dataclass(frozen=True)
 class Context:
-    """What attention and exits need to know of the input next to the features."""
+    """The input as attention and exits need it next to the features."""
 
     mask: Tensor | None = None
     """(B, 1, 1, T) true where a key may be seen; None for all. With `past` (B, 1, T, S)."""

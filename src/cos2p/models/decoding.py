@@ -24,7 +24,7 @@ class Sampling:
     top_p: float = 1.0
     """Drawn from the likeliest tokens that together have this share."""
     seed: int = 0
-    """Of the first text of a batch; the next has the next: a text does not depend on what is written next to it."""
+    """The first text of a batch has it, the next has the next: a text does not depend on what is written next to it."""
 
 
 GREEDY = Sampling()

@@ -143,8 +143,8 @@ def model_content(
     labels: Sequence[str] | None,
     in_colour: bool = False,
 ) -> tuple[dict[str, Any], Weights]:
-    """What `config.json` and `model.safetensors` hold: the model with its head, or the plain encoder if transformers
-    has no such head. `in_colour`: a model of grey images takes colour ones."""
+    """The content of `config.json` and `model.safetensors`: the model with its head, or the plain encoder if
+    transformers has no such head. `in_colour`: a model of grey images takes colour ones."""
     values, kind, bank = write_config(config, depth, labels), written_kind(config), exit_key(config, depth)
     names, tensors = their_names(config, depth, kind), Weights()
     if not is_native(config):

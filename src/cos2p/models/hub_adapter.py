@@ -45,7 +45,7 @@ _IN_MEMORY = (
 
 
 def adapter_name(block: int, layer: str, factor: Literal["down", "up"]) -> str:
-    """What a factor is called among the weights.
+    """The name of a factor among the weights.
 
     >>> adapter_name(3, "q", "up")
     'blocks.3.adapters.q.up'

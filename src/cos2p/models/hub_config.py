@@ -1,4 +1,5 @@
-"""A Hugging Face `config.json` as `ModelConfig`, and back. What this model cannot compute is refused by name."""
+"""A Hugging Face `config.json` as `ModelConfig`, and back. What this model cannot compute,
+it refuses by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a Hugging Face folder needs next to its weights so that `transformers.pipeline` predicts what was evaluated
-here.
+"""The files that a Hugging Face folder needs next to its weights so that `transformers.pipeline` predicts what was
+evaluated here.
 
 Images: `preprocessor_config.json`. Texts: the tokenizer. For people: a model card. A pipeline shows every image in
 colour, so a model of grey images is written with three channels, weighed as Pillow weighs them to make an image grey.

@@ -28,13 +28,13 @@ from cos2p.models.layout import Weights, exit_parameters, layout
 FREE_FIELDS = (
     "channels", "classes", "depth", "exits", "image", "max_tokens", "pad_token", "pooler", "pooling", "task",
 )  # fmt: skip
-"""What may differ from the checkpoint; every other field is decided by its tensors."""
+"""These may differ from the checkpoint; every other field is decided by its tensors."""
 _CHANNELS = (1, 3)
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the data ask of a model. None: they do not say."""
+    """The data's demands on a model. None: they do not say."""
 
     task: TaskKind
     classes: int | None = None
@@ -166,7 +166,7 @@ def _recoloured(patch_DCHW: Tensor, channels: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `config.json` and its neighbours say; no tensor has been read."""
+    """A checkpoint as `config.json` and its neighbours describe it; no tensor has been read."""
 
     path: Path
     config: ModelConfig

@@ -90,7 +90,7 @@ def is_sentence_model(config: ModelConfig, tokenizer: Path | None) -> bool:
 
 
 def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
-    """What sentence-transformers needs next to encoder, tokenizer and `2_Dense`."""
+    """The files that sentence-transformers needs next to encoder, tokenizer and `2_Dense`."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _MODULE + kind} for i, (path, kind) in enumerate(modules)

@@ -1,4 +1,4 @@
-"""What the tensors of each model type are called in a Hugging Face checkpoint, on disk.
+"""The names of each model type's tensors in a Hugging Face checkpoint, on disk.
 
 Left our name, right theirs; `{i}` is the block. A name without `.weight` or `.bias` at its end is a module and
 stands for both. `exit` is the one exit a checkpoint has, behind its last block.

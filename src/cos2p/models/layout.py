@@ -1,4 +1,4 @@
-"""What a model's tensors are called, how big they are, and along which axis each can be cut.
+"""A model's tensors: their names, how big they are, and along which axis each can be cut.
 
 This table is the one place that knows where the segments lie. Shapes, slicing, segment sums, merging, bytes and
 FLOPs are all read off it. A segment is an attention head (with grouped queries: a KV head and its query heads) or

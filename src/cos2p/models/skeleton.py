@@ -12,7 +12,7 @@ Slot = tuple[str, nn.Module, str]
 """A parameter's full name, the module that has it, and its name there."""
 
 _TABLES = tuple(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
-"""What every module keeps of parameters, buffers, children and hooks."""
+"""The tables that every module keeps of parameters, buffers, children and hooks."""
 
 
 class Skeleton(Generic[M]):

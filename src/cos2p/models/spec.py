@@ -98,7 +98,7 @@ class SubmodelSpec:
         return range(self.top, config.depth) if self.suffix else range(0)
 
     def keep(self, block: int) -> BlockKeep:
-        """What is kept of a trainable block, by its absolute index."""
+        """The kept segments of a trainable block, by its absolute index."""
         return self.window[block - self.frozen]
 
     @classmethod
@@ -175,7 +175,7 @@ def _full(config: ModelConfig, exits: tuple[int, ...]) -> SubmodelSpec:
 
 @lru_cache(maxsize=64)
 def _check_spec(config: ModelConfig, spec: SubmodelSpec) -> None:
-    """What was right once stays so; a wrong one is named every time."""
+    """A spec that was right once stays so; a wrong one is named every time."""
     spec._check(config)
 
 

@@ -384,7 +384,7 @@ class ElasticTransformer(nn.Module):
         return [self.run_exit(depth, x_BTD, context) for depth, x_BTD in tops]
 
     def rows_at(self, places: Tensor, inputs: Tensor, features: Tensor | None = None) -> list[Tensor]:
-        """Of a language model what each exit multiplies with the output table, (n, D), for these tokens alone:
+        """The rows that each exit of a language model multiplies with the output table, (n, D), for these tokens alone:
         `places` count the tokens of the batch, text behind text."""
         tops = self._tops(inputs, make_context(self.config, inputs), features, None)
         return [self.exit_at(depth).norm(x_BTD.flatten(0, 1)[places].float()) for depth, x_BTD in tops]
@@ -408,7 +408,7 @@ class ElasticTransformer(nn.Module):
         if self.spec.exits[-1] > self.spec.top:
             yield self.spec.exits[-1], self._to_the_top(x_BTD, context)
 
-    # What a model with a forward pass of its own overrides.
+    # A model with a forward pass of its own overrides these.
 
     def run_embedding(self, inputs: Tensor) -> Tensor:
         """Images or token ids to the features that enter the first block."""

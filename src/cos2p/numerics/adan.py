@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cos2p.errors import ConfigError, TrainingError
+from cos2p.errors import ConfigError
 
 CHUNK_BYTES_PER_THREAD = 512 * 1024
 """Parameter bytes each CPU thread gets of a chunk of Adan's: few enough to stay in cache between operations."""
@@ -35,13 +35,6 @@ class ChunkedOptimizer(torch.optim.Optimizer):
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
             self._step_group(group)
-
-    def _refuse_sparse(self, parameter: Tensor, gradient: Tensor) -> None:
-        if gradient.is_sparse:
-            raise TrainingError(
-                f"{type(self).__name__} got a sparse gradient for a parameter of shape {tuple(parameter.shape)}; "
-                "build its layer with sparse=False"
-            )
 
 
 class Adan(ChunkedOptimizer):
@@ -91,7 +84,6 @@ class Adan(ChunkedOptimizer):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            self._refuse_sparse(parameter, gradient)
             state = self.state[parameter]
             if not state:
                 state["step"] = 0

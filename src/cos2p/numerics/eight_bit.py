@@ -75,7 +75,7 @@ def quantize_(values: Tensor, scratch: Tensor, added: Tensor, codes: Tensor, sca
         torch.copysign(sizes.mul_(_SIGNED), values, out=values)
     else:
         values.sqrt_().mul_(_UNSIGNED).clamp_(min=1.0)
-        # What is rounded up adds more to c⁴ than what is cut off takes away: 6·c²·f·(1−f), with f the rest.
+        # Rounding up adds more to c⁴ than cutting off takes away: 6·c²·f·(1−f), with f the rest.
         torch.frac(values, out=scratch)
         scratch.addcmul_(scratch, scratch, value=-1.0).div_(values)
         values.sub_(scratch, alpha=1.5)
@@ -109,7 +109,7 @@ EIGHT_BIT_TEMPORARY_BYTES = 8 * 4 * CHUNK_SCALARS
 
 
 class EightBitOptimizer(ChunkedOptimizer):
-    """What the two have in common. A tensor that is small, not fp32 or not contiguous keeps float states.
+    """Base of the two. A tensor that is small, not fp32 or not contiguous keeps float states.
 
     State per parameter: `step`, and for every name in `codes` the codes with their scales (`name.scales`), or floats.
     """
@@ -129,7 +129,6 @@ class EightBitOptimizer(ChunkedOptimizer):
                 self._step_parameter(parameter, parameter.grad, group)
 
     def _step_parameter(self, theta: Tensor, g: Tensor, group: dict[str, Any]) -> None:
-        self._refuse_sparse(theta, g)
         state = self.state[theta]
         if not state:
             self._start(state, theta, g)

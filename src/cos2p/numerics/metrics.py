@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cos2p.errors import ConfigError, DataError, TrainingError
+from cos2p.errors import DataError, TrainingError
 
 
 class ConfusionCounter:
@@ -25,8 +25,6 @@ class ConfusionCounter:
     """
 
     def __init__(self, classes: int) -> None:
-        if classes < 1:
-            raise ConfigError(f"classes={classes}: a counter needs at least 1 class")
         self.classes = classes
         self.samples = 0
         self.top5_hits = 0
@@ -62,7 +60,7 @@ class ConfusionCounter:
         return {"top1": int(self._hits.sum()) / self.samples, **top5, "f1": float(f1.mean())}
 
     def by_class(self) -> dict[str, list[int]]:
-        """Of each class its `samples`, how many were named `right`, and how often it was `named` at all."""
+        """For each class its `samples`, how many were named `right`, and how often it was `named` at all."""
         found = {"samples": self._actual, "right": self._hits, "named": self._predicted}
         return {name: counts.tolist() for name, counts in found.items()}
 
@@ -70,13 +68,6 @@ class ConfusionCounter:
         return torch.bincount(classes_N, minlength=self.classes).cpu()
 
     def _check(self, scores_NC: Tensor, labels_N: Tensor) -> None:
-        if scores_NC.dim() != 2 or scores_NC.shape[1] != self.classes:
-            raise DataError(f"scores of shape {tuple(scores_NC.shape)}: expected (samples, {self.classes})")
-        if labels_N.shape != scores_NC.shape[:1] or labels_N.is_floating_point():
-            raise DataError(
-                f"labels of shape {tuple(labels_N.shape)} and type {labels_N.dtype}: "
-                f"expected {len(scores_NC)} integers, one for each row of scores"
-            )
         if len(labels_N) and not 0 <= int(labels_N.min()) <= int(labels_N.max()) < self.classes:
             raise DataError(
                 f"labels from {int(labels_N.min())} to {int(labels_N.max())}: "

@@ -182,7 +182,7 @@ def make_optimizer(
 
 @cache
 def _options(name: str) -> tuple[str, ...]:
-    """What the optimiser takes besides parameters, rate and decay."""
+    """The optimiser's options besides parameters, rate and decay."""
     given = inspect.signature(_CLASSES[name]).parameters
     return tuple(option for option in given if option not in ("params", "lr", "weight_decay"))
 

@@ -2,7 +2,7 @@
 
 Each process has pipes of its own and a thread that talks to it. So a process killed in the midst of a sentence harms
 nobody else: its thread reads the end of its pipe. With `ProcessPoolExecutor`, whose processes share one pipe, the rest
-of such a sentence is waited for without end. What is long goes through memory that both sides see: a pipe hands over
+of such a sentence is waited for without end. A long message goes through memory that both sides see: a pipe hands over
 64 KiB at a time, and wakes the other side for each.
 """
 

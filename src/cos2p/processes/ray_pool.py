@@ -120,7 +120,7 @@ class RayPool(Pool):
 
 
 def gpu_share(wish: GpuWish, gpus: int, workers: int) -> float:
-    """What of a GPU each worker asks for: a whole one, or equal parts where there are fewer than workers.
+    """The share of a GPU that each worker asks for: a whole one, or equal parts where there are fewer than workers.
 
     >>> gpu_share("needed", gpus=4, workers=2), gpu_share("needed", gpus=2, workers=6), gpu_share("any", 0, 6)
     (1.0, 0.3333333333333333, 0.0)

@@ -34,7 +34,7 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of an evaluation; no scores if its process was killed."""
+    """The outcome of an evaluation; no scores if its process was killed."""
 
     version: int
     scores: dict[str, Any] | None
@@ -144,7 +144,7 @@ class Classes:
     """The same for the devices' own test samples, each device naming its own most frequent class; None where they
     are not known, as on a real fleet."""
     samples: dict[str, int] = field(default_factory=dict)
-    """Of `train`, `validation` and `test`."""
+    """How many `train`, `validation` and `test` have."""
 
     @classmethod
     def of(cls, bundle: Bundle, own: Iterable[Examples] = ()) -> Classes:

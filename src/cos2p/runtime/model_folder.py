@@ -152,7 +152,7 @@ def plain_card(title: str, use: Usage, about: str = "") -> str:
 
 
 def _figures(result: Mapping[str, Any], exit: int, device: str, causal: bool) -> str:
-    """What `result.json` says of this very model, with what needs no model next to it."""
+    """The figures of this very model in `result.json`, next to those that need no model."""
     score = result["devices"].get(device, {}).get("top1") if device else result["exits"].get(str(exit))
     of = "its own test samples" if device else "the test samples"
     what = "next tokens that are right" if causal else "accuracy"

@@ -44,7 +44,7 @@ class OwnModels:
 
 
 def own_facts(recipe: Mapping[str, Any], classes: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    """What is kept next to a device's own submodel."""
+    """The facts that are kept next to a device's own submodel."""
     return {"recipe": dict(recipe), "classes": list(classes)}
 
 

@@ -26,12 +26,12 @@ from cos2p.server.server import Server
 MOST = 64
 """Kinds of devices that are looked at."""
 _EFFICIENCY = 0.3
-"""Of what a large matrix product reaches, so much remains in the training of small models; roughly."""
+"""The share of a large matrix product's speed that the training of small models reaches; roughly."""
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """Of devices that are equal."""
+    """The plan of devices that are equal."""
 
     devices: tuple[str, ...]
     samples: int
@@ -46,15 +46,15 @@ class Rehearsal:
     bundle: Bundle
     devices: int
     plans: tuple[DevicePlan, ...]
-    """Of the first `MOST` kinds of devices."""
+    """Plans of the first `MOST` kinds of devices."""
     splits: tuple[str, ...]
     """Which folder or file became which split."""
     notes: tuple[str, ...] = ()
-    """What a user should know of data and model."""
+    """Notes for the user on data and model."""
     statistics_rounds: float = 0.0
     """Rounds in which devices report statistics and do not train."""
     share: float = 1.0
-    """Of the devices, whose updates a round has."""
+    """The share of the devices whose updates a round has."""
 
     @property
     def seconds_of_a_round(self) -> float:
@@ -75,7 +75,7 @@ class Rehearsal:
 
     @property
     def seconds(self) -> float:
-        """Of the whole run on this machine, roughly. Statistics take a pass forward, a third of a step."""
+        """Seconds of the whole run on this machine, roughly. Statistics take a pass forward, a third of a step."""
         statistics = min(self.statistics_rounds, self.rounds)
         return self.seconds_of_a_round * (self.rounds - 2 / 3 * statistics)
 
@@ -95,7 +95,8 @@ def rehearse(recipe: Recipe) -> Rehearsal:
 
 
 def share_of_a_round(trigger: Trigger, devices: int) -> float:
-    """Of so many devices, how many report until the server aggregates; while it goes on listening, half of the rest."""
+    """The share of so many devices that report until the server aggregates; while it goes on listening, half of the
+    rest."""
     least = min(trigger.threshold(devices), devices)
     return (least + (devices if trigger.t_clk else least)) / (2 * max(1, devices))
 

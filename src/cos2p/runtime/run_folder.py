@@ -109,7 +109,7 @@ def keep_recipe(recipe: Recipe, folder: Path) -> None:
 
 @contextmanager
 def noting_why_it_stops(folder: Path) -> Iterator[None]:
-    """What ends the block before its time is noted in the folder, for those who look at it later."""
+    """An error that ends the block before its time is noted in the folder, for those who look at it later."""
     try:
         yield
     except BaseException as error:
@@ -278,7 +278,7 @@ def is_longer(recipe: Recipe, folder: Path) -> bool:
 
 
 def _compared(recipe: Recipe) -> dict[str, Any]:
-    """What makes two recipes the same run."""
+    """The fields that make two recipes the same run."""
     return recipe.model_dump(mode="json", exclude={"run", "name", "description"})
 
 

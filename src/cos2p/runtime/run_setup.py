@@ -37,7 +37,7 @@ from cos2p.training.shard import Shard
 
 @dataclass(frozen=True)
 class Place:
-    """What a simulated device computes with."""
+    """The accelerator of a simulated device."""
 
     device: torch.device
     memory: int
@@ -55,7 +55,7 @@ class RunSetup:
     shards: dict[str, Shard]
     places: dict[str, Place]
     notes: tuple[str, ...] = ()
-    """What a user should know of data and model."""
+    """Notes for the user on data and model."""
 
     def method(self) -> Method:
         return build_method(self.recipe.method, self.context)
@@ -108,7 +108,7 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
 
 
 def _batch_notes(devices: Sequence[tuple[Device, DeviceGroup]], shards: Mapping[str, Shard]) -> list[str]:
-    """Of kinds of devices that all have fewer samples than their batch."""
+    """A note on each kind of devices that all have fewer samples than their batch."""
     most: dict[tuple[str, int], int] = {}
     for device, group in devices:
         kind = (group.name or group.preset, group.batch)

@@ -42,7 +42,7 @@ OUT_OF_PATIENCE = "no better validation score for a while"
 
 class Session(ABC):
     kind: ClassVar[str]
-    """What its checkpoints are of."""
+    """The kind of run that its checkpoints are of."""
     punctual: ClassVar[bool]
     """Scores of a version are waited for before the next one is made, so that a run is the same every time."""
 
@@ -53,9 +53,9 @@ class Session(ABC):
         self.evaluations = BackgroundEvaluator(evaluator, self._newest)
         self.figures = RunFigures()
         self.classes = Classes()
-        """Of its data, as far as the driver knows them."""
+        """The classes of its data, as far as the driver knows them."""
         self.notes: tuple[str, ...] = ()
-        """What a user should know of data and model."""
+        """Notes for the user on data and model."""
         self.finished: str | None = None
         """Why the run is over."""
         self.stop_requested = False
@@ -91,7 +91,7 @@ class Session(ABC):
         """All that is needed to go on from here; the figures are in the log."""
 
     def last_events(self) -> list[Event]:
-        """What is to be logged just before the end."""
+        """Events to be logged just before the end."""
         return []
 
     # ------------------------------------------------------------ the loop

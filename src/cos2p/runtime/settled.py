@@ -1,4 +1,4 @@
-"""What a recipe leaves open, and its checkpoint or its data decide: settled once, when a run begins.
+"""Fields that a recipe leaves open, and its checkpoint or its data decide: settled once, when a run begins.
 
     data.mean, data.std   as the checkpoint's preprocessor_config.json has them, else 0.5
     model.pooling         as the checkpoint says; one that does not say is compared
@@ -42,7 +42,7 @@ class Settled:
     recipe: Recipe
     config: ModelConfig
     notes: tuple[str, ...]
-    """What was decided, and why."""
+    """The decisions, and why."""
 
 
 def settle(recipe: Recipe, bundle: Bundle, config: ModelConfig) -> Settled:
@@ -76,7 +76,7 @@ def _changed(recipe: Recipe, table: str, **fields: Any) -> Recipe:
 
 
 def _stored_normalization(recipe: Recipe, config: ModelConfig) -> dict[str, tuple[float, ...]]:
-    """What the checkpoint says, for as many channels as the images have; of grey ones the average of its channels."""
+    """The checkpoint's own, for as many channels as the images have; for grey ones the average of its channels."""
     if not recipe.model.pretrained or config.family != "vit":
         return {}
     said = stored_normalization(resolve(recipe.model.pretrained))
@@ -159,7 +159,7 @@ def compare_poolings(
 
 
 def _exit(config: ModelConfig, weights: Weights) -> Exit:
-    """What is before the classifier at the top."""
+    """The layers before the classifier at the top."""
     module, key = Exit(config), exit_key(config, config.depth)
     del module.linear
     names = [name for name in exit_parameters(config) if not name.startswith("linear.")]

@@ -72,7 +72,7 @@ class Due:
     subject: str
     """A client, a timer or a reason."""
     task: str = ""
-    """What the client is then at, if it arrives or restarts."""
+    """The client's task then, if it arrives or restarts."""
 
 
 class Simulation(Session):
@@ -93,7 +93,7 @@ class Simulation(Session):
         self._training: dict[str, tuple[str, Future[TaskOutcome]]] = {}
         """By client: the task it is at, and what comes of it."""
         self._chains: set[str] = set()
-        """Of features that the last checkpoint speaks of."""
+        """Chains of the features that the last checkpoint speaks of."""
 
     @property
     def now(self) -> float:

@@ -29,7 +29,7 @@ _BEST = "answers = [sorted(zip(row, classes), reverse=True)[:3] for row in proba
 
 @dataclass(frozen=True)
 class Usage:
-    """What a card says of how its folder is used."""
+    """The card's words on how its folder is used."""
 
     library: str
     """`library_name` of the card."""
@@ -85,7 +85,7 @@ def _auto_class(config: ModelConfig) -> str:
 
 
 def _prepares(config: ModelConfig) -> tuple[str, str]:
-    """What prepares inputs: its class, and what a pipeline calls it."""
+    """The preparation of inputs: its class, and its name in a pipeline."""
     return ("AutoImageProcessor", "image_processor") if config.family == "vit" else ("AutoTokenizer", "tokenizer")
 
 

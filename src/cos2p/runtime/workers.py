@@ -43,7 +43,7 @@ from cos2p.units import format_bytes
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What a device sends back: an update, or why there is none."""
+    """A device's answer: an update, or why there is none."""
 
     update: bytes | None
     memory: bytes

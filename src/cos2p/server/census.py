@@ -1,4 +1,4 @@
-"""What the coordinator knows of each client, how many are what, who is drawn, and their names in a checkpoint."""
+"""Clients as the coordinator knows them, how many are what, who is drawn, and their names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ STORED = ("here", "excluded", "overdue", "cycle", "attempts", "fruitless", "fail
 FLAGS = STORED[:3]
 
 
-# What a client counts as; bits, since one may be several things.
+# A client counts as these; bits, since one may be several things.
 PRESENT, BUSY, WAITED, READY, HOPEFUL, NEW = 1, 2, 4, 8, 16, 32
 
 
@@ -74,15 +74,15 @@ class Census:
         self.present = 0
         """Here, and not excluded."""
         self.busy = 0
-        """Of these, at work and not overdue."""
+        """Those of them at work and not overdue."""
         self.waited = 0
-        """Of these, with a record that makes their answer likely."""
+        """Those of them with a record that makes their answer likely."""
         self.waited_new = 0
-        """Of these, without a report in this round."""
+        """Those of them without a report in this round."""
         self.ready: list[int] = []
         """Numbers of those who are present, without a task, and not waiting for the next version; ascending."""
         self.hopeful = 0
-        """Of the ready ones, those with a record that makes an answer likely."""
+        """The ready ones with a record that makes an answer likely."""
         self.hopeful_new = 0
 
     def count(self, client: ClientRecord, kind: int) -> None:

@@ -41,7 +41,8 @@ class ClientCaches:
         self._names: dict[tuple[object, ...], tuple[list[ref[Tensor]], str]] = {}
 
     def plan(self, contract: TaskContract, weights: Weights) -> CachedParts | None:
-        """What the client has for this task and what it is to keep; None if nothing of the task outlives it.
+        """The parts that the client has for this task and those that it is to keep; None if nothing of the task
+        outlives it.
 
         The last plan stands until the client answers.
         """
@@ -94,7 +95,7 @@ class ClientCaches:
             client.features = cached.keep, chain(cached.through(cached.keep))
 
     def claim(self, client: str, parts: Mapping[str, str]) -> None:
-        """It joins and has these in files of its own. What it was sent since is newer."""
+        """It joins and has these in files of its own. Parts that it was sent since are newer."""
         known = self._clients.setdefault(client, _Client())
         known.held = {**parts, **known.held}
 
@@ -103,7 +104,7 @@ class ClientCaches:
         self._clients.pop(client, None)
 
     def chains(self) -> set[str]:
-        """Of all features that some client has."""
+        """The chains of all features that some client has."""
         return {client.features[1] for client in self._clients.values()}
 
     def _name(self, part: str, cuts: Mapping[str, Slice | None], order: Order, weights: Weights) -> str:

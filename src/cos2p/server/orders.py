@@ -38,15 +38,15 @@ class Orders(Mapping[str, Order]):
         self.context, self.method, self.versions, self._forget = context, method, versions, forget
         self.rates = RateSearch(context.training)
         self.caches = ClientCaches(context.config)
-        """What each client has kept of the frozen parts."""
+        """The frozen parts that each client has kept."""
         self._orders: dict[str, Order] = {}
         self._task_of: dict[str, str] = {}
         self._contracts: dict[str, TaskContract] = {}
         """By task."""
         self._newest: TaskContract | None = None
-        """Of the order that is being made."""
+        """The contract of the order that is being made."""
         self._shared: tuple[tuple[object, ...], Weights] | None = None
-        """What the last task was given, and what it was cut by."""
+        """The tensors of the last task, and what they were cut by."""
         self._evaluated: tuple[int, Weights] | None = None
         """A version as the method evaluates it."""
 
@@ -68,7 +68,7 @@ class Orders(Mapping[str, Order]):
     # ------------------------------------------------------------ making one
 
     def make(self, dispatch: Dispatch, progress: float, final: bool) -> Order:
-        """What the client shall do, open from now on. BudgetError if it cannot.
+        """The client's order, open from now on. BudgetError if it cannot be done.
 
         `progress`: how far the training is, for the learning rate; `final`: whether the round is the final one.
         """
@@ -102,7 +102,7 @@ class Orders(Mapping[str, Order]):
         return order
 
     def contract(self, order: Order) -> TaskContract:
-        """What the order sends, gets back and costs; the same object for as long as it is open."""
+        """The order's contract; the same object for as long as it is open."""
         known = self._contracts.get(order.task)
         if known is None or known.order is not order:
             known = self._newest
@@ -138,7 +138,7 @@ class Orders(Mapping[str, Order]):
         return replace(task, prefix=frozen)
 
     def write_task(self, order: Order, path: Path) -> None:
-        """The same into a file, as it travels. Of a large model no second copy is made for it."""
+        """The same into a file, as it travels. No second copy of a large model is made for it."""
         weights, contract = self._asked_of(order), self.contract(order)
         sent = pieces_of(packed(contract.sent(weights), order.wire.down))
         write_task(path, order, sent, contract.frozen_pieces(weights, _held(order)))
@@ -184,7 +184,7 @@ def _held(order: Order) -> tuple[str, ...]:
 
 
 SPOOLED_BYTES = 64 * 2**20
-"""What an older version has alone goes to disk if it is more than this."""
+"""The tensors that only an older version has go to disk if they take more than this."""
 
 
 class Versions:
@@ -261,7 +261,7 @@ QUORUM = 0.5
 class RateSearch:
     def __init__(self, training: TrainingSettings) -> None:
         self.ladder: Sequence[float] = LADDERS[training.optimizer] if training.lr == "auto" else ()
-        """What is tried; empty where the recipe sets the rate."""
+        """Rates that are tried; empty where the recipe sets the rate."""
         self.found: dict[str, list[float]] = {}
         """By device that did its trial: each rate's loss over the first one; empty if it could not try."""
         self.settled: float | None = None if training.lr == "auto" else training.lr
@@ -271,7 +271,7 @@ class RateSearch:
         return self.settled or self.ladder[self._place()]
 
     def to_try(self, client: str) -> Sequence[float]:
-        """What the device's next training task tries first."""
+        """Rates that the device's next training task tries first."""
         return () if self.settled or client in self.found else self.ladder
 
     def note(self, order: Order, report: Mapping[str, Any]) -> None:

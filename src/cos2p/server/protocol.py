@@ -1,4 +1,4 @@
-"""What the server gets as news, and what it wants done (effects).
+"""News for the server, and effects: what it wants done.
 
 ClientJoined · ClientLeft · UpdateArrived · UpdateRejected · TaskFailed · TimerFired · Enough · Stop
                          │
@@ -152,6 +152,6 @@ class Finish:
 
 
 Decision = Dispatch | Merge | Aggregate | StartTimer | Finish | Event
-"""What the coordinator returns."""
+"""The coordinator returns these."""
 Effect = Send | StartTimer | Finish | Event
-"""What the server returns."""
+"""The server returns these."""

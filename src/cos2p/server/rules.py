@@ -18,41 +18,27 @@ from cos2p.methods.base import Method, RunContext
 
 @dataclass(frozen=True)
 class Rules:
-    """How a run goes. At least one of `rounds` and `max_updates` says where it ends."""
+    """How a run goes; `ScheduleSettings` explains the fields that have its names. At least one of `rounds` and
+    `max_updates` says where it ends."""
 
     trigger: Trigger
-
     redispatch: Redispatch
-    """When a client that reported gets its next task. `at-aggregation`: with the next version, as in the paper;
-    the only sensible value for a synchronous run. `at-once`: no device idles, staleness grows."""
-
     rounds: int | None = None
     """Aggregations until the end; the first of this and `max_updates` ends the run."""
-
     max_updates: int | None = None
-    """Merged updates until the end; gives methods with different triggers the same amount of training."""
-
+    """Merged updates until the end."""
     final_updates: int = 0
     """How many clients are to answer once more when training is over, in a last round that waits for all of them. So
     many of `max_updates` are theirs: no more tasks are given out before it than it leaves. 0: there is none."""
-
     task_timeout: float | None = None
-    """Seconds after which a client is not waited for any more. Several times the slowest device's task; its
-    update is still merged should it come later. None trusts every client to answer or be reported as gone."""
-
+    """Seconds after which a client is not waited for any more; its update is still merged should it come later."""
     max_staleness: int | None = None
-    """Updates older than this many versions are dropped. None merges them all."""
-
     max_failures: int = 5
     """Tasks in a row that may fail or be refused before their client is excluded; after as many that came to nothing
     for any reason, restarts included, a client is no longer waited for."""
-
     clients_per_round: float | None = None
-    """How many clients take part in a round: a whole number counts them, a number below 1 is a share of those here.
-    None lets everybody take part. With `at-once` it is how many are at work at any time."""
-
     seed: int = 0
-    """Of the draws among those who could take part."""
+    """Seed of the draws among those who could take part."""
 
     def __post_init__(self) -> None:
         if self.max_updates is not None and self.final_updates >= self.max_updates:

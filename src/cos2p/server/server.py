@@ -262,7 +262,7 @@ class Server:
             return excluded + self._carry_out(self._decide(ClientLeft(client)))
 
     def order(self, dispatch: Dispatch) -> Order:
-        """What the client shall do, open from now on. BudgetError if it cannot."""
+        """The client's order, open from now on. BudgetError if it cannot be done."""
         return self.orders.make(dispatch, self.progress, self.coordinator.in_final_round)
 
     def _let_go(self, client: str) -> list[Effect]:

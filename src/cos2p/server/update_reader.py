@@ -40,7 +40,7 @@ _REPORT_BYTES = 2 * REPORT_FIGURES * (NAME_CHARACTERS + 40)
 
 @dataclass(frozen=True)
 class UpdateReader:
-    """What an answer to one order may look like."""
+    """Reads answers to one order."""
 
     order: Order
     config: ModelConfig

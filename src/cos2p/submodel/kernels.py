@@ -87,7 +87,7 @@ class Scratch:
         return found.sums if index is None else found.sums.index_select(0, index)
 
     def remember(self, now: Tensor, then: Tensor, sums: Tensor) -> None:
-        """What `differences` would find, of all entries: it is known already."""
+        """Note the sums that `differences` would find for all entries."""
         self._remember(now, then, sums, None)
 
     def put_away(self, moved: Mapping[int, Tensor]) -> None:

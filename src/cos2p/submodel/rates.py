@@ -171,7 +171,7 @@ def together_start(depth: int, blocks: int, round: int) -> int:
 
 
 STAY = 0.5
-"""Of a growing model: the share of the run before windows begin to rise."""
+"""A growing model's share of the run before windows begin to rise."""
 
 
 def growing_top(depth: int, reach: int, progress: float, stay: float = STAY) -> int:

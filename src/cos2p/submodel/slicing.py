@@ -150,7 +150,7 @@ def part_key(name: str) -> str:
 
 
 def _next_to_trained(name: str, inside: tuple[str, ...]) -> str:
-    """Of a block in the window the frozen rest has a name of its own: `blocks.3.rest.q.weight`."""
+    """The frozen rest of a block in the window has a name of its own: `blocks.3.rest.q.weight`."""
     if not name.startswith(inside):
         return name
     block = ".".join(name.split(".")[:2])

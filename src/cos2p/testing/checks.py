@@ -99,7 +99,7 @@ def check_restart(subject: Subject) -> None:
 
 
 def check_promised(subject: Subject) -> None:
-    """What travels is what the contract says, and the same task gives the same update."""
+    """The tensors of the contract travel, and the same task gives the same update."""
     for fleet, order in subject.each_task():
         contract, update = make_contract(fleet.context.config, order), _trained(fleet, order)
         found = {name: tuple(tensor.shape) for name, tensor in update.delta.items()}

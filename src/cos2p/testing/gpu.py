@@ -140,7 +140,7 @@ def _wrapped(value: Any, on_gpu: dict[int, _OnGpu]) -> Any:
 
 
 def _made_up(shape: Any, dtype: torch.dtype) -> Tensor:
-    """What the host gets when it asks: halves, yes, and zeros where they are places or codes."""
+    """The host's answer when it asks: halves, yes, and zeros where they are places or codes."""
     return torch.full(tuple(shape), 0.5 if dtype.is_floating_point else dtype == torch.bool, dtype=dtype)
 
 

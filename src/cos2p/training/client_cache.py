@@ -76,7 +76,7 @@ class ClientCache:
         self.folder, self.limit, self.parts = folder, limit, parts
         self._opened: dict[str, Weights] = {}
         self._needed: set[Path] = set()
-        """What the present task uses: it does not make room for more."""
+        """Files of the present task: they do not make room for more."""
 
     def begin(self, names: Iterable[str] = ()) -> None:
         """A task begins that counts on these parts."""

@@ -120,7 +120,7 @@ class TaskContract:
         return trained_shapes(self.config, spec)
 
     def extra_tensors(self, spec: SubmodelSpec) -> Forms:
-        """What comes back with the update, tensor by tensor. The server refuses anything else before it reads it."""
+        """The tensors that come back with the update. The server refuses anything else before it reads it."""
         return {}
 
     def upload(self) -> int:
@@ -201,7 +201,7 @@ def unpacked(tensors: Mapping[str, Tensor]) -> Weights:
 
 
 def as_received(tensors: Mapping[str, Tensor], precision: Precision) -> Weights:
-    """What a device has of weights that the server sends."""
+    """The weights that the server sends, as a device has them."""
     return unpacked(packed(tensors, precision))
 
 
@@ -214,7 +214,7 @@ def as_it_travels(update: Update, order: Order) -> Update:
 
 
 def packed_forms(shapes: Shapes, precision: Precision) -> Forms:
-    """What tensors of these shapes become, for the update reader."""
+    """Forms of packed tensors of these shapes, for the update reader."""
     forms: dict[str, TensorForm] = {}
     for name, shape in shapes.items():
         kind = _kind(tuple(shape), precision)
@@ -231,7 +231,7 @@ def packed_bytes(shapes: Shapes, precision: Precision) -> int:
 
 
 def _kind(shape: tuple[int, ...], precision: Precision) -> torch.dtype | None:
-    """Of the codes; None: it travels as it is."""
+    """The type of the codes; None: it travels as it is."""
     if precision == "float32" or len(shape) < 2:
         return None
     return torch.int8 if precision == "int8" and math.prod(shape[1:]) >= SHORT_ROW else torch.float16

@@ -1,4 +1,4 @@
-"""What a task costs a device before it is given out: FLOPs for the clock, bytes for the budget.
+"""The costs of a task for a device before it is given out: FLOPs for the clock, bytes for the budget.
 
 Both are computed from the order alone, so the server can refuse or shrink a task before anything is allocated.
 """

@@ -49,7 +49,7 @@ def cut_tables(spec: SubmodelSpec, config: ModelConfig, embeddings: Embeddings, 
 
 
 def held_tables(config: ModelConfig, embeddings: Embeddings, rows: str) -> Tables:
-    """What `cut_tables` leaves, in numbers."""
+    """The tables that `cut_tables` leaves, in numbers."""
     if embeddings == "whole":
         return WHOLE
     count = len(from_bits(rows)) if rows and config.vocab else config.vocab

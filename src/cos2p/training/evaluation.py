@@ -16,7 +16,7 @@ _LOGITS = 1 << 22
 
 
 class _Scores:
-    """What one exit has answered so far. A language model also has a loss; F1 over its vocabulary would say nothing."""
+    """The answers of one exit so far. A language model also has a loss; F1 over its vocabulary would say nothing."""
 
     def __init__(self, outputs: int, language: bool, answers: bool) -> None:
         self._counter = ConfusionCounter(outputs)

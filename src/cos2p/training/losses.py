@@ -99,8 +99,8 @@ def zero(device: torch.device) -> Tensor:
 
 
 class Losses:
-    """Of every step what was minimised and what is reported. One that is not finite is a TrainingError: on the
-    processor at once, on a GPU after at most `TOGETHER` steps."""
+    """The loss of every step, as it was minimised and as it is reported. One that is not finite is a TrainingError: on
+    the processor at once, on a GPU after at most `TOGETHER` steps."""
 
     def __init__(self, device: torch.device, advice: str, of: str = "") -> None:
         """`advice`: what to do about one that is not finite; `of`: whose losses they are, if not the training's."""
@@ -120,7 +120,7 @@ class Losses:
             self._ask()
 
     def values(self) -> list[float]:
-        """What is reported of every step so far."""
+        """The reported loss of every step so far."""
         if self._waiting:
             self._ask()
         return self._read
@@ -194,7 +194,7 @@ def reads_in_parts(model: ElasticTransformer) -> bool:
 def loss_of_tokens(
     model: ElasticTransformer, inputs: Tensor, labels: Tensor, features: Tensor | None, lambda2: float = 0.0
 ) -> Tensor:
-    """What `exits_loss` gives for one exit, from the tokens alone that have a label."""
+    """`exits_loss` for one exit, from the tokens alone that have a label."""
     places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     (rows_nD,) = model.rows_at(places, inputs, features)
     if len(rows_nD) == 0:

@@ -29,7 +29,7 @@ from cos2p.submodel.rates import segment_costs
 from cos2p.training.losses import Losses, flatten, zero
 
 Remembered = dict[str, Tensor]
-"""What a device remembers between its tasks: the importance of every head and unit it has met, by block."""
+"""A device's memory between its tasks: the importance of every head and unit it has met, by block."""
 
 MicroBatch = tuple[Tensor, Tensor | None, Tensor]
 """Inputs, features behind the frozen prefix (if any), labels."""

@@ -47,7 +47,7 @@ def own_names(folder: str | Path, config: ModelConfig, precision: Precision, row
 
 @lru_cache(maxsize=4096)
 def _named(*of: Any) -> str:
-    """Of blocks the same for all devices."""
+    """The name of a block is the same for all devices."""
     return part_name(_made(*of))
 
 

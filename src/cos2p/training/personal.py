@@ -37,7 +37,7 @@ class Personal:
     config: ModelConfig
     spec: SubmodelSpec
     weights: Weights
-    """What trained, compact."""
+    """The trained tensors, compact."""
     frozen: Weights
     """The frozen part, encoded as it travelled."""
     facts: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Personal:
 
     @property
     def depth(self) -> int:
-        """Of the exit that answers."""
+        """Blocks below the exit that answers."""
         return self.spec.exits[-1]
 
     def full(self) -> tuple[ModelConfig, Weights]:

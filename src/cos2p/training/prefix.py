@@ -47,7 +47,7 @@ SCALE = "::scale"
 
 
 def encode(weights: Mapping[str, Tensor], precision: Precision) -> Weights:
-    """What goes over the wire. 8 bits: matrices row by row with a scale each; vectors in 16 bits."""
+    """The tensors as they travel. 8 bits: matrices row by row with a scale each; vectors in 16 bits."""
     if precision == "float32":
         return dict(weights)
     encoded: Weights = {}
@@ -131,13 +131,13 @@ class PrefixFile:
 
 
 def part_of(tensors: Mapping[str, T], start: str) -> dict[str, T]:
-    """What belongs to one part, by its full names."""
+    """The tensors of one part, by their full names."""
     return {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 class Features:
     """The features of a shard behind the frozen prefix: in the memory of the device that computes, or in an unnamed
-    file on disk. What is asked for comes on the device."""
+    file on disk. Batches come on the device."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ def prefix_features(
 
 
 def _embedding(config: ModelConfig, spec: SubmodelSpec, prefix: PrefixFile) -> Callable[[Tensor], Tensor]:
-    """Of texts only the rows they ask for are decoded: a table of tokens may be larger than all that trains."""
+    """For texts, only the rows they ask for are decoded: a table of tokens may be larger than all that trains."""
     if config.family == "vit":
         embedding = loaded(Embedding(config), prefix.part("embed."))
         return lambda images: embedding(place(images, prefix.device))

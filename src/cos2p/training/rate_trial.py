@@ -6,7 +6,7 @@ short ones, a run that anneals its rate the longest that are safe, and over the 
 own training follows at this rate, with the bits of a task that was given it. The server pools what the devices report
 (`server.rate_search`).
 
-The trial takes at most as much computation as the task's training, no more memory, and no message. Of a trainer that
+The trial takes at most as much computation as the task's training, no more memory, and no message. With a trainer that
 looks at batches before its steps (Co-S²P's factors) each try looks again, which is counted and comes on top.
 """
 
@@ -35,8 +35,8 @@ LADDERS: Mapping[str, tuple[float, ...]] = {
     "adamw": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3),
     "sgd": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
 }
-"""What is tried, by optimiser, ascending. A step of an adaptive one moves every weight by about the rate. Fresh models
-bear 1e-2 for a few steps, and every search of docs/results found less to be better for a run."""
+"""Rates that are tried, by optimiser, ascending. A step of an adaptive one moves every weight by about the rate. Fresh
+models bear 1e-2 for a few steps, and every search of docs/results found less to be better for a run."""
 
 FALLBACK = 3
 """Place in a ladder that a device begins at, and that is taken where nobody could try any."""
@@ -81,7 +81,7 @@ class TrialSize:
         return cls(steps, size, held) if samples >= FEWEST and size > 0 else None
 
     def share(self, samples: int, epochs: int) -> float:
-        """What all tries take at most, of the task's training."""
+        """The most that all tries take, as a share of the task's training."""
         looked = (TRIES + 1) * self.looks * self.batch
         return (TRIES * self.steps * self.batch + looked + (TRIES + 1) * self.held / 3) / (epochs * samples)
 
@@ -123,8 +123,8 @@ def try_rates(trainer: Trainer, spec: SubmodelSpec) -> list[float]:
 
 
 def walk(places: int, ratio_at: Callable[[int], float]) -> list[float]:
-    """What is found at each place of a ladder: from the middle up to the first that does harm, or down to one that does
-    none. Places above are not tried and count as `WORST`; those below as 1, since shorter steps change less.
+    """The ratio found at each place of a ladder: from the middle up to the first that does harm, or down to one that
+    does none. Places above are not tried and count as `WORST`; those below as 1, since shorter steps change less.
 
     >>> walk(6, [0.99, 0.9, 0.8, 0.9, 2.0, 9.0].__getitem__)
     [1.0, 1.0, 1.0, 0.9, 2.0, 100.0]
@@ -183,7 +183,7 @@ def _rng(order: Order) -> torch.Generator:
 
 
 def best_place(ratios: Sequence[float]) -> int:
-    """Of an ascending ladder the highest place up to which nothing does harm.
+    """The highest place of an ascending ladder up to which nothing does harm.
 
     >>> best_place([0.99, 0.9, 0.8, 0.9, 2.5, 1.1]), best_place([1.0, 0.5, 1.1]), best_place([1.3, 3.0])
     (3, 1, 0)

@@ -47,7 +47,7 @@ class Shard:
 
     @property
     def text_tokens(self) -> tuple[int, int]:
-        """Of the longest text, tested ones too, and of all training texts; 0 of images."""
+        """Tokens of the longest text, tested ones too, and of all training texts; 0 for images."""
         widths, own = self.widths, self.train.widths
         return (0, 0) if widths is None or own is None else (widest(widths), int(own.sum()))
 

@@ -107,7 +107,7 @@ class StatisticsContract(TaskContract):
     settings: StatisticsSettings
 
     def sent(self, weights: Weights) -> Weights:
-        """What stands before the classifier at every depth that is asked for."""
+        """The tensors before the classifier at every depth that is asked for."""
         own: Weights = {}
         for depth in self.settings.depths:
             key = exit_key(self.config, depth)
@@ -148,7 +148,7 @@ class StatisticsContract(TaskContract):
             self._check_moments(statistics, depth)
 
     def _check_moments(self, statistics: Weights, depth: int) -> None:
-        """What is left of the moments without the class means is a scatter: nothing has less than none of it.
+        """The moments without the class means are a scatter: nothing has less than none of it.
 
         Otherwise a server that divides by it could be led to exits of any size, by one moment of one device.
         """
@@ -220,7 +220,7 @@ class StatisticsTrainer(Trainer):
         return _AdaptedFile(base, self.given(), scale) if scale else base
 
     def _exit(self, depth: int) -> Exit:
-        """What is before the classifier at this depth; the classifier itself is what shall be found."""
+        """The layers before the classifier at this depth; the classifier itself shall be found."""
         module = Exit(self.config)
         del module.linear
         file = PrefixFile(self.given(), device=self.device)
@@ -255,7 +255,7 @@ def add_sums(sums: Weights, depth: int, x_BD: Tensor, labels: Tensor) -> None:
 
 
 def class_sums(x_ND: Tensor, labels: Tensor, classes: int, depth: int = 1) -> Weights:
-    """What a device with these features at one depth would report, moments included."""
+    """The sums that a device with these features at one depth would report, moments included."""
     dim = x_ND.shape[1]
     sums = {"counts": torch.bincount(labels, minlength=classes).float(), f"{depth}.length": torch.zeros(())}
     sums |= {f"{depth}.sums": torch.zeros(classes, dim), f"{depth}.moments": torch.zeros(dim * (dim + 1) // 2)}

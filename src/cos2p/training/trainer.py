@@ -90,7 +90,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What a device has to report when its training is over."""
+    """A device's report when its training is over."""
 
     delta: Weights
     """w_start − w_end of what comes back as numbers."""
@@ -105,11 +105,11 @@ class Trainer:
     name: ClassVar[str]
     """As it stands in orders."""
     contract_type: ClassVar[type[TaskContract]] = TaskContract
-    """What the server asks about its tasks."""
+    """Answers the server's questions about its tasks."""
     settings_type: ClassVar[type[LocalSettings] | type[ExtendedSettings]] = LocalSettings
     supports: ClassVar[Set[Support]] = OPTIMIZATIONS
-    """What gives the right results with this trainer. A class does not inherit it: one that declares nothing trains
-    without. `check_method` of `cos2p.testing` finds a wrong declaration.
+    """The optimizations that give the right results with this trainer. A class does not inherit it: one that declares
+    nothing trains without. `check_method` of `cos2p.testing` finds a wrong declaration.
 
     step_in_backward   one optimiser; nobody looks at the gradients of a step
     eight_bit          the optimisers are those of `optimizers` here
@@ -123,16 +123,16 @@ class Trainer:
     task: Task
     shard: Shard
     remembered: Remembered
-    """What the device keeps between its tasks: to be read and written, tensors are not to be changed in place."""
+    """The device's memory between its tasks: to be read and written, tensors are not to be changed in place."""
     rng: torch.Generator
     """The source of all randomness of the task: on the host, so that a draw has to be placed where it is used."""
     device: torch.device = CPU
     """Where the task is computed. `task.weights`, `remembered`, `start`, features and batches are there; row numbers
     and the frozen parts, until they are asked for, are on the host."""
     features: Features | None
-    """Of the training samples behind the frozen prefix; None if nothing is frozen."""
+    """Features of the training samples behind the frozen prefix; None if nothing is frozen."""
     start: Weights
-    """What is trained, as it came."""
+    """The trained tensors, as they came."""
     model: ElasticTransformer
     client_cache: ClientCache | None = None
     """Frozen parts and features of earlier tasks, if the device keeps any."""
@@ -148,7 +148,7 @@ class Trainer:
 
     @classmethod
     def contract_of(cls, config: ModelConfig, order: Order) -> TaskContract:
-        """What an order to this trainer means, with the memory optimizations that it supports."""
+        """The contract of an order to this trainer, with the memory optimizations that it supports."""
         given = cls.settings_type.model_validate(order.settings)
         return cls.contract_type(config, order, settled(given, *({"stream", *OPTIMIZATIONS} - cls.supports)))
 
@@ -278,7 +278,7 @@ class Trainer:
         return Batch(rows, place(inputs, self.device), place(labels, self.device))
 
     def _objective_and_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What is minimised, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
+        """The objective, and the loss that is reported. Outputs are gone when it returns, their graph is not."""
         if not self._own_outputs and reads_in_parts(self.model):
             loss = loss_of_tokens(
                 self.model,
@@ -383,7 +383,7 @@ class Trainer:
     # ------------------------------------------------------------ to override
 
     def prepare(self, report: dict[str, float]) -> tuple[SubmodelSpec, Weights]:
-        """What of the submodel that was sent is trained. Figures for the log go into `report`."""
+        """The trained part of the submodel that was sent. Figures for the log go into `report`."""
         return self.order.spec, self.given()
 
     def build(self, spec: SubmodelSpec) -> ElasticTransformer:
@@ -413,7 +413,7 @@ class Trainer:
         return exits_loss(outputs, labels, local.lambda2, local.temperature)
 
     def objective(self, loss: Tensor, outputs: Sequence[Tensor], batch: Batch) -> Tensor:
-        """What is minimised: the loss, and whatever a method adds to it."""
+        """The objective that is minimised: the loss, and whatever a method adds to it."""
         return loss
 
     def before_step(self) -> None:

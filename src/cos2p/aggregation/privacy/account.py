@@ -1,4 +1,4 @@
-"""What a run has cost each device in ε, from what really happened.
+"""The price of a run for each device in ε, from what really happened.
 
 Every release is a Gaussian mechanism. In a `central` run a device with j updates in one round's sum moves that sum by
 at most jC, against noise σC: it costs as much as j² single updates. In a `local` run every update is released by

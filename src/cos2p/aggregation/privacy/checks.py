@@ -60,7 +60,7 @@ NOT_PLAIN = (
 
 
 class Privacy:
-    """What a server holds of it."""
+    """The server's half."""
 
     def __init__(self, settings: PrivacySettings, holders: float, draw: Draw) -> None:
         """`holders`: of a segment in a round on average: the denominator."""
@@ -69,7 +69,7 @@ class Privacy:
         self.denominator = holders
         self.central = settings.noise == "central"
         self.deviation = settings.multiplier * settings.clip
-        """Of the noise: on a round's sum, or on every update."""
+        """Deviation of the noise: on a round's sum, or on every update."""
         self.account = Account(settings.multiplier, settings.delta, settings.epsilon, by_round=self.central)
 
     def merge(self, config: ModelConfig, own: Merge) -> PrivateMerge:
@@ -85,7 +85,7 @@ class Privacy:
         return PrivateMerge(config, own, self.denominator, self.draw, self.settings.clip, noise, clip_here=self.central)
 
     def largest_rms(self, limit: float) -> float:
-        """What the update reader may let in: an update that carries its own noise is as large as that."""
+        """The largest root mean square that is let in: an update that carries its own noise is as large as that."""
         return limit if self.central else max(limit, 6 * self.deviation)
 
     def received(self, client: str) -> None:

@@ -46,7 +46,7 @@ def clipped(delta: Weights, clip: float) -> Weights:
 
 
 def as_it_leaves(update: Update, settings: PrivacySettings, draw: Draw) -> Update:
-    """What of an update leaves the device: all of it; in a private run clipped, with noise if that is `local`, and
+    """The update as it leaves the device: all of it; in a private run clipped, with noise if that is `local`, and
     without a report: losses and scores are computed from the data too, and no noise covers them."""
     if not settings.on:
         return update

@@ -1,4 +1,4 @@
-"""What training adapters costs, the blocks held or streamed: bytes of the worst moment, and FLOPs."""
+"""The costs of training adapters, the blocks held or streamed: bytes of the worst moment, and FLOPs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class AdapterLoad:
         return [*inside] * self.streamed
 
     def _adapted(self, block: BlockTape) -> Iterator[Op]:
-        """The ops of a frozen block with adapters. What it is streamed for is let go matrix by matrix in the backward;
+        """The ops of a frozen block with adapters. A streamed matrix is let go in the backward when it was used;
         an adapter keeps the input of its matrix, and its gradient of it is added to the matrix's own."""
         D, Q, F, gated = block.D, block.Q, block.F, self.config.gated
         attention, _ = block.frozen_ops(borrowed=False)

@@ -26,7 +26,7 @@ class AdapterMerge(SegmentMerge):
         super().__init__(config, rule, step_exponent=STALE)
 
     def places(self, item: Contribution) -> Mapping[str, Place]:
-        """Of an adapter a device has the first rows, as many as its rank."""
+        """A device has the first rows of an adapter, as many as its rank."""
         rows: dict[str, Place] = {n: (slice(len(d)),) for n, d in item.delta.items() if is_adapter(n)}
         return {**super().places(item), **rows}
 
@@ -64,7 +64,7 @@ class FactorMerge(AdapterMerge):
     """Every row of every factor is averaged over the devices whose rank has it.
 
     Exact where one factor is the same for all (FFA); with two trained factors the mean of products is not the product
-    of means (FedIT).
+    of means.
     """
 
     groups: ClassVar[tuple[str, ...]] = (*SegmentMerge.groups, "rows", "row_weights")

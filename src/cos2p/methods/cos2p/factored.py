@@ -5,7 +5,7 @@ to the matrices of *all* blocks, streamed one by one as in `methods.adapters`. T
 
     directions   `down` spans the directions in which the loss falls most on the device's own data: the leading right
                  singular vectors of each matrix's gradient, found by two passes back that hold nothing larger than the
-                 factors themselves. What masks are to the width of a window, these are to the rank.
+                 factors themselves. They are to the rank as masks are to the width of a window.
     training     both factors and the exit; `up` begins at zero, so that the model begins as it came
     merging      the server multiplies them out, Δ = −s·upᵀ·down (start − end of W), and merges that as it merges any
                  window: segment by segment, next to the windows of larger devices, late work too

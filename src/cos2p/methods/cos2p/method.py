@@ -192,7 +192,7 @@ class Cos2p(Method):
         )
 
     def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
-        """Of every exit that will be trained; at the end of the one that the server's model is read at."""
+        """Sums for every exit that will be trained; at the end for the one that the server's model is read at."""
         depth, prefix = self.context.config.depth, self.settings.prefix
         top_only = final or self.settings.window.rest == "kept"
         depths = (depth,) if top_only else range(1, depth + 1)
@@ -201,7 +201,7 @@ class Cos2p(Method):
         )
 
     def parts(self, member: Member) -> Sequence[Part]:
-        """Of a pretrained model factors of all blocks stand between wide windows and narrow ones."""
+        """For a pretrained model, factors of all blocks stand between wide windows and narrow ones."""
         below, kept = self.settings.factors.below, self.settings.window.rest == "kept"
         if below == "auto":
             usable = kept and member.auto and not self.context.privacy.on
@@ -222,7 +222,7 @@ class Cos2p(Method):
         return min(RANK, *(width for _, width in shapes))
 
     def _part_of_rate(self, member: Member) -> Part:
-        """Of a member that was not planned: its window, unless its method may have another part for it."""
+        """The part of a member that was not planned: its window, unless its method may have another part for it."""
         plain = Part("window", member.rate)
         return plain if self.parts(member)[0] == plain else self.part_of(member)
 
@@ -302,7 +302,7 @@ class Cos2p(Method):
         return replace(spec, window=tuple(window)), local.model_copy(update={"mask": phase})
 
     def _mask_memory(self, member: Member, spec: SubmodelSpec, work: Workload) -> int:
-        """What a mask phase may take: to train them all that the device has, for scores what the training takes."""
+        """Bytes for a mask phase: all that the device has to train masks, as many as the training takes for scores."""
         memory, enforced = member.device.memory, self.context.enforce_memory
         own = peak(self.context.config, spec, work).total
         if self.settings.masks.by_scores:
@@ -386,7 +386,7 @@ def widen(kept: tuple[int, ...], segments: int, count: int, rng: torch.Generator
 
 
 LAST = ("o.weight", "fc2.weight")
-"""What writes into the residual: where it is zero, a fresh block passes on what it gets, and can still learn."""
+"""They write into the residual: where they are zero, a fresh block passes on what it gets, and can still learn."""
 
 
 def with_one_exit(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -42,7 +42,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "masks": {"heads": "random", "units": "random"},
     },
 }
-"""What a form sets other than the fields' own defaults; docs/results/rival.md and pretrained.md have the reasons."""
+"""The values of a form that differ from the fields' own defaults; docs/results/rival.md and pretrained.md have the
+reasons."""
 
 
 class MaskSettings(MaskTraining):

@@ -40,7 +40,7 @@ def using(passes: Passes | None) -> Iterator[None]:
 
 @cache
 def found() -> Passes | None:
-    """What was built, as far as it is to be trusted here."""
+    """The library that was built, as far as it is to be trusted here."""
     library = load()
     return None if library is None else trusted(Passes(library, expand=bool(library.cos2p_has_expand())))
 

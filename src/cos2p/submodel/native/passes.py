@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from cos2p.accelerator import CPU
 
 VERSION = 1
-"""What `cos2p_version` must say. Both are raised when the arguments of a function change: an older build is then not
+"""`cos2p_version` must say this. Both are raised when the arguments of a function change: an older build is then not
 called, which would write anywhere."""
 
 _FLOATS, _INDEX, _LENGTH, _FLAG = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
