@@ -65,7 +65,8 @@ class HeadSettings(Settings):
         return None if self.finish == "trained" else self.finish
 
 
-def _heads(settings: Settings) -> HeadSettings | None:
+def heads_of(settings: Settings) -> HeadSettings | None:
+    """Where a method with these settings begins and ends its heads; None if it has no say in that."""
     heads = settings if isinstance(settings, HeadSettings) else getattr(settings, "exits", None)
     return heads if isinstance(heads, HeadSettings) else None
 
@@ -73,14 +74,14 @@ def _heads(settings: Settings) -> HeadSettings | None:
 def ends_in_closed_form(settings: Settings) -> bool:
     """Whether a method with these settings ends with a head in closed form; before, its scores are those of
     a trained one."""
-    heads = _heads(settings)
+    heads = heads_of(settings)
     return heads is not None and heads.finish_form is not None
 
 
 def asks_statistics(settings: Settings, final: bool, moments: bool) -> bool:
     """Whether a method with these settings asks its devices for sums of features, at the start or (`final`) at the end,
     and for sums of their products (`moments`)."""
-    heads = _heads(settings)
+    heads = heads_of(settings)
     form = None if heads is None else heads.finish_form if final else heads.start_form
     return form is not None and (form == "discriminant" or not moments)
 
@@ -223,6 +224,11 @@ class Method:
     def head_depths(self) -> Sequence[int]:
         """Where heads are trained, by the number of blocks below them."""
         return (self.context.config.depth,)
+
+    def statistics_options(self) -> Mapping[str, Any]:
+        """How its devices run the frozen model for statistics: the `precision` in which it travels, and their settings
+        for features."""
+        return {"precision": getattr(self.settings, "precision", "float16")}
 
     def merge(self) -> Merge:
         raise NotImplementedError

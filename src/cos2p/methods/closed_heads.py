@@ -5,7 +5,7 @@ What several methods share: the task, and who has reported already; `base.HeadSe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -14,7 +14,7 @@ from cos2p.aggregation.head_merge import HeadForm, HeadMerge
 from cos2p.aggregation.merge import Merge
 from cos2p.errors import ConfigError
 from cos2p.messages import Order, Precision, Update
-from cos2p.methods.base import Assignment, Call, Forms, HeadSettings, Member, Method, RunContext, trained_instead
+from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext, heads_of, trained_instead
 from cos2p.methods.frozen_base import FrozenBaseMethod, FrozenBaseSettings
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
@@ -25,26 +25,6 @@ from cos2p.training.statistics import StatisticsSettings, StatisticsTrainer, sta
 def check_has_classes(config: ModelConfig) -> None:
     if config.task != "classification":
         raise ConfigError("exits in closed form are for classifiers; for a language model set exits.start = 'fresh'")
-
-
-def statistics_assignment(
-    context: RunContext,
-    member: Member,
-    depths: Sequence[int],
-    form: HeadForm,
-    precision: Precision = "float16",
-    final: bool = False,
-    **cache: object,
-) -> Assignment:
-    """Report sums of your features behind so many blocks; as many samples at a time as the memory allows."""
-    config = context.config
-    check_has_classes(config)
-    spec = context.tables(statistics_spec(config), member)
-    parts = context.training.memory_optimizations.model_copy(update={"micro_batch": "auto"})
-    local = context.local(member, memory_optimizations=parts).model_dump() | cache
-    asked = {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
-    settings = StatisticsSettings.model_validate(local | asked)
-    return Assignment(spec, settings, trainer=StatisticsTrainer, prefix_precision=precision)
 
 
 def check_room_to_train(method: Method) -> None:
@@ -64,11 +44,21 @@ def check_room_to_train(method: Method) -> None:
 
 
 def statistics_task(method: Method, member: Member, form: HeadForm, final: bool = False) -> Assignment:
-    """Sums of features where the method trains heads, at the end where it is evaluated."""
-    precision: Precision = getattr(method.settings, "precision", "float16")  # of methods on a frozen base
-    depths = (method.context.config.depth,) if final else method.head_depths()
+    """Sums of features where the method trains heads, at the end where it is evaluated.
+
+    As many samples pass at a time as the memory allows.
+    """
+    context, options = method.context, dict(method.statistics_options())
+    check_has_classes(context.config)
+    precision: Precision = options.pop("precision")
+    spec = context.tables(statistics_spec(context.config), member)
+    parts = context.training.memory_optimizations.model_copy(update={"micro_batch": "auto"})
+    depths = (context.config.depth,) if final else method.head_depths()
+    asked = {"depths": tuple(depths), "moments": form == "discriminant", "final": final}
     adapters = method.evaluated_adapters() if final else {}
-    return statistics_assignment(method.context, member, depths, form, precision, final, **adapters)
+    local = context.local(member, memory_optimizations=parts).model_dump()
+    settings = StatisticsSettings.model_validate({**local, **options, **adapters, **asked})
+    return Assignment(spec, settings, trainer=StatisticsTrainer, prefix_precision=precision)
 
 
 class ClosedHead(Method):
@@ -76,12 +66,12 @@ class ClosedHead(Method):
 
     `with_closed_head` puts it before a method."""
 
-    settings: HeadSettings
-
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
-        self.statistics_first = self.settings.start_form is not None
-        self.statistics_last = self.settings.finish_form is not None
+        heads = heads_of(settings)
+        assert heads is not None
+        self.heads = heads
+        self.statistics_first, self.statistics_last = heads.start_form is not None, heads.finish_form is not None
         if self.statistics_last and not self.evaluates_its_weights():
             raise ConfigError(
                 f"{self.title} is evaluated by another model than the server's own, so its head cannot be computed at "
@@ -91,7 +81,7 @@ class ClosedHead(Method):
         """Clients that have reported sums of their features."""
 
     def assign(self, call: Call) -> Assignment:
-        start, finish = self.settings.start_form, self.settings.finish_form
+        start, finish = self.heads.start_form, self.heads.finish_form
         if finish is not None and call.final:
             return statistics_task(self, call.member, finish, final=True)
         if start is not None and call.member.name not in self.reported:
@@ -99,8 +89,7 @@ class ClosedHead(Method):
         return super().assign(call)
 
     def merge(self) -> Merge:
-        settings = self.settings
-        return HeadMerge(super().merge(), settings.start_form, settings.finish_form)
+        return HeadMerge(super().merge(), self.heads.start_form, self.heads.finish_form)
 
     def accepted(self, order: Order, update: Update) -> None:
         if order.trainer == StatisticsTrainer.name:

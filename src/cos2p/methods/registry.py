@@ -20,7 +20,7 @@ import torch
 from cos2p.accelerator import CPU
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.messages import Order, Task, Update
-from cos2p.methods.base import HeadSettings, Method, RunContext
+from cos2p.methods.base import Method, RunContext, heads_of
 from cos2p.methods.closed_heads import check_room_to_train, with_closed_head
 from cos2p.methods.device_method import DeviceMethod, method_of
 from cos2p.models.config import ModelConfig
@@ -174,7 +174,8 @@ def method_settings(values: Mapping[str, Any]) -> Settings:
 
 def build_method(values: Mapping[str, Any], context: RunContext) -> Method:
     kind, settings = method_class(str(values["name"])), method_settings(values)
-    reported = isinstance(settings, HeadSettings) and (settings.start_form or settings.finish_form)
+    heads = heads_of(settings)
+    reported = heads is not None and (heads.start_form or heads.finish_form)
     method = (with_closed_head(kind) if reported else kind)(settings, context)
     check_room_to_train(method)  # here alone: a device that joins later makes the method anew, and ends no run
     return method

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from cos2p.aggregation.head_merge import HeadForm, HeadMerge
 from cos2p.aggregation.merge import Merge, SegmentMerge
 from cos2p.aggregation.settings import Redispatch
 from cos2p.aggregation.triggers import Trigger
@@ -25,7 +24,6 @@ from cos2p.messages import Order, Precision, Update
 from cos2p.methods.adapters.device import HEAD_STEP, AdapterSettings, LoraTrainer, head_task
 from cos2p.methods.adapters.factors import adapter_shapes, is_adapter, merged
 from cos2p.methods.base import Assignment, Call, Forms, Member, Method, RunContext
-from cos2p.methods.closed_heads import statistics_assignment
 from cos2p.methods.cos2p.factored import ApartMerge, FactoredMerge, FactoredTrainer, factored_task
 from cos2p.methods.cos2p.settings import LEARNED, Cos2pSettings
 from cos2p.models.config import ModelConfig
@@ -81,16 +79,12 @@ class Cos2p(Method):
         """Each client's last mask of each block, as its updates say."""
         self.dispatched = [0] * context.config.depth
         """How many tasks had each block in their window."""
-        self.reported: set[str] = set()
-        """Clients that have reported sums of their features."""
         self.round = 0
         """The version that the newest task was cut from."""
         self.merged = 0
         """Updates that trained and were merged so far."""
         self.reach = max(depths, default=1)
         """Blocks of the largest window: where a `growing` model begins."""
-        exits = self.settings.exits
-        self.statistics_first, self.statistics_last = exits.start_form is not None, exits.finish_form is not None
         self.sized_by_rate, self.ratio = window.rest == "removed", window.ratio
 
     @classmethod
@@ -132,15 +126,11 @@ class Cos2p(Method):
         return Trigger.semi_asynchronous(schedule.mu, schedule.t_clk), schedule.redispatch
 
     def merge(self) -> Merge:
-        config, exits = self.context.config, self.settings.exits
-        below = self.settings.factors.below
-        plain = below == 0 or (below == "auto" and self.context.privacy.on)
-        own: SegmentMerge = (SegmentMerge if plain else FactoredMerge)(config, self.settings.weighting)
+        config, below = self.context.config, self.settings.factors.below
         if rank := self._rank_apart():
-            own = ApartMerge(config, self.settings.weighting, rank)
-        if self.statistics_first or self.statistics_last:
-            return HeadMerge(own, exits.start_form, exits.finish_form)
-        return own
+            return ApartMerge(config, self.settings.weighting, rank)
+        plain = below == 0 or (below == "auto" and self.context.privacy.on)
+        return (SegmentMerge if plain else FactoredMerge)(config, self.settings.weighting)
 
     def _rank_apart(self) -> int:
         """The rank of what is kept next to the matrices of a language model (see `factored`); 0: it goes into them."""
@@ -159,12 +149,7 @@ class Cos2p(Method):
     # ------------------------------------------------------------ which submodel
 
     def assign(self, call: Call) -> Assignment:
-        member, settings = call.member, self.settings
-        self.round = call.version
-        if settings.exits.finish_form is not None and call.final:
-            return self._statistics(member, settings.exits.finish_form, final=True)
-        if settings.exits.start_form is not None and member.name not in self.reported:
-            return self._statistics(member, settings.exits.start_form)
+        member, self.round = call.member, call.version
         part = member.part or self._part_of_rate(member)
         if part.kind != "window":
             return self._on_frozen_base(member, part)
@@ -191,14 +176,13 @@ class Cos2p(Method):
             prefix_precision=settings.prefix.precision,
         )
 
-    def _statistics(self, member: Member, form: HeadForm, final: bool = False) -> Assignment:
-        """Sums for every exit that will be trained; at the end for the one that the server's model is read at."""
-        depth, prefix = self.context.config.depth, self.settings.prefix
-        top_only = final or self.settings.window.rest == "kept"
-        depths = (depth,) if top_only else range(1, depth + 1)
-        return statistics_assignment(
-            self.context, member, depths, form, prefix.precision, final, **shared(prefix, FeatureCache)
-        )
+    def head_depths(self) -> Sequence[int]:
+        """Every exit that will be trained."""
+        depth = self.context.config.depth
+        return (depth,) if self.settings.window.rest == "kept" else range(1, depth + 1)
+
+    def statistics_options(self) -> Mapping[str, Any]:
+        return {"precision": self.settings.prefix.precision, **shared(self.settings.prefix, FeatureCache)}
 
     def parts(self, member: Member) -> Sequence[Part]:
         """For a pretrained model, factors of all blocks stand between wide windows and narrow ones."""
@@ -336,8 +320,6 @@ class Cos2p(Method):
     # ------------------------------------------------------------ what the server remembers
 
     def accepted(self, order: Order, update: Update) -> None:
-        if order.trainer == StatisticsTrainer.name:
-            self.reported.add(order.client)
         if order.trainer in (SubmodelTrainer.name, FactoredTrainer.name, LoraTrainer.name):
             self.merged += 1
         if order.trainer == SubmodelTrainer.name:
@@ -348,8 +330,8 @@ class Cos2p(Method):
             name: {str(block): [list(keep.heads), list(keep.units)] for block, keep in blocks.items()}
             for name, blocks in self.masks.items()
         }
-        values = {"masks": masks, "dispatched": self.dispatched, "reported": sorted(self.reported), "round": self.round}
-        return values | {"merged": self.merged}, {}
+        values = {"masks": masks, "dispatched": self.dispatched, "round": self.round, "merged": self.merged}
+        return values, {}
 
     def load_state(self, values: Mapping[str, Any], tensors: Weights) -> None:
         for name, blocks in values["masks"].items():
@@ -357,8 +339,7 @@ class Cos2p(Method):
             if name in self.cuts:  # a mask from before the client's rate was lowered is too large for it now
                 member = self.context.members[name]
                 self.masks[name] = {b: keep for b, keep in kept.items() if within(keep, self.quota(member, b))}
-        self.dispatched = list(values["dispatched"])
-        self.reported, self.round = set(values["reported"]), int(values["round"])
+        self.dispatched, self.round = list(values["dispatched"]), int(values["round"])
         self.merged = int(values.get("merged", 0))
 
 
