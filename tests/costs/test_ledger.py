@@ -121,13 +121,13 @@ def test_the_cache_costs_what_it_says_or_nothing_on_disk() -> None:
 def test_the_prefix_pass_takes_fewer_samples_at_a_time_to_stay_below_training() -> None:
     """A frozen block has its full width: behind it a thin window would otherwise need less than the way to it."""
     spec, workload = make_spec(TINY, 0.0156, start=7), Workload(batch=8, samples=16)
-    at_a_time = prefix_batch(TINY, spec, workload)
+    at_a_time = prefix_batch(TINY, Shape.of(TINY, spec), workload)
     assert 1 <= at_a_time < 8
     training = ledger(TINY, spec, workload, "weight").total
     assert ledger(TINY, spec, workload, "prefix").total <= training
     assert ledger(TINY, spec, Workload(batch=8, samples=16, prefix_batch=at_a_time + 1), "prefix").total > training
     wide = make_spec(TINY, 0.5625, start=2)
-    assert prefix_batch(TINY, wide, workload) == 8
+    assert prefix_batch(TINY, Shape.of(TINY, wide), workload) == 8
 
 
 def test_micro_batches_trade_activations_for_held_gradients() -> None:

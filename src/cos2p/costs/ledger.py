@@ -106,10 +106,10 @@ def shape_ledger(config: ModelConfig, shape: Shape, workload: Workload, phase: P
         kept = walk(pass_tape(config, shape, workload, train=False)).activations
         moments.append(replace(base, moment="pass", activations=kept, gradients=FLOAT * gates))
     elif shape.has_prefix:
-        moments += _prefix_moments(config, shape, workload, base, _prefix_batch(config, shape, workload))
+        moments += _prefix_moments(config, shape, workload, base, prefix_batch(config, shape, workload))
     if phase != "mask" and workload.keep_start and shape.has_prefix:
         tested = FLOAT * (3 * trainable + frozen_table_scalars(config, shape) + rest_scalars(config, shape))
-        samples = 1 if phase == "weight" else _prefix_batch(config, shape, workload)
+        samples = 1 if phase == "weight" else prefix_batch(config, shape, workload)
         moments += _prefix_moments(config, shape, workload, replace(base, weights=tested, optimizer=0), samples)
     return with_slack(max(moments, key=lambda entry: entry.total))
 
@@ -190,15 +190,11 @@ def _prefix_moments(config: ModelConfig, shape: Shape, workload: Workload, base:
     ]
 
 
-def prefix_batch(config: ModelConfig, spec: SubmodelSpec, workload: Workload) -> int:
+def prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
     """Samples at a time through a streamed prefix, so that this pass needs no more memory than the training behind it.
 
     Features do not depend on it: a wide frozen block is made to fit a narrow window's budget by fewer samples.
     """
-    return _prefix_batch(config, Shape.of(config, spec), workload)
-
-
-def _prefix_batch(config: ModelConfig, shape: Shape, workload: Workload) -> int:
     if workload.prefix_batch or not shape.has_prefix:
         return workload.prefix_batch or workload.micro
     allowed = shape_ledger(config, shape, workload, "weight").total

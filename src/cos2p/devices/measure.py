@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from cos2p.accelerator import CPU, peak_bytes, place, place_all, resolve, synchronize
 from cos2p.costs.ledger import prefix_batch
-from cos2p.costs.shape import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.errors import Cos2pError, TrainingError
 from cos2p.messages import Precision
 from cos2p.models.config import ModelConfig
@@ -250,7 +250,7 @@ class _Task:
         """The shard behind the frozen prefix, block by block, as a device computes it."""
         precision: Precision = "float32" if self.workload.feature_bytes == 4 else "float16"
         store: Store = "disk" if self.workload.features == "disk" else "memory"
-        batch = prefix_batch(self.config, self.spec, self.workload)
+        batch = prefix_batch(self.config, Shape.of(self.config, self.spec), self.workload)
         prefix = _RandomPrefix(self._streamed_part, self.device)
         return prefix_features(self.config, self.spec, prefix, self._rows, samples, batch, store, precision)
 

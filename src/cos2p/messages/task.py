@@ -94,6 +94,11 @@ class Order:
     rates: tuple[float, ...] = ()
     """Learning rates to try before the training, ascending (see `training.rate_trial`); empty: none, `lr` is set."""
 
+    @property
+    def known_features(self) -> int:
+        """Through how many blocks the device has features of earlier tasks."""
+        return 0 if self.cached is None else self.cached.features
+
     def to_dict(self) -> dict[str, Any]:
         values = {
             **{f.name: getattr(self, f.name) for f in fields(self)},

@@ -2,7 +2,7 @@
 
 A method of one screen is a file (`fedavg`, `fedbuff`), a larger one a folder: `method` (which submodel, when to
 aggregate), `device` (its trainer), `merge` (how updates become the next model), and what both sides share. `cos2p` is
-the paper's; all others are small baselines and use nothing of it. `widths`, `adapters`, `frozen_base` and `fitting` are
+the paper's; all others are small baselines and use nothing of it. `widths`, `adapters` and `frozen_base` are
 what several have in common. The larger rivals are a package of their own, `cos2p_rivals`.
 
 Everything that a method of your own needs is imported from here or from `cos2p`: docs/howto/add-a-method.md shows how,

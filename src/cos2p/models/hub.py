@@ -6,7 +6,6 @@ their files hold.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ from cos2p.errors import CheckpointError
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_config import is_native, write_config
 from cos2p.models.hub_export import GREY_FIELD, Crop, Normalization, coloured, readable_by_all, write_inputs
-from cos2p.models.hub_files import open_tensors, resolve
+from cos2p.models.hub_files import open_tensors, resolve, write_json
 from cos2p.models.hub_fit import (
     Checkpoint,
     DataFacts,
@@ -163,7 +162,7 @@ def write_model(path: Path, values: Mapping[str, Any], tensors: Weights) -> None
     unfinished = path / "model.safetensors.part"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     unfinished.replace(path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path / "config.json", dict(values))
 
 
 def head_tensors(config: ModelConfig, weights: Mapping[str, Tensor], depth: int) -> dict[str, Weights]:

@@ -8,7 +8,6 @@ names of their own (`blocks.3.adapters.q.down`); `methods.fedlora` says what the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.models.hub import exit_depth, head_tensors, load_pretrained, model_content, pretrained_weights, write_model
 from cos2p.models.hub_config import is_native, named_classes
 from cos2p.models.hub_export import Crop, Normalization, readable_by_all, write_inputs
-from cos2p.models.hub_files import is_hub_name, read_json, resolve
+from cos2p.models.hub_files import is_hub_name, read_json, resolve, write_json
 from cos2p.models.hub_fit import Checkpoint
 from cos2p.models.hub_pooling import write_head
 from cos2p.models.hub_tables import TABLES, their_names, written_kind
@@ -85,7 +84,7 @@ def save_adapter(
     if not base:
         write_model(path / BASE, values | marks, tensors)
     if config.task == "classification":
-        (path / "config.json").write_text(json.dumps(named_classes(config, labels), indent=2) + "\n", encoding="utf-8")
+        write_json(path / "config.json", named_classes(config, labels))
     head, names = head_tensors(config, weights, depth), _in_memory(config, depth)
     if not is_native(config):
         write_head(path, config, head.pop("linear"))
@@ -95,7 +94,7 @@ def save_adapter(
     tensors = {f"base_model.model.{name}": tensor.detach().contiguous() for name, tensor in tensors.items()}
     save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
     values = _config(config, base or BASE, len(weights[f"{layers[0]}.down"]), list(modules.values()), saved)
-    (path / "adapter_config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path / "adapter_config.json", values)
     readable_by_all(path)
     readable_by_all(path / BASE)
     return path

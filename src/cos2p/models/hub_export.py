@@ -7,7 +7,6 @@ colour, so a model of grey images is written with three channels, weighed as Pil
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -19,7 +18,7 @@ from cos2p.data.tokenizers import around, end_of_text
 from cos2p.errors import CheckpointError
 from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub_files import read_json
+from cos2p.models.hub_files import read_json, write_json
 
 Crop = Literal["center", "stretch"]
 """How an image that is not square becomes so: its middle is cut out, or both edges are scaled."""
@@ -84,7 +83,7 @@ def write_preprocessor(folder: Path, config: ModelConfig, normalize: Normalizati
     }
     for name, numbers in (("image_mean", normalize.mean), ("image_std", normalize.std)):
         values[name] = list(numbers) * channels if len(numbers) == 1 else list(numbers)
-    _write_json(folder / "preprocessor_config.json", values)
+    write_json(folder / "preprocessor_config.json", values)
 
 
 def stored_normalization(folder: Path) -> dict[str, tuple[float, ...]]:
@@ -135,10 +134,10 @@ def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: str | Path) ->
     }
     chat = chat_template(file.parent) if goes_on else None
     values |= {} if chat is None else {"chat_template": chat.source}
-    _write_json(folder / "tokenizer_config.json", values | {name: token for name, token in names.items() if token})
+    write_json(folder / "tokenizer_config.json", values | {name: token for name, token in names.items() if token})
     if goes_on:  # greedy, as `cos2p generate` by default
         known = {f"{name}_id": number for name, number in ids.items() if number is not None}
-        _write_json(folder / "generation_config.json", {"do_sample": False, **known})
+        write_json(folder / "generation_config.json", {"do_sample": False, **known})
     return {f"{name}_id": number for name, number in ids.items() if name != "pad_token"}
 
 
@@ -160,7 +159,3 @@ def readable_by_all(folder: Path) -> None:
     for name in _FILES:
         for path in folder.glob(name):
             path.chmod(0o644)
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

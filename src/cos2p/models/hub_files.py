@@ -66,6 +66,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def write_json(path: Path, values: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def _tensor_files(path: Path) -> list[Path]:
     """safetensors before pickles, one file before shards."""
     for name in ("model.safetensors", "pytorch_model.bin"):

@@ -18,7 +18,7 @@ from torch import Tensor
 from cos2p.errors import CheckpointError
 from cos2p.extras import extra
 from cos2p.models.config import ModelConfig
-from cos2p.models.hub_files import read_json
+from cos2p.models.hub_files import read_json, write_json
 
 POOLING_FIELD = "cos2p_pooling"
 """In `config.json`: the pooling in front of the classifier in `2_Dense`; there is no pooler between them."""
@@ -75,7 +75,7 @@ def write_head(folder: Path, config: ModelConfig, linear: Mapping[str, Tensor]) 
         "bias": "bias" in linear,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
-    _write_json(folder / HEAD_FILE.replace("model.safetensors", "config.json"), values)
+    write_json(folder / HEAD_FILE.replace("model.safetensors", "config.json"), values)
     tensors = {f"linear.{name}": tensor for name, tensor in linear.items()}
     save_file(tensors, folder / HEAD_FILE, metadata={"format": "pt"})
 
@@ -96,11 +96,6 @@ def write_sentence_modules(folder: Path, config: ModelConfig) -> None:
         {"idx": i, "name": str(i), "path": path, "type": _MODULE + kind} for i, (path, kind) in enumerate(modules)
     ]
     modes = {theirs: ours == config.pooling for ours, theirs in _MODES.items()}
-    _write_json(folder / "modules.json", listed)
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_tokens, "do_lower_case": False})
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.dim, **modes})
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "modules.json", listed)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_tokens, "do_lower_case": False})
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.dim, **modes})

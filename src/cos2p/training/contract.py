@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from cos2p.costs.ledger import Ledger
+from cos2p.costs.ledger import Ledger, prefix_batch
+from cos2p.costs.shape import Shape
 from cos2p.messages import Order, Piece, Precision, Update
 from cos2p.messages.envelope import Forms, TensorForm
 from cos2p.models.config import ModelConfig
@@ -32,7 +33,15 @@ from cos2p.submodel.slicing import (
     trained_shapes,
     window_slices,
 )
-from cos2p.training.costs import TaskFlops, prefix_samples, submodel_flops, submodel_memory, trained_spec, update_bytes
+from cos2p.training.costs import (
+    TaskFlops,
+    submodel_flops,
+    submodel_memory,
+    trained_shape,
+    trained_spec,
+    update_bytes,
+    workload,
+)
 from cos2p.training.prefix import SCALE, decode, encode
 from cos2p.training.settings import ExtendedSettings, LocalSettings, with_local
 from cos2p.training.shard import steps
@@ -141,7 +150,9 @@ class TaskContract:
 
     def flops(self, samples: int, test_samples: int) -> TaskFlops:
         """FLOPs of the task on a device with so many training and test samples."""
-        base = submodel_flops(self.config, self.order, self.local, samples, test_samples)
+        order, sent = self.order, Shape.of(self.config, self.order.spec)
+        known = order.known_features
+        base = submodel_flops(self.config, sent, order.quotas, known, self.local, samples, test_samples)
         more = self.step_flops() * steps(samples, self.local.batch, self.local.epochs)
         return replace(base, training=base.training + more) if more else base
 
@@ -161,7 +172,7 @@ class TaskContract:
 
     def prefix_batch(self, samples: int) -> int:
         """Samples at a time through the frozen prefix: as many as take no more memory than the training."""
-        return prefix_samples(self.config, self.order, self.local, samples)
+        return prefix_batch(self.config, trained_shape(self.config, self.order), workload(self.local, samples))
 
 
 def _encoded(weights: Weights, sent: str, name: str, cut: Slice | None, precision: Any, key: str) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cos2p.costs.flops import block_forward, embedding_forward, exit_forward, prefix_forward, shape_flops
-from cos2p.costs.ledger import Ledger, forward_ledger, prefix_batch, shape_ledger
+from cos2p.costs.ledger import Ledger, forward_ledger, shape_ledger
 from cos2p.costs.shape import Shape, Workload, trainable_scalars
 from cos2p.messages import Order
 from cos2p.models.config import ModelConfig
@@ -103,17 +103,8 @@ def workload(settings: LocalSettings, samples: int) -> Workload:
     )
 
 
-def submodel_flops(
-    config: ModelConfig, order: Order, settings: LocalSettings, samples: int, test_samples: int
-) -> TaskFlops:
-    """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel."""
-    known = order.cached.features if order.cached is not None else 0
-    sent = Shape.of(config, order.spec)  # tables are kept by sizes: a spec has thousands of numbers
-    return _submodel_flops(config, sent, order.quotas, known, settings, samples, test_samples)
-
-
 @lru_cache(maxsize=1024)
-def _submodel_flops(
+def submodel_flops(
     config: ModelConfig,
     sent: Shape,
     quotas: tuple[BlockSize, ...] | None,
@@ -122,7 +113,11 @@ def _submodel_flops(
     samples: int,
     test_samples: int,
 ) -> TaskFlops:
-    """`known`: through how many blocks the device has features of earlier tasks."""
+    """FLOPs of plain training: prefix pass, mask phase, training, the test of the personal submodel.
+
+    By sizes, since a spec has thousands of numbers. `known`: through how many blocks the device has features of earlier
+    tasks.
+    """
     load = workload(settings, samples)
     shape = _trained(sent, quotas)
     tokens = load.length(config)
@@ -148,14 +143,6 @@ def prefix_pass(config: ModelConfig, shape: Shape, tokens: int, known: int) -> f
     if known == 0:
         return prefix_forward(config, shape, tokens)
     return sum(block_forward(config, size, tokens) for size in shape.prefix[known:])
-
-
-def prefix_samples(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> int:
-    """Samples at a time through the frozen prefix: so many that its pass needs no more memory than the training."""
-    if order.quotas is not None:
-        window = tuple(BlockKeep(tuple(range(q.heads)), tuple(range(q.units))) for q in order.quotas)
-        order = replace(order, spec=replace(order.spec, window=window))
-    return prefix_batch(config, order.spec, workload(settings, samples))
 
 
 def submodel_memory(config: ModelConfig, order: Order, settings: LocalSettings, samples: int) -> Ledger:

@@ -130,6 +130,27 @@ class PrefixFile:
             yield self.encoded(start)
 
 
+ADAPTERS = "adapters."
+"""In the names of low-rank factors: `blocks.3.adapters.q.up`."""
+
+
+class AdaptedFile(PrefixFile):
+    """A frozen part with products of low-rank factors added to its matrices, times `scale`."""
+
+    def __init__(self, file: PrefixFile, factors: Weights, scale: float = 1.0) -> None:
+        self.__dict__ |= file.__dict__
+        self._factors, self._scale = factors, scale
+
+    def part(self, start: str) -> Weights:
+        tensors = super().part(start)
+        for name in (name for name in self._factors if name.startswith(start + ADAPTERS) and name.endswith(".up")):
+            if bool(self._factors[name].any()):
+                matrix = name.removeprefix(start + ADAPTERS).removesuffix("up") + "weight"
+                down = self._factors[name.removesuffix("up") + "down"]
+                tensors[matrix] = tensors[matrix] + (self._factors[name] * self._scale).T @ down
+        return tensors
+
+
 def part_of(tensors: Mapping[str, T], start: str) -> dict[str, T]:
     """The tensors of one part, by their full names."""
     return {name: tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -35,13 +35,11 @@ from cos2p.models.spec import BlockKeep, BlockSize, SubmodelSpec
 from cos2p.models.transformer import Context, Exit
 from cos2p.training.contract import FrozenParts, TaskContract
 from cos2p.training.costs import TaskFlops, workload
-from cos2p.training.prefix import PrefixFile, loaded, prefix_features
+from cos2p.training.prefix import ADAPTERS, AdaptedFile, PrefixFile, loaded, prefix_features
 from cos2p.training.settings import LocalSettings
 from cos2p.training.trainer import OPTIMIZATIONS, Trainer
 
 FLOAT = 4
-ADAPTERS = "adapters."
-"""In the names of low-rank factors: `blocks.3.adapters.q.up`."""
 TOLERANCE = 1e-3
 """Rounding that the update reader forgives, as a share of a count."""
 SCATTER_TOLERANCE = 1e-5
@@ -217,7 +215,7 @@ class StatisticsTrainer(Trainer):
 
     def _adapted(self) -> PrefixFile:
         base, scale = self._frozen(), self.settings.scale
-        return _AdaptedFile(base, self.given(), scale) if scale else base
+        return AdaptedFile(base, self.given(), scale) if scale else base
 
     def _exit(self, depth: int) -> Exit:
         """The layers before the classifier at this depth; the classifier itself shall be found."""
@@ -225,24 +223,6 @@ class StatisticsTrainer(Trainer):
         del module.linear
         file = PrefixFile(self.given(), device=self.device)
         return loaded(module, file.part(exit_key(self.config, depth) + "."))
-
-
-class _AdaptedFile(PrefixFile):
-    """Parts of a base with adapters added to their matrices."""
-
-    def __init__(self, base: PrefixFile, adapters: Weights, scale: float) -> None:
-        self.base, self.adapters, self.scale, self.device = base, adapters, scale, base.device
-
-    def encoded(self, start: str) -> Weights:
-        return self.base.encoded(start)
-
-    def part(self, start: str) -> Weights:
-        tensors = self.base.part(start)
-        for name in (name for name in self.adapters if name.startswith(start + ADAPTERS) and name.endswith(".up")):
-            matrix = name.removeprefix(start + ADAPTERS).removesuffix("up") + "weight"
-            product = (self.adapters[name] * self.scale).T @ self.adapters[name.removesuffix("up") + "down"]
-            tensors[matrix] = tensors[matrix] + product
-        return tensors
 
 
 def add_sums(sums: Weights, depth: int, x_BD: Tensor, labels: Tensor) -> None:

@@ -99,7 +99,7 @@ class LoraContract(TaskContract):
             exit_scalars=sum(exits),
             held=every - sum(own),
             rows=None if self.order.spec.rows is None else len(self.order.spec.rows),
-            known=self.order.cached.features if self.order.cached is not None else 0,
+            known=self.order.known_features,
         )
 
     def memory(self, samples: int) -> Ledger:

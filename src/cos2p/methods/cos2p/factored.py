@@ -32,7 +32,7 @@ from torch import Tensor
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.aggregation.weights import Rule
 from cos2p.methods.adapters.device import AdapterSettings, LoraContract, LoraSettings, LoraTrainer, adapter_task
-from cos2p.methods.adapters.factors import is_adapter, merged, take_rank
+from cos2p.methods.adapters.factors import is_adapter, take_rank
 from cos2p.methods.adapters.merge import factored
 from cos2p.methods.base import Member, RunContext
 from cos2p.models.config import ModelConfig
@@ -41,7 +41,7 @@ from cos2p.models.spec import SubmodelSpec
 from cos2p.seeding import torch_rng
 from cos2p.settings import Settings
 from cos2p.training.costs import TaskFlops
-from cos2p.training.prefix import PrefixFile, part_of
+from cos2p.training.prefix import AdaptedFile, PrefixFile
 from cos2p.training.settings import Auto
 
 
@@ -94,7 +94,7 @@ class FactoredTrainer(LoraTrainer):
 
     def _frozen(self) -> PrefixFile:
         file, change = super()._frozen(), {name: t for name, t in self.given().items() if is_adapter(name)}
-        return ChangedFile(file, change) if change else file
+        return AdaptedFile(file, change) if change else file
 
     def begin(self) -> None:
         """Find the directions in which the loss falls most on local data: two passes back, a batch each.
@@ -125,19 +125,6 @@ class FactoredTrainer(LoraTrainer):
         for part in rows.split(self.local.memory_optimizations.at_once(len(rows))):
             objective, _, count = self._part_objective(self.batch(part))
             (objective * count).backward()
-
-
-class ChangedFile(PrefixFile):
-    """The frozen part with products of factors added to its matrices."""
-
-    def __init__(self, file: PrefixFile, change: Weights) -> None:
-        self.__dict__ |= file.__dict__
-        self._change = change
-
-    def part(self, start: str) -> Weights:
-        own = {start + name: tensor for name, tensor in super().part(start).items()}
-        whole = merged(own | part_of(self._change, start), 1.0)
-        return {name.removeprefix(start): tensor for name, tensor in whole.items() if not is_adapter(name)}
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
