@@ -16,7 +16,7 @@ from cos2p.errors import ConfigError
 from cos2p.memory.ways import fitted_order
 from cos2p.methods import Method, Settings, build_method, methods
 from cos2p.methods.base import HeadSettings, RunContext
-from cos2p.methods.closed_heads import check_has_classes, statistics_assignment
+from cos2p.methods.closed_heads import check_has_classes, statistics_task
 from cos2p.models.context import make_context
 from cos2p.models.layout import Weights
 from cos2p.models.sizes import model_config
@@ -57,7 +57,7 @@ def small_memory(context: RunContext, memory: int) -> int:
     member = next(iter(context.members.values()))
     member = replace(member, batch=64, device=member.device.model_copy(update={"memory": memory}))
     method = build_method({"name": "fedncm"}, replace(context, members={member.name: member}))
-    order = fitted_order(method, member, statistics_assignment(context, member, (2,), "means"))
+    order = fitted_order(method, member, statistics_task(method, member, "means"))
     settings = StatisticsSettings.model_validate(order.settings)
     return settings.memory_optimizations.at_once(settings.batch)
 

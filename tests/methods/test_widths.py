@@ -11,15 +11,15 @@ from cos2p.methods.widths import (
     random_spec,
     rolling,
     spread_at_random,
-    width_budget,
 )
 from cos2p.seeding import torch_rng
+from cos2p.submodel.rates import cut
 from tests.tiny import VIT
 
 
 def test_the_papers_smallest_tier_has_fewer_heads_than_blocks() -> None:
-    assert (width_budget(model_config("vit-tiny"), 1 / 16).heads, model_config("vit-tiny").depth) == (4, 8)
-    assert (width_budget(model_config("vit-base-ext"), 1 / 64).heads, model_config("vit-base-ext").depth) == (3, 16)
+    assert (cut(model_config("vit-tiny"), 1 / 16, ratio=0.0).heads, model_config("vit-tiny").depth) == (4, 8)
+    assert (cut(model_config("vit-base-ext"), 1 / 64, ratio=0.0).heads, model_config("vit-base-ext").depth) == (3, 16)
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(0, 100))
@@ -39,7 +39,7 @@ def test_spreading_at_random_is_even_and_complete(total: int, blocks: int, seed:
 
 def test_a_random_submodel_holds_every_segment_equally_often() -> None:
     """Marginal inclusion is the rate, heads with a remainder included: 5 of 16 heads, 10 of 40 units."""
-    budget = width_budget(VIT, 0.3125)
+    budget = cut(VIT, 0.3125, ratio=0.0)
     assert (budget.heads, budget.units) == (5, 12)
     draws = 1500
     heads, units = torch.zeros(VIT.depth, VIT.groups), torch.zeros(VIT.depth, VIT.mlp)

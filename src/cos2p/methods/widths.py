@@ -47,7 +47,7 @@ class WidthMethod(Method):
     def __init__(self, settings: Settings, context: RunContext) -> None:
         super().__init__(settings, context)
         self.budgets: dict[str, SubmodelSize] = {
-            n: width_budget(context.config, m.rate) for n, m in context.members.items()
+            n: cut(context.config, m.rate, ratio=0.0) for n, m in context.members.items()
         }
 
     def local(self, member: Member) -> LocalSettings:
@@ -62,17 +62,6 @@ class AveragingMethod(WidthMethod):
 
     def merge(self) -> Merge:
         return SegmentMerge(self.context.config, self.settings.weights)
-
-
-def width_budget(config: ModelConfig, rate: float) -> SubmodelSize:
-    """N_H and N_U over all blocks.
-
-    >>> from cos2p import model_config
-    >>> budget = width_budget(model_config("vit-tiny"), 1 / 16)
-    >>> budget.heads, budget.units
-    (4, 1024)
-    """
-    return cut(config, rate, ratio=0.0)
 
 
 def width_spec(heads: Sequence[Iterable[int]], units: Sequence[Iterable[int]]) -> SubmodelSpec:

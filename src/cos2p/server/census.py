@@ -1,4 +1,4 @@
-"""Clients as the coordinator knows them, how many are what, who is drawn, and their names in a checkpoint."""
+"""Clients as the coordinator knows them, how many are what, and their names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cos2p.seeding import derive_seed
 from cos2p.server.protocol import Dispatch
 
 
@@ -104,18 +103,6 @@ class Census:
 
 def _step(before: int, now: int, bits: int) -> int:
     return (now & bits == bits) - (before & bits == bits)
-
-
-class Draw:
-    """Picks who takes part, reproducibly: a draw is one hash of the run's seed and of its number in the run."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.drawn = seed, 0
-
-    def one(self, ready: Sequence[int]) -> int:
-        """Any of them, each as likely as the others."""
-        self.drawn += 1
-        return ready[derive_seed(self.seed, "participation", self.drawn) % len(ready)]
 
 
 # ---------------------------------------------------------------- many names in few characters

@@ -28,6 +28,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from cos2p.seeding import derive_seed
 from cos2p.server.census import (
     BUSY,
     HOPEFUL,
@@ -37,7 +38,6 @@ from cos2p.server.census import (
     WAITED,
     Census,
     ClientRecord,
-    Draw,
     decode_roster,
     encode_roster,
 )
@@ -98,7 +98,8 @@ class Coordinator:
         self._updates = 0  # their sum
         self._listening = False  # the threshold is met and T_clk runs
         self._census = Census()
-        self._draw = Draw(rules.seed)
+        self._drawn = 0
+        """Draws so far, of those who take part."""
         self.in_final_round = self._final_round_is_due()
         """Whether the round under way is the last one, of a run that ends with one of its own kind."""
 
@@ -413,8 +414,12 @@ class Coordinator:
         return decisions
 
     def _chosen(self) -> int:
+        """Any of those who are ready, each as likely as the others: by a hash of the run's seed and the draw's number."""
         ready = self._census.ready
-        return self._draw.one(ready) if self.rules.limited else ready[0]
+        if not self.rules.limited:
+            return ready[0]
+        self._drawn += 1
+        return ready[derive_seed(self.rules.seed, "participation", self._drawn) % len(ready)]
 
     @property
     def _listening_timer(self) -> str:
@@ -436,7 +441,7 @@ class Coordinator:
             "listening": self._listening,
             "in_final_round": self.in_final_round,
             "enough": self.enough,
-            "drawn": self._draw.drawn,
+            "drawn": self._drawn,
         }
 
     @classmethod
@@ -451,7 +456,7 @@ class Coordinator:
         coordinator._listening = state["listening"]
         coordinator.in_final_round = state.get("in_final_round", False)
         coordinator.enough = state.get("enough")
-        coordinator._draw.drawn = state["drawn"]
+        coordinator._drawn = state["drawn"]
         for name in decode_roster(state["roster"], roster):
             coordinator._enrol(name)
         for number in state["away"]:
