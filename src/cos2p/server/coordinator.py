@@ -414,7 +414,7 @@ class Coordinator:
         return decisions
 
     def _chosen(self) -> int:
-        """Any of those who are ready, each as likely as the others: by a hash of the run's seed and the draw's number."""
+        """Any of the ready ones, each as likely as the others: by a hash of the run's seed and the draw's number."""
         ready = self._census.ready
         if not self.rules.limited:
             return ready[0]
