@@ -64,32 +64,7 @@ _HOMES = {
 }
 
 # `open` is public too; a star import must not hide Python's own.
-__all__ = [
-    "Cos2pError",
-    "DataConfig",
-    "ElasticTransformer",
-    "Method",
-    "ModelConfig",
-    "Recipe",
-    "Run",
-    "Study",
-    "SubmodelSpec",
-    "__version__",
-    "compare",
-    "extract",
-    "extract_prefix",
-    "finetune",
-    "fit_submodel",
-    "init_weights",
-    "load_pretrained",
-    "make_optimizer",
-    "make_spec",
-    "model_config",
-    "run",
-    "save_pretrained",
-    "scatter",
-    "wrap",
-]
+__all__ = sorted({*_HOMES, "__version__"} - {"open"})
 
 
 def __getattr__(name: str) -> Any:
