@@ -375,7 +375,7 @@ def exit_ops(
 
 
 def in_parts(config: ModelConfig, exits: int, train: bool, rows: int | None) -> bool:
-    """Whether the loss of a language model is computed without whole logits (`training.language`)."""
+    """Whether the loss of a language model is computed without whole logits (`losses.reads_in_parts`)."""
     wide = (config.vocab if rows is None else rows) > SMALL
     return config.task == "language-modeling" and train and exits == 1 and wide
 

@@ -1,7 +1,7 @@
 """Weights from and to Hugging Face checkpoints: `config.json` and `*.safetensors`, or pickles of tensors alone.
 
-Nothing here imports `transformers`; `hub_kinds` says which model types are read, `hub_tables` and `hub_config` what
-their files hold.
+Nothing here imports `transformers`; `hub_tables` says which model types are read, and with `hub_config` what their
+files hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cos2p.models.layout import Weights, exit_key, exit_parameters, init_tensor,
 def load_pretrained(
     folder: str | Path, *, seed: int = 0, fit: DataFacts | None = None, **chosen: Any
 ) -> tuple[ModelConfig, Weights]:
-    """Read a checkpoint of a model type in `hub_kinds` as float32, or raise CheckpointError and load nothing.
+    """Read a checkpoint of a model type in `hub_tables` as float32, or raise CheckpointError and load nothing.
 
     `folder` holds `config.json` and `model.safetensors` or `pytorch_model.bin` (or their index and shards). A string
     that is no folder but looks like a hub name (`google/vit-base-patch16-224`) is downloaded (json, safetensors).

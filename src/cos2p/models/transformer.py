@@ -279,7 +279,7 @@ class ElasticTransformer(nn.Module):
     the frozen prefix gave. Both return the outputs of the exits, shallowest first.
 
     Blocks that stay above the window are held too with `hold_prefix`; otherwise `above` has to be set to what brings
-    features from the window's top to the model's (`training.suffix`).
+    features from the window's top to the model's (`training.prefix.StreamedSuffix`).
     """
 
     above: Callable[[Tensor, Context], Tensor] | None = None

@@ -4,7 +4,7 @@ Every rate starts from the same weights and takes the same few steps with the me
 measured on samples held out of those steps. The rate is the highest of a ladder that does no harm: a few steps favour
 short ones, a run that anneals its rate the longest that are safe, and over the edge losses rise many times. The task's
 own training follows at this rate, with the bits of a task that was given it. The server pools what the devices report
-(`server.rate_search`).
+(`server.orders.RateSearch`).
 
 The trial takes at most as much computation as the task's training, no more memory, and no message. With a trainer that
 looks at batches before its steps (Co-S²P's factors) each try looks again, which is counted and comes on top.
