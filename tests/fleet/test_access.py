@@ -14,9 +14,10 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, RunError
 from cos2p.fleet.admin.kits import FleetPlan, provision
 from cos2p.fleet.admin.machines import Machine
 from cos2p.fleet.kit import Kit, check_clock, kit_validity
@@ -105,6 +106,29 @@ def test_revoked_and_replaced_kits_stay_out(tmp_path: Path) -> None:
     register.note("pi-1", later, "token-3")
     assert register.objection_to_token("pi-1", "token-3") == ""
     assert "token-3" not in (tmp_path / "access.json").read_text()  # whoever reads the file cannot act in its name
+
+
+def test_a_damaged_register_lets_nobody_in(kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bit in a name or a date would let a revoked kit in; NVFlare would go on without a register that is broken."""
+    from cos2p.fleet.nvflare import access
+
+    server = kits["server"].folder
+    access.Register(server).revoke("pi-1")
+    whole = (server / "access.json").read_bytes()
+    ends: list[int] = []
+    monkeypatch.setattr("os._exit", ends.append)
+    engine = SimpleNamespace(args=SimpleNamespace(workspace=str(server)), client_manager=Manager())
+    context = SimpleNamespace(get_engine=lambda: engine)
+    for damaged in (whole.replace(b"pi-1", b"pi-3"), whole[:-9], b"{" + whole, bytes(len(whole)), b""):
+        (server / "access.json").write_bytes(damaged)
+        with pytest.raises(RunError, match=r"access\.json is damaged"):
+            Kit.open(server, "server")
+        access.Access().handle_event(EventType.SYSTEM_START, context)  # type: ignore[arg-type]
+    assert ends == [1] * 5
+    (server / "access.json").write_bytes(whole)
+    access.Access().handle_event(EventType.SYSTEM_START, context)  # type: ignore[arg-type]
+    assert len(ends) == 5
+    assert "was revoked" in access.Register(Kit.open(server, "server").folder).objection("pi-1", 0.0)
 
 
 def test_a_clock_that_is_behind_leaves_no_revoked_kit_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

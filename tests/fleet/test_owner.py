@@ -299,6 +299,7 @@ LOCAL = {"noise": "local", "multiplier": 2.0, "epsilon": 2.0}
         ({"method": {"name": "fedrolex"}}, {"quotas": ()}, "masks"),
         ({}, {"settings": {"epochs": 2}}, "training.epochs = 2"),
         ({}, {"settings": {"local": {"optimizer": "sgd"}}}, "training.optimizer = 'sgd'"),
+        ({}, {"quotas": (), "settings": {"mask": {"epochs": 10**9}}}, "method.masks.epochs = 1000000000"),
         ({"training__wire": {"up": "int8"}}, {"wire": Wire()}, "training.wire"),
         ({}, {"label_skew": "logit-adjustment"}, "training.label_skew"),
         ({}, {"client": "dev-2"}, "a task of 'dev-2'"),

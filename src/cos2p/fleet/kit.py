@@ -46,6 +46,8 @@ class Kit:
             raise ConfigError(f"{folder} is not a kit; make kits with: cos2p fleet provision fleet.toml -o kits/")
         check_folder(path / "startup")
         check_folder(path / "local")
+        if found == "server":
+            check_folder(path)  # of who was revoked
         if found != role:
             articled = {"server": "a server", "admin": "an admin", "device": "a device"}
             raise ConfigError(f"{folder} is the kit of {articled[found]}, not of {articled[role]}")

@@ -13,7 +13,7 @@ client manager are wrapped; tests/fleet/test_private.py guards them.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from nvflare.private.defs import CellMessageHeaderKeys, ClientRegMsgKey
 
 from cos2p.fleet.notices import REVOKED, Notices
 from cos2p.fleet.nvflare.start import HEARTBEAT_SECONDS
-from cos2p.tracking.files import write_atomic
+from cos2p.tracking.files import read_json, write_json
 
 STATE = "access.json"
 TWIN_SECONDS = 5 * HEARTBEAT_SECONDS
@@ -43,9 +43,7 @@ class Register:
     def __init__(self, folder: Path) -> None:
         self._path = folder / STATE
         self._lock = threading.Lock()  # devices register in threads of their own
-        known: dict[str, Any] = {}
-        if self._path.exists():
-            known = json.loads(self._path.read_text(encoding="utf-8"))
+        known = read_json(self._path) if self._path.exists() else {}
         self.revoked: dict[str, float] = known.get("revoked", {})
         """By name: the moment until which certificates are refused."""
         self.newest: dict[str, float] = known.get("newest", {})
@@ -82,8 +80,7 @@ class Register:
         return self.objection(*known)
 
     def _save(self) -> None:
-        values = {"revoked": self.revoked, "newest": self.newest, "issued": self.issued}
-        write_atomic(self._path, (json.dumps(values) + "\n").encode())
+        write_json(self._path, {"revoked": self.revoked, "newest": self.newest, "issued": self.issued})
 
 
 def _hash(token: str) -> str:
@@ -104,8 +101,12 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
         if event_type == EventType.SYSTEM_START:
             engine = fl_ctx.get_engine()
             root = Path(engine.args.workspace)
-            self._register, self._notices = Register(root), Notices(root)
-            self._wrap(engine.client_manager)
+            try:
+                self._register, self._notices = Register(root), Notices(root)
+                self._wrap(engine.client_manager)
+            except Exception as error:  # NVFlare would log it, go on, and let in whoever was revoked
+                self.logger.error(f"the server ends, since it cannot tell who may come in: {error}")
+                os._exit(1)
 
     def _wrap(self, manager: Any) -> None:
         authenticate, heartbeat, disable = manager.authenticate, manager.heartbeat, manager.disable_client

@@ -114,6 +114,9 @@ class Cos2p(Method):
         if order.trainer in (LoraTrainer.name, FactoredTrainer.name) and not factors:
             return f"the trainer {order.trainer!r}"
         learned = settings.masks.learned and order.trainer == SubmodelTrainer.name
+        epochs = order.settings.get("mask", {}).get("epochs", 0)
+        if learned and order.quotas is not None and epochs > settings.masks.epochs:
+            return f"method.masks.epochs = {epochs}"
         return super().not_asked(settings, replace(order, quotas=None) if learned else order)
 
     @classmethod
