@@ -98,7 +98,7 @@ def _listed(folder: Path) -> dict[str, list[str]]:
             raise ValueError("its own checksum differs")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{folder / MANIFEST} is damaged ({error}); delete it to go on without checksums") from None
     return dict(listed)
 

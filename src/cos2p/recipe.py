@@ -235,7 +235,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
 def tomllib_load(text: str, origin: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from None
 
 
@@ -252,7 +252,7 @@ def apply_change(values: dict[str, Any], change: str) -> None:
         raise ConfigError(f"cannot read the change {change!r}; write path.to.field=value")
     try:
         value = tomllib.loads(f"v = {text.strip()}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     place: Any = values
     for key in keys[:-1]:

@@ -9,14 +9,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
+from cos2p.checksums import crc
+from cos2p.cli.app import app
 from cos2p.data import DataConfig, load
 from cos2p.data import tokenizers as own_tokenizers
 from cos2p.data.tokenizers import make_encoder
-from cos2p.errors import CheckpointError, ConfigError, DataError, RecipeError
+from cos2p.errors import CheckpointError, ConfigError, DataError, RecipeError, RunError
+from cos2p.fleet.admin.kits import FleetPlan
+from cos2p.fleet.device.owner import OwnerFile
+from cos2p.inference.predicting import gather
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub_files import read_json
 from cos2p.recipe import Recipe
+from cos2p.tracking import files
+from cos2p.tracking.events import parse_event
 
 TEXTS = {"text_column": "text", "label_column": "label", "tokenizer": "bytes", "max_tokens": 8}
 
@@ -74,6 +82,60 @@ def test_a_checkpoints_config(tmp_path: Path) -> None:
         read_json(tmp_path / "config.json")
     with pytest.raises(ConfigError, match="model depth is 100000000; at most 1000"):
         ModelConfig("vit", dim=64, depth=10**8, heads=8, mlp=256, classes=10, image=8, patch=2, channels=1)
+
+
+def test_what_is_nested_for_ever(tmp_path: Path) -> None:
+    file, deep = tmp_path / "deep", '{"a":' * 100_000 + "1" + "}" * 100_000
+    file.write_text(deep)
+    with pytest.raises(RunError, match="deep is nested too deep to be read"):
+        files.read_json(file)
+    (tmp_path / "checksums.json").write_text(deep)
+    with pytest.raises(RunError, match=r"checksums\.json is damaged"):
+        files.read_json(file)
+    line = b'{"kind":"joined","x":' + deep.encode()
+    with pytest.raises(ValueError, match="is not JSON"):
+        parse_event(line + b',"crc":"%s"}' % crc(line).encode())
+    for text in ("x = " + "[" * 100_000 + "]" * 100_000, "x = " + "9" * 5000):
+        for name, read in (("owner.toml", OwnerFile.read), ("fleet.toml", FleetPlan.load), ("r.toml", Recipe.load)):
+            (tmp_path / name).write_text(text)
+            with pytest.raises(ConfigError, match="is not valid TOML"):
+                read(tmp_path if name == "owner.toml" else tmp_path / name)
+    found = CliRunner().invoke(app, ["plan", "quickstart", "--set", "a" + ".a" * 5000 + "=1"])
+    assert (found.exit_code, found.stderr.count("\n")) == (2, 1), found.stderr
+    assert "nested too deep" in found.stderr
+
+
+def test_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_for_much(*_: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 16 TB")
+
+    monkeypatch.setattr("cos2p.recipe.Recipe.load", ask_for_much)
+    found = CliRunner().invoke(app, ["plan", "quickstart"])
+    assert (found.exit_code, found.stderr.count("\n")) == (4, 1), found.stderr
+    monkeypatch.undo()
+    assert (
+        "fleet.devices.0.count"
+        in CliRunner().invoke(app, ["plan", "demo", "--set", "fleet.devices.0.count=1000000000"]).stderr
+    )
+
+
+def test_fields_of_a_checkpoint_that_are_of_another_kind(tmp_path: Path) -> None:
+    for name, value in (("id2label", [1]), ("architectures", 5), ("layer_norm_eps", "x"), ("rms_norm_eps", [1])):
+        (tmp_path / "config.json").write_text(json.dumps({name: value}))
+        with pytest.raises(CheckpointError, match=rf"{name} is .*, no (dict|list|float)"):
+            read_json(tmp_path / "config.json")
+
+
+def test_lists_in_the_place_of_texts(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"text": [["a"]] * 4, "label": [[0]] * 4}), tmp_path / "train.parquet")
+    config = DataConfig(source="parquet", path=str(tmp_path), train="train.parquet", **TEXTS)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="column 'text'"):
+        load(config, 0)
+
+
+def test_a_text_in_the_place_of_a_file() -> None:
+    with pytest.raises(DataError, match="a text itself is given by --text"):
+        gather(["a" * 5000], [], DataConfig(), is_text=True)
 
 
 def test_a_path_with_a_nul() -> None:

@@ -46,6 +46,14 @@ class Verbs(TyperGroup):
         except Cos2pError as error:
             complain(str(error))
             raise typer.Exit(error.exit_code) from None
+        except RecursionError:
+            complain("what is to be read is nested too deep: a file, or an option")
+            raise typer.Exit(2) from None
+        except (RuntimeError, MemoryError) as error:
+            if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+                raise
+            complain("this needs more memory than the machine has; take a smaller model, fewer devices or less data")
+            raise typer.Exit(4) from None
         except KeyboardInterrupt:
             complain("stopped", label="")
             raise typer.Exit(130) from None

@@ -143,8 +143,10 @@ def _read_as(what: str) -> Iterator[None]:
 def _refuse_larger_than_memory(file: Path, columns: list[str]) -> None:
     """A column of texts may say one long text a million times in a few bytes: its size is counted before it is made."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    plain = {field.name for field in pa.parquet.read_schema(file) if not pa.types.is_nested(field.type)}
+    columns = [name for name in columns if name in plain]
     with pa.parquet.ParquetFile(file, read_dictionary=columns) as opened:
-        kinds = {name: opened.schema_arrow.field(name).type for name in columns if name in opened.schema_arrow.names}
+        kinds = {name: opened.schema_arrow.field(name).type for name in columns}
         for name in (name for name, kind in kinds.items() if pa.types.is_dictionary(kind)):
             size = 0
             for batch in opened.iter_batches(65_536, columns=[name]):

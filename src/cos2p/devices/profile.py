@@ -201,7 +201,7 @@ def read_device(path: str | Path) -> dict[str, Any]:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for field in ("memory", "flops"):
         if not isinstance(values.get(field), int | float) or values[field] <= 0:

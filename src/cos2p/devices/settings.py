@@ -31,7 +31,7 @@ class DeviceGroup(Settings):
     """`count` devices of one kind."""
 
     preset: str = Field(default="laptop", description="Named device; any of its figures can be changed below.")
-    count: int = Field(default=1, ge=1, description="How many of them.")
+    count: int = Field(default=1, ge=1, le=1_000_000, description="How many of them.")
     name: str = Field(default="", description="Name of the devices (numbered); empty: the preset's.")
     rate: Literal["auto"] | Annotated[float, Field(gt=0, le=1)] = Field(
         default="auto",

@@ -132,7 +132,7 @@ def _objects(file: Path, lines: Iterable[str]) -> Iterator[Prompt]:
             continue
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{file} line {number} is not JSON ({error})") from None
         given = values.get("prompt", values.get("messages")) if isinstance(values, dict) else values
         if not isinstance(given, str | list):

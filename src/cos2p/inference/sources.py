@@ -132,6 +132,8 @@ def _server(run: Path, exit: Exit) -> Trained:
     weights = safetensors.torch.load_file(check(run / "weights.safetensors"))
     method = method_class(recipe.method["name"])
     config = ModelConfig.from_dict(started.model)
+    if not isinstance(result.get("classes"), list) or not isinstance(result.get("best_exit") or 0, int):
+        raise RunError(f"{run / 'result.json'} is not as cos2p writes it: it names no classes, or no exit as the best")
     return Trained(
         where=str(run),
         config=config,

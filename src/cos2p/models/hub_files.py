@@ -54,6 +54,10 @@ def _download(name: str) -> Path:
         ) from error
 
 
+_KINDS: dict[str, type] = {"architectures": list, "id2label": dict, "layer_norm_eps": float, "rms_norm_eps": float}
+"""Of fields that are read in several places."""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -63,6 +67,9 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not readable as JSON: {error}") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold an object, got {type(values).__name__}")
+    for name, kind in _KINDS.items():
+        if not isinstance(values.get(name) or kind(), kind):
+            raise CheckpointError(f"{path}: {name} is {values[name]!r}, no {kind.__name__}")
     return values
 
 

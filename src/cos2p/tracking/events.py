@@ -125,7 +125,7 @@ def parse_event(line: bytes) -> Event | None:
         line = content + b"}"
     try:
         values = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON ({error})") from None
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
         raise ValueError("is not an event")

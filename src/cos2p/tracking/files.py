@@ -156,6 +156,8 @@ def explained(path: str | Path) -> Iterator[None]:
     except OSError as error:
         reason, way_out = _EXPLANATIONS.get(error.errno or 0, (error.strerror or str(error), "check the folder"))
         raise RunError(f"{path}: {reason}; {way_out}") from error
+    except RecursionError:
+        raise RunError(f"{path} is nested too deep to be read") from None
 
 
 _FULL = ("the disk is full", "free some space, then go on with --resume")

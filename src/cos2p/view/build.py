@@ -143,7 +143,7 @@ class RunSource:
         """recipe.toml; empty if it cannot be read."""
         try:
             return tomllib.loads(check(self.folder / "recipe.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def _deadline(self) -> float | None:
@@ -195,7 +195,7 @@ class RunSource:
         """result.json, if the run is over: the figures as the run itself counted them."""
         try:
             found = json.loads(check(self.folder / "result.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -38,7 +38,7 @@ def read_study(folder: Path) -> dict[str, Any]:
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found["tables"], list):
             raise ValueError("no tables in it")
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         raise RunError(f"{path} is not a study's ({error}); run the study again to write it anew") from None
     return found
 

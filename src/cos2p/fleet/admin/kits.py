@@ -117,7 +117,7 @@ class FleetPlan(Settings):
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read the fleet plan {path}: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
         try:
             return cls.model_validate(values)

@@ -108,10 +108,10 @@ class OwnerFile(Settings):
             return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from None
         except ValidationError as error:
             raise ConfigError(f"{path}: " + "; ".join(problems(error))) from None
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
     def check_recipe(self, recipe: Mapping[str, Any]) -> None:
         """OwnerRefused, naming the field, for a run this device does not take part in."""
