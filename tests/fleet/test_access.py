@@ -123,10 +123,10 @@ def test_a_damaged_register_lets_nobody_in(kits: dict[str, Kit], monkeypatch: py
         (server / "access.json").write_bytes(damaged)
         with pytest.raises(RunError, match=r"access\.json is damaged"):
             Kit.open(server, "server")
-        access.Access().handle_event(EventType.SYSTEM_START, context)  # type: ignore[arg-type]
+        access.Access().handle_event(EventType.SYSTEM_START, context)
     assert ends == [1] * 5
     (server / "access.json").write_bytes(whole)
-    access.Access().handle_event(EventType.SYSTEM_START, context)  # type: ignore[arg-type]
+    access.Access().handle_event(EventType.SYSTEM_START, context)
     assert len(ends) == 5
     assert "was revoked" in access.Register(Kit.open(server, "server").folder).objection("pi-1", 0.0)
 
