@@ -34,12 +34,12 @@ from cos2p.models.decoding import Sampling
 from cos2p.recipe import Recipe, apply_change, recipe_values
 from cos2p.runtime.run_folder import check_same_recipe, log_notes
 from cos2p.runtime.simulation import run as simulate
-from cos2p.studies.compare import Comparison
-from cos2p.studies.compare import compare as run_comparison
+from cos2p.studies.compare import comparison
 from cos2p.studies.folder import study_folder
 from cos2p.studies.folder import write_report as write_study
 from cos2p.studies.grid import Base
 from cos2p.studies.progress import StudyProgress
+from cos2p.studies.report import StudyPlan, run_study
 from cos2p.studies.runner import Runner
 from cos2p.studies.target import read_curve
 from cos2p.studies.views import showing
@@ -292,19 +292,14 @@ def compare(
     settings = tuple(f"{path}={_toml(value)}" for path, value in _paths(recipe_values(recipe), changes).items())
     folder = Path(out) if out is not None else Path("runs") / f"compare-{Path(recipe).name.removesuffix('.toml')}"
     names = tuple(methods)
-    plan = Comparison(
-        Base(str(recipe), settings, updates),
-        tuple(seeds),
-        f"cos2p.compare({str(recipe)!r}, methods={list(names)!r})",
-        methods=names,
-        reference=names[0],
-    )
+    command = f"cos2p.compare({str(recipe)!r}, methods={list(names)!r})"
+    plan = comparison(StudyPlan(Base(str(recipe), settings, updates).checked(), tuple(seeds), command), names, names[0])
     view: AbstractContextManager[StudyProgress] = nullcontext(StudyProgress(jobs))
     if progress:
         view = showing(_console(), f"compare {folder.name}", jobs, False)
     with study_folder(folder, "compare") as place, view as shown:
         runner = Runner(place, shown, jobs)
-        write_study(run_comparison(plan, runner, lambda so_far: write_study(so_far, place)), place)
+        write_study(run_study(plan, runner, lambda so_far: write_study(so_far, place)), place)
     return Study(folder)
 
 

@@ -112,7 +112,7 @@ def test_compare_with_tuning_writes_the_choice(fake: type[FakeRunner], tmp_path:
     ]
     assert cli("compare", "tiny.toml", *options, "-q")[0] == 0
     folder = tmp_path / "runs" / "compare-tiny"
-    tuning = json.loads((folder / "tuning.json").read_text(encoding="utf-8"))
+    tuning = json.loads((folder / "study.json").read_text(encoding="utf-8"))["tuning"]
     assert (tuning["seed"], tuning["updates"], tuning["rows"]["cos2p"]["lr"]) == (1000, 2, 0.002)
     assert [entry["updates"] for entry in tuning["rows"]["cos2p"]["tried"]][-1] == 4
     assert "--tune --lrs 0.001,0.002 --tune-updates 2 --tune-finalists 1" in (folder / "table.md").read_text(
@@ -124,7 +124,7 @@ def test_compare_takes_shorter_trials_for_one_method(fake: type[FakeRunner], tmp
     options = ["--methods", "fedavg,cos2p", "--seeds", "0", "--tune", "--lrs", "0.001"]
     assert cli("compare", "tiny.toml", *options, "--tune-updates", "fedavg:1", "-q")[0] == 0
     folder = tmp_path / "runs" / "compare-tiny"
-    rows = json.loads((folder / "tuning.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((folder / "study.json").read_text(encoding="utf-8"))["tuning"]["rows"]
     assert (rows["fedavg"]["updates"], rows["cos2p"]["updates"]) == (1, 4)
     assert "--tune-updates fedavg:1" in (folder / "table.md").read_text(encoding="utf-8")
     for wrong in ("many", "0", "fedavg:", "fedavg:-1"):

@@ -116,7 +116,7 @@ def test_a_device_that_leaves_is_not_waited_for() -> None:
 def test_devices_come_and_go_by_their_sessions(tmp_path: Path) -> None:
     """Two of four are there for 2 of every 30 seconds, too short for a task: what they had in hand is lost."""
     (tmp_path / "sessions.csv").write_text("device,from,to\n" + "".join(f"any,{t},{t + 2}\n" for t in (0, 30, 60, 90)))
-    sessions = {"sessions": str(tmp_path / "sessions.csv")}
+    sessions = {"online": str(tmp_path / "sessions.csv")}
     simulation, events = play(fleet=_fleet(**sessions), schedule={"rounds": 1000, "virtual_seconds": 70.0})
     assert [(e["t"], e["until"]) for e in of(events, "left", client="jetson-xavier-nx-8gb-1")] == [
         (2, 30),

@@ -11,8 +11,9 @@ from cos2p.methods import run_task
 from cos2p.runtime.run_setup import build_run_setup, first_weights
 from cos2p.server.protocol import ClientJoined, Effect, Send
 from cos2p.server.server import Server
-from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, Ablation, ablate, choose_rows
+from cos2p.studies.ablation import OWN_ROWS, PAPER_ROWS, ablation, choose_rows
 from cos2p.studies.grid import Row
+from cos2p.studies.report import StudyPlan, run_study
 from cos2p.tracking.event_kinds import Event
 from cos2p.training.client_cache import ClientCache
 from cos2p.training.contract import as_it_travels
@@ -72,7 +73,8 @@ def test_rows_by_group_or_by_name() -> None:
 def test_two_tables_each_with_differences_to_its_full_row(tmp_path: Path) -> None:
     rows = choose_rows("no-masks,no-distillation,no-exits,rescale")
     execute = FakeExecute(lambda cell: figures(0.8 if cell.row in ("all-parts", "as-the-recipe") else 0.7))
-    report = ablate(Ablation(tiny_base(tmp_path), (0,), "cos2p ablate", rows), execute, lambda report: None)
+    plan = ablation(StudyPlan(tiny_base(tmp_path), (0,), "cos2p ablate"), rows)
+    report = run_study(plan, execute, lambda report: None)
     assert [table.name for table in report.tables] == ["paper", "paper-differences", "own", "own-differences"]
     paper, _, own, differences = report.tables
     assert paper.facts == ("units", "heads", "self-distillation", "semi-asynchronous")

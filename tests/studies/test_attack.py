@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import ConfigError
-from cos2p.studies.attack import ATTACKS, DEFENCES, Attacks, attack, attack_rows, chosen
+from cos2p.studies.attack import ATTACKS, DEFENCES, attack, attack_rows, chosen
 from cos2p.studies.grid import Base
+from cos2p.studies.report import StudyPlan, run_study
 from tests.studies.fakes import TINY, FakeExecute, figures
 
 
@@ -27,10 +28,9 @@ def test_unknown_names_are_told_with_the_known_ones() -> None:
 def test_every_row_is_a_run_and_differences_are_to_the_honest_one(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     execute = FakeExecute(lambda cell: figures(0.3 if cell.recipe.attack.kind == "flip" else 0.7))
-    plan = Attacks(
-        Base(str(tmp_path / "tiny.toml"), updates=8), (0, 1), "cos2p attack", ("flip",), ("none", "standing")
-    )
-    report = attack(plan, execute, lambda _: None)
+    base = Base(str(tmp_path / "tiny.toml"), updates=8).checked()
+    plan = attack(StudyPlan(base, (0, 1), "cos2p attack"), ("flip",), ("none", "standing"))
+    report = run_study(plan, execute, lambda _: None)
     assert report.kind == "attack"
     recipes = {row: report.grid.where[row, 0] for row in ("honest+none", "flip+standing")}
     assert len(set(recipes.values())) == 2

@@ -8,18 +8,18 @@ import pytest
 
 from cos2p.errors import ConfigError
 from cos2p.methods import methods
-from cos2p.studies.compare import Comparison, choose_methods, compare
+from cos2p.studies.compare import choose_methods, comparison
 from cos2p.studies.grid import Cell, Row
-from cos2p.studies.report import Report
+from cos2p.studies.report import Report, StudyPlan, run_study
 from cos2p.studies.tuning import Search, is_trial, possible_forms, search_settings
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 SCORES = {"cos2p": 0.7, "fedavg": 0.9, "cos2p-async": 0.6}
 
 
-def plan(folder: Path, **options: Any) -> Comparison:
-    asked: dict[str, Any] = {"methods": ("fedavg", "cos2p-async", "cos2p"), "seeds": (0, 1), "command": "cos2p compare"}
-    return Comparison(tiny_base(folder), **(asked | options))
+def plan(folder: Path, seeds: tuple[int, ...] = (0, 1), **options: Any) -> StudyPlan:
+    asked: dict[str, Any] = {"methods": ("fedavg", "cos2p-async", "cos2p")}
+    return comparison(StudyPlan(tiny_base(folder), seeds, "cos2p compare"), **(asked | options))
 
 
 def by_method(cell: Cell) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def by_method(cell: Cell) -> dict[str, Any]:
 
 def test_the_papers_table(tmp_path: Path) -> None:
     written: list[Report] = []
-    report = compare(plan(tmp_path), FakeExecute(by_method), written.append)
+    report = run_study(plan(tmp_path), FakeExecute(by_method), written.append)
     results, differences = report.tables
     assert [(line.key, line.marks) for line in results.lines] == [("fedavg", "*"), ("cos2p-async", ""), ("cos2p", "")]
     assert [line.figures["top1"].best for line in results.lines] == [False, False, True]
@@ -41,7 +41,7 @@ def test_the_papers_table(tmp_path: Path) -> None:
 
 def test_every_method_has_the_same_number_of_updates(tmp_path: Path) -> None:
     execute = FakeExecute(by_method)
-    compare(plan(tmp_path), execute, lambda report: None)
+    run_study(plan(tmp_path), execute, lambda report: None)
     assert {(cell.recipe.schedule.updates, cell.recipe.schedule.rounds) for cell in execute.cells} == {(4, None)}
     assert [cell.recipe.method["name"] for cell in execute.cells[:3]] == ["fedavg", "cos2p-async", "cos2p"]
 
@@ -50,7 +50,7 @@ def test_the_note_on_rates_is_true(tmp_path: Path) -> None:
     def note(*changes: str) -> str:
         asked = plan(tmp_path)
         asked = replace(asked, base=replace(asked.base, changes=changes))
-        return str(compare(asked, FakeExecute(by_method), lambda report: None).notes[0])
+        return str(run_study(asked, FakeExecute(by_method), lambda report: None).notes[0])
 
     assert "the recipe's learning rate" in note()
     assert "the recipe's learning rate" in note("training.epochs=2")
@@ -62,12 +62,12 @@ def test_runs_that_ended_early_are_told(tmp_path: Path) -> None:
     def answer(cell: Cell) -> dict[str, Any]:
         return by_method(cell) | ({"updates": 3, "finished": "no device is left"} if cell.name == "fedavg-s1" else {})
 
-    report = compare(plan(tmp_path), FakeExecute(answer), lambda report: None)
+    report = run_study(plan(tmp_path), FakeExecute(answer), lambda report: None)
     assert ("note", "fedavg-s1 had 3 of 4 updates (no device is left)") in report.provenance()
 
 
 def test_without_the_reference_there_are_no_differences(tmp_path: Path) -> None:
-    report = compare(plan(tmp_path, methods=("fedavg", "cos2p-async")), FakeExecute(by_method), lambda report: None)
+    report = run_study(plan(tmp_path, methods=("fedavg", "cos2p-async")), FakeExecute(by_method), lambda report: None)
     assert [table.name for table in report.tables] == ["results"]
 
 
@@ -96,9 +96,9 @@ def by_rate(cell: Cell) -> dict[str, Any] | str:
 
 
 def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) -> None:
-    execute, records = FakeExecute(by_rate), []
+    execute = FakeExecute(by_rate)
     asked = plan(tmp_path, methods=("fedavg", "cos2p"), search=Search())
-    report = compare(asked, execute, lambda report: None, records.append)
+    report = run_study(asked, execute, lambda report: None)
     (trials, later), (forms, still_later), (finals, _) = execute.batches
     assert (len(trials), later) == (5 + 5, 3 + 4), "Co-S²P has three further forms"
     assert (len(forms), still_later, len(finals)) == (3, 4, 4)
@@ -107,8 +107,7 @@ def test_tuning_chooses_by_validation_and_the_final_runs_use_it(tmp_path: Path) 
     assert {cell.recipe.training.lr for cell in trials} == {0.001, 0.002, 0.004, 0.008, 0.016}
     assert {(cell.row, cell.recipe.training.lr) for cell in finals} == {("fedavg", 0.001), ("cos2p", 0.004)}
 
-    (record,) = records
-    assert report.tuning == record
+    record = dict(report.tuning or {})
     assert (record["score_name"], record["seed"], record["updates"]) == ("validation_top1", 1000, 4)
     assert record["rows"]["fedavg"]["lr"] == 0.001
     assert record["rows"]["fedavg"]["at_edge"]
@@ -129,7 +128,7 @@ def test_another_choice_has_folders_of_its_own(tmp_path: Path) -> None:
     for lrs in ((0.001,), (0.001, 0.004)):
         execute = FakeExecute(by_rate)
         asked = plan(tmp_path, methods=("fedavg", "cos2p"), seeds=(0,), search=Search(lrs=lrs))
-        compare(asked, execute, lambda report: None)
+        run_study(asked, execute, lambda report: None)
         names.append([cell.name for cell in execute.batches[-1][0]])
     assert names == [["fedavg-lr0.001-s0", "cos2p-lr0.001-s0"], ["fedavg-lr0.001-s0", "cos2p-lr0.004-s0"]]
 
@@ -137,7 +136,7 @@ def test_another_choice_has_folders_of_its_own(tmp_path: Path) -> None:
 def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path) -> None:
     execute = FakeExecute(lambda cell: figures())
     search = Search(lrs=(0.02, 0.01), seed=7, updates=2)
-    compare(plan(tmp_path, methods=("cos2p",), search=search), execute, lambda report: None)
+    run_study(plan(tmp_path, methods=("cos2p",), search=search), execute, lambda report: None)
     trials, forms, finals = (cells for cells, _ in execute.batches)
     assert [(cell.recipe.training.lr, cell.seed, cell.recipe.schedule.updates) for cell in trials] == [
         (0.01, 7, 2),
@@ -149,16 +148,16 @@ def test_trials_can_be_shorter_and_have_their_own_rates_and_seed(tmp_path: Path)
 
 
 def test_trials_of_a_slow_method_can_be_shorter_than_the_others(tmp_path: Path) -> None:
-    execute, records = FakeExecute(lambda cell: figures()), []
+    execute = FakeExecute(lambda cell: figures())
     search = Search(lrs=(0.01,), updates=3, updates_of={"ramfed": 2})
     asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
-    report = compare(asked, execute, lambda report: None, records.append)
+    report = run_study(asked, execute, lambda report: None)
     rates, forms, finals = (cells for cells, _ in execute.batches)
     for trials in (rates, forms):
         lengths = {(cell.recipe.method["name"], cell.recipe.schedule.updates) for cell in trials}
         assert lengths == {("ramfed", 2), ("cos2p", 3)}
     assert {cell.recipe.schedule.updates for cell in finals} == {4}
-    assert {row: entry["updates"] for row, entry in records[0]["rows"].items()} == {"ramfed": 2, "cos2p": 3}
+    assert {row: entry["updates"] for row, entry in (report.tuning or {})["rows"].items()} == {"ramfed": 2, "cos2p": 3}
     assert any("one trial of 3 updates (ramfed: 2 updates) each" in text for _, text in report.provenance())
 
 
@@ -170,10 +169,10 @@ def slow_starter(cell: Cell) -> dict[str, Any]:
 
 
 def test_the_best_of_short_trials_are_tried_again_at_full_length_which_decides(tmp_path: Path) -> None:
-    execute, records = FakeExecute(slow_starter), []
+    execute = FakeExecute(slow_starter)
     search = Search(lrs=(0.002, 0.004, 0.016), updates=2, updates_of={"fedbuff": 3}, finalists=2)
     asked = plan(tmp_path, methods=("fedavg", "fedbuff"), seeds=(0,), search=search)
-    report = compare(asked, execute, lambda report: None, records.append)
+    report = run_study(asked, execute, lambda report: None)
     rates, finalists, finals = execute.batches
     assert (len(rates[0]), rates[1]) == (6, 2 + 2)
     assert [(cell.name, cell.recipe.training.lr, cell.recipe.schedule.updates) for cell in finalists[0]] == [
@@ -182,7 +181,7 @@ def test_the_best_of_short_trials_are_tried_again_at_full_length_which_decides(t
     ], "not of a method with a length of its own: it is slow"
     assert all(is_trial(cell.recipe) for cell in finalists[0])
     assert [cell.name for cell in finals[0]] == ["fedavg-lr0.002-s0", "fedbuff-lr0.016-s0"]
-    tried = records[0]["rows"]["fedavg"]["tried"]
+    tried = (report.tuning or {})["rows"]["fedavg"]["tried"]
     assert [(entry["lr"], entry["updates"], entry["validation_top1"]) for entry in tried][-2:] == [
         (0.016, 4, 0.5),
         (0.002, 4, 0.9),
@@ -197,14 +196,14 @@ def test_the_best_of_short_trials_are_tried_again_at_full_length_which_decides(t
 def test_trials_of_full_length_need_no_finalists(tmp_path: Path) -> None:
     execute = FakeExecute(by_rate)
     search = Search(lrs=(0.002, 0.004), finalists=2)
-    report = compare(plan(tmp_path, methods=("fedavg",), search=search), execute, lambda report: None)
+    report = run_study(plan(tmp_path, methods=("fedavg",), search=search), execute, lambda report: None)
     assert len(execute.batches) == 2
     assert not any("full length" in text for _, text in report.provenance())
 
 
 def test_when_no_rate_works_the_recipes_is_used_and_told(tmp_path: Path) -> None:
     execute = FakeExecute(lambda cell: "nan" if cell.name.startswith("tune") else figures())
-    report = compare(plan(tmp_path, methods=("cos2p",), search=Search()), execute, lambda report: None)
+    report = run_study(plan(tmp_path, methods=("cos2p",), search=Search()), execute, lambda report: None)
     assert {cell.recipe.training.lr for cell in execute.batches[-1][0]} == {0.004}
     assert report.tables[0].lines[0].facts["lr"] == "0.004 (untuned)"
     assert any("No rate of the grid worked for cos2p" in text for _, text in report.provenance())
@@ -218,10 +217,10 @@ def by_form(cell: Cell) -> dict[str, Any]:
 
 
 def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_runs(tmp_path: Path) -> None:
-    execute, records = FakeExecute(by_form), []
+    execute = FakeExecute(by_form)
     search = Search(lrs=(0.002, 0.004, 0.008))
     asked = plan(tmp_path, methods=("ramfed", "cos2p"), search=search)
-    report = compare(asked, execute, lambda report: None, records.append)
+    report = run_study(asked, execute, lambda report: None)
     rates, others, next_to, finals = (cells for cells, _ in execute.batches)
     trials = [*rates, *others]
     forms = {(c.recipe.method.get("rescale"), c.recipe.method.get("denominator")) for c in trials if "ramfed" in c.name}
@@ -232,7 +231,8 @@ def test_other_forms_of_a_method_are_tried_at_the_best_rate_and_the_best_one_run
     chosen = {cell.row: (cell.recipe.training.lr, cell.recipe.method.get("denominator")) for cell in finals}
     assert chosen == {"ramfed": (0.002, "filled"), "cos2p": (0.004, None)}
     assert [line.facts["lr"] for line in report.tables[0].lines] == ["0.002 (edge), over holders", "0.004"]
-    assert (records[0]["rows"]["ramfed"]["form"], records[0]["rows"]["cos2p"]["form"]) == ("over holders", "")
+    best = {row: entry["form"] for row, entry in (report.tuning or {})["rows"].items()}
+    assert best == {"ramfed": "over holders", "cos2p": ""}
     assert any("ramfed: over holders" in text for _, text in report.provenance())
 
 
@@ -243,7 +243,7 @@ def test_a_form_that_wins_may_have_another_best_rate(tmp_path: Path) -> None:
 
     execute = FakeExecute(answer)
     search = Search(lrs=(0.001, 0.002, 0.004, 0.008))
-    compare(plan(tmp_path, methods=("ramfed",), search=search), execute, lambda report: None)
+    run_study(plan(tmp_path, methods=("ramfed",), search=search), execute, lambda report: None)
     _, _, next_to, finals = (cells for cells, _ in execute.batches)
     assert [cell.recipe.training.lr for cell in next_to] == [0.002, 0.008]
     assert {(c.recipe.training.lr, c.recipe.method["denominator"]) for c in finals} == {(0.008, "filled")}
@@ -279,8 +279,8 @@ def test_forms_that_the_recipe_cannot_have_are_not_tried(tmp_path: Path) -> None
 def test_a_search_that_would_deceive_is_refused(
     tmp_path: Path, search: Search, changes: tuple[str, ...], said: str
 ) -> None:
-    asked = Comparison(tiny_base(tmp_path, *changes), (0, 1), "", ("cos2p",), search=search)
+    asked = comparison(StudyPlan(tiny_base(tmp_path, *changes), (0, 1), ""), ("cos2p",), search=search)
     execute = FakeExecute(lambda cell: figures())
     with pytest.raises(ConfigError, match=said):
-        compare(asked, execute, lambda report: None)
+        run_study(asked, execute, lambda report: None)
     assert execute.batches == []

@@ -6,7 +6,6 @@ import csv
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,14 @@ from hypothesis import strategies as st
 from cos2p.errors import ConfigError
 from cos2p.studies.equal_time import LONGEST, Rounds, seconds_for, updates_in
 from cos2p.studies.folder import write_report
-from cos2p.studies.frontier import Absent, Fit, Frontier, Places, find_places, frontier, parse_memories
+from cos2p.studies.frontier import Absent, Fit, Places, find_places, frontier, parse_memories, run_twice
 from cos2p.studies.grid import Cell
 from cos2p.studies.record import read_record, write_record
-from cos2p.studies.report import Report, to_csv, to_markdown
+from cos2p.studies.report import Report, StudyPlan, run_study, to_csv, to_markdown
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 BUDGETS = (30_000_000, 60_000_000)
-
-
-def plan(folder: Path, **changes: Any) -> Frontier:
-    usual = {"methods": ("fedavg", "fedlora", "cos2p"), "memories": BUDGETS, "seeds": (0, 1), "command": "cos2p …"}
-    return Frontier(tiny_base(folder), **{**usual, **changes})
 
 
 def made_up(recipes: Sequence[Any], memory: int) -> Fit | Absent:
@@ -56,10 +50,18 @@ def history(cell: str) -> Rounds:
     return [(25.0 * n, 2 * n) for n in range(1, 5)]
 
 
-def report(folder: Path, **changes: Any) -> tuple[Report, FakeExecute, Places]:
-    asked = plan(folder, **changes)
-    places, execute = find_places(asked, find=made_up), FakeExecute(accuracy)
-    return frontier(asked, places, execute, lambda so_far: None, history), execute, places
+def plan(
+    folder: Path, *methods: str, seeds: tuple[int, ...] = (0, 1), search: Search | None = None
+) -> tuple[StudyPlan, Places]:
+    base, names = tiny_base(folder), methods or ("fedavg", "fedlora", "cos2p")
+    places = find_places(base, seeds, names, BUDGETS, find=made_up)
+    return frontier(StudyPlan(base, seeds, "cos2p …"), names, BUDGETS, places, search), places
+
+
+def report(folder: Path) -> tuple[Report, FakeExecute, Places]:
+    asked, places = plan(folder)
+    execute = FakeExecute(accuracy)
+    return run_study(asked, execute, lambda so_far: None), execute, places
 
 
 def means(found: Report, table: int) -> dict[str, list[float | None]]:
@@ -104,14 +106,14 @@ def test_methods_are_planned_for_the_time_of_the_first_one(tmp_path: Path) -> No
         updates = cell.recipe.schedule.updates or 0
         return found | {"top1": updates / 100, "virtual_seconds": found["virtual_seconds"] if updates == 4 else 101.0}
 
-    asked = replace(plan(tmp_path), methods=("fedlora", "cos2p"), equal_time=True)
+    asked, places = plan(tmp_path, "fedlora", "cos2p")
     execute = FakeExecute(by_updates)
-    found = frontier(asked, find_places(asked, find=made_up), execute, lambda so_far: None, history)
+    found = run_twice(asked, execute, lambda so_far: None, history)
     assert means(found, 1) == {"fedlora": [0.04, 0.04], "cos2p": [0.04, 0.04]}
     assert means(found, 2) == {"fedlora": [0.04, 0.04], "cos2p": [0.08, 0.08]}
     assert "100 s in 30 MB (FedLoRA); 100 s in 60 MB (FedLoRA)" in found.tables[2].notes[-1]
     assert [line.key for line in found.tables[3].lines] == ["cos2p@30MB, 8 updates", "cos2p@60MB, 8 updates"]
-    assert {line.key for line in found.tables[0].lines} == {row.key for row in find_places(asked, find=made_up).rows}
+    assert {line.key for line in found.tables[0].lines} == {row.key for row in places.rows}
     assert sorted({(cell.recipe.schedule.updates, cell.row) for cell in execute.cells}) == [
         (4, "cos2p@30MB"),
         (4, "cos2p@60MB"),
@@ -126,8 +128,8 @@ def test_who_cannot_train_in_that_time_stands_in_no_cell(tmp_path: Path) -> None
     def pace(cell: str) -> Rounds:
         return [(200.0, 2), (400.0, 4)] if cell.startswith("fedlora") else [(30.0, 2), (60.0, 4)]
 
-    asked = replace(plan(tmp_path), methods=("cos2p", "fedlora"), equal_time=True)
-    found = frontier(asked, find_places(asked, find=made_up), FakeExecute(accuracy), lambda so_far: None, pace)
+    asked, _ = plan(tmp_path, "cos2p", "fedlora")
+    found = run_twice(asked, FakeExecute(accuracy), lambda so_far: None, pace)
     assert means(found, 2) == {"cos2p": [0.61, 0.71], "fedlora": [None, None]}
     assert len(found.tables) == 3
 
@@ -188,9 +190,9 @@ def test_its_record_gives_the_same_page(tmp_path: Path) -> None:
 
 
 def test_rates_are_searched_for_every_place(tmp_path: Path) -> None:
-    asked = plan(tmp_path, methods=("cos2p",), seeds=(0,), search=Search(lrs=(0.001, 0.002)))
+    asked, _ = plan(tmp_path, "cos2p", seeds=(0,), search=Search(lrs=(0.001, 0.002)))
     execute = FakeExecute(lambda cell: figures(cell.recipe.training.lr * 100))
-    found = frontier(asked, find_places(asked, find=made_up), execute, lambda so_far: None, history)
+    found = run_study(asked, execute, lambda so_far: None)
     assert [line.facts["lr"].split()[0] for line in found.tables[0].lines] == ["0.002", "0.002"]
     assert found.tables[0].lines[0].facts["takes"] == "R 0.125"
     assert found.tuning is not None
@@ -201,4 +203,4 @@ def test_budgets_are_read_and_wrong_ones_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--memory ',' names no budget"):
         parse_memories(",")
     with pytest.raises(ConfigError, match=r"no method keeps any of these budgets; fedavg at 30\.0 MB: its smallest"):
-        find_places(plan(tmp_path, methods=("fedavg",)), find=made_up)
+        plan(tmp_path, "fedavg")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from cos2p.errors import RunError
 from cos2p.runtime.model_folder import recipe_toml
-from cos2p.studies.compare import Comparison, compare
+from cos2p.studies.compare import comparison
 from cos2p.studies.folder import write_report
 from cos2p.studies.grid import Cell
 from cos2p.studies.record import main, read_record, settings, write_record
-from cos2p.studies.report import Report, to_markdown
+from cos2p.studies.report import Report, StudyPlan, run_study, to_markdown
 from cos2p.studies.tuning import Search
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
@@ -44,11 +44,10 @@ class Writing(FakeExecute):
 def study(tmp_path: Path) -> tuple[Path, Report]:
     """Three methods, two seeds, a search; one run failed, those of seed 0 ended early, one is of an earlier choice."""
     folder = tmp_path / "study"
-    asked = Comparison(
-        tiny_base(tmp_path), (0, 1), "cos2p compare", ("fedavg", "fedbuff", "cos2p"), search=Search(lrs=(0.001, 0.002))
-    )
+    plan = StudyPlan(tiny_base(tmp_path), (0, 1), "cos2p compare")
+    asked = comparison(plan, ("fedavg", "fedbuff", "cos2p"), search=Search(lrs=(0.001, 0.002)))
     execute = Writing(folder)
-    report = compare(asked, execute, lambda report: None)
+    report = run_study(asked, execute, lambda report: None)
     write_report(report, folder)
     earlier = next(cell for cell in execute.cells if cell.row == "cos2p")
     execute.answer_for(Cell("cos2p-lr0.5-s0", "cos2p", 0, earlier.recipe))

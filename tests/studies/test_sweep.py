@@ -6,8 +6,8 @@ import pytest
 
 from cos2p.errors import ConfigError, RecipeError
 from cos2p.studies.grid import Cell
-from cos2p.studies.report import Report
-from cos2p.studies.sweep import SHORT_NAMES, Axis, Sweep, parse_axes, sweep, sweep_rows
+from cos2p.studies.report import Report, StudyPlan, run_study
+from cos2p.studies.sweep import SHORT_NAMES, Axis, parse_axes, sweep, sweep_rows
 from tests.studies.fakes import FakeExecute, figures, tiny_base
 
 
@@ -64,7 +64,8 @@ def report_over(folder: Path, *over: str, seeds: tuple[int, ...] = (0, 1)) -> tu
         return figures(cell.recipe.schedule.mu / 2 + cell.seed / 100)
 
     axes = parse_axes(over)
-    return sweep(Sweep(tiny_base(folder), seeds, "cos2p sweep", axes), FakeExecute(answer), lambda report: None), axes
+    plan = sweep(StudyPlan(tiny_base(folder), seeds, "cos2p sweep"), axes)
+    return run_study(plan, FakeExecute(answer), lambda report: None), axes
 
 
 def test_every_combination_is_a_row(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from cos2p.cli.app import app
 from cos2p.errors import ConfigError
-from cos2p.studies.compare import Comparison, compare
+from cos2p.studies.compare import comparison
 from cos2p.studies.folder import write_report
 from cos2p.studies.grid import Cell
 from cos2p.studies.record import read_record, write_record
+from cos2p.studies.report import StudyPlan, run_study
 from cos2p.studies.target import Curve, Point, Spent, Target, parse_target, read_curve, spent_until
 from tests.studies.fakes import TINY, FakeExecute, figures, tiny_base
 from tests.studies.test_record import Writing
@@ -85,14 +86,14 @@ def by_curve(cell: Cell) -> dict[str, Any]:
     return figures(curve_of(cell.name)[-1].top1)
 
 
-def asked(folder: Path, *targets: str) -> Comparison:
-    found = tuple(map(parse_target, targets))
-    return Comparison(tiny_base(folder), (0, 1), "cos2p compare", ("fedavg", "cos2p"), targets=found)
+def asked(folder: Path, *targets: str) -> StudyPlan:
+    plan = StudyPlan(tiny_base(folder), (0, 1), "cos2p compare")
+    return comparison(plan, ("fedavg", "cos2p"), targets=list(map(parse_target, targets)), read_curve=curve_of)
 
 
 def test_a_table_for_each_target(tmp_path: Path) -> None:
     plan = asked(tmp_path, "0.6", "cos2p", "0.5*fedavg")
-    report = compare(plan, FakeExecute(by_curve), lambda report: None, read_curve=curve_of)
+    report = run_study(plan, FakeExecute(by_curve), lambda report: None)
     fixed, own, share = (table for table in report.tables if table.name.startswith("target-"))
     assert "60.0 % (the accuracy asked for)" in fixed.title
     assert "55.0 % (what Co-S²P ends with)" in own.title
@@ -109,27 +110,27 @@ def test_a_table_for_each_target(tmp_path: Path) -> None:
 
 
 def test_a_target_nobody_reaches(tmp_path: Path) -> None:
-    report = compare(asked(tmp_path, "0.99"), FakeExecute(by_curve), lambda report: None, read_curve=curve_of)
+    report = run_study(asked(tmp_path, "0.99"), FakeExecute(by_curve), lambda report: None)
     assert [column.key for column in report.tables[-1].columns] == ["reached"]
 
 
 def test_before_its_method_has_run_there_is_no_table(tmp_path: Path) -> None:
     written: list[int] = []
     plan = asked(tmp_path, "cos2p")
-    compare(plan, FakeExecute(by_curve), lambda so_far: written.append(len(so_far.tables)), read_curve=curve_of)
+    run_study(plan, FakeExecute(by_curve), lambda so_far: written.append(len(so_far.tables)))
     assert written == [2, 3, 3, 3]
 
 
 def test_a_target_by_a_method_that_is_not_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run of this study is of the method 'fedrolex'"):
-        compare(asked(tmp_path, "0.9*fedrolex"), FakeExecute(by_curve), lambda report: None)
+        asked(tmp_path, "0.9*fedrolex")
     with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
-        compare(asked(tmp_path, "fedavgg"), FakeExecute(by_curve), lambda report: None)
+        asked(tmp_path, "fedavgg")
 
 
 def test_the_record_keeps_the_table_and_the_curves(tmp_path: Path) -> None:
     folder, record = tmp_path / "study", tmp_path / "record"
-    report = compare(asked(tmp_path, "0.6"), Writing(folder), lambda report: None, read_curve=curve_of)
+    report = run_study(asked(tmp_path, "0.6"), Writing(folder), lambda report: None)
     write_report(report, folder)
     write_log(folder / "cells/cos2p-s0")
     write_record(folder, record)

@@ -18,8 +18,6 @@ def ablate(
 
     cos2p ablate fashion-mini --rows paper --jobs 2 --out runs/ablation
     """
-    from cos2p.studies.ablation import Ablation, choose_rows
-    from cos2p.studies.ablation import ablate as run_ablation
+    from cos2p.studies.ablation import ablation, choose_rows
 
-    plan = Ablation(base=study.base, rows=choose_rows(rows), seeds=study.seeds, command=study.command(rows=rows))
-    study.conduct(lambda execute, write: run_ablation(plan, execute, write))
+    study.conduct(ablation(study.plan(), choose_rows(rows)))

@@ -30,15 +30,8 @@ def attack(
 
     cos2p attack quickstart --updates 150 --attacks flip,noise --defences none,standing --out runs/attack
     """
-    from cos2p.studies.attack import ATTACKS, DEFENCES, Attacks, chosen
-    from cos2p.studies.attack import attack as run_attacks
+    from cos2p.studies.attack import ATTACKS, DEFENCES, chosen
+    from cos2p.studies.attack import attack as attacked
 
-    plan = Attacks(
-        base=study.base,
-        attacks=chosen("--attacks", attacks, ATTACKS),
-        defences=chosen("--defences", defences, tuple(DEFENCES)),
-        seeds=study.seeds,
-        command=study.command(attacks=attacks, defences=defences, malicious=malicious),
-        malicious=malicious,
-    )
-    study.conduct(lambda execute, write: run_attacks(plan, execute, write))
+    names = chosen("--attacks", attacks, ATTACKS), chosen("--defences", defences, tuple(DEFENCES))
+    study.conduct(attacked(study.plan(), *names, malicious))

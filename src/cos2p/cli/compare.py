@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning, study_verb
+from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, search_of, study_verb
 
 
 @study_verb
@@ -32,29 +32,13 @@ def compare(
     cos2p compare fashion-mini --methods cos2p,fedrolex,ramfed --tune --jobs 2 --out runs/fashion
     """
     from cos2p.methods import method_class
-    from cos2p.studies.compare import Comparison, choose_methods
-    from cos2p.studies.compare import compare as run_comparison
-    from cos2p.studies.folder import write_tuning
+    from cos2p.studies.compare import choose_methods, comparison
     from cos2p.studies.target import parse_target, read_curve
 
-    tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
     method_class(reference)
-    named = None if reference == "cos2p" else reference
-    plan = Comparison(
-        base=study.base,
-        methods=choose_methods(methods),
-        seeds=study.seeds,
-        command=study.command(methods=methods, reference=named, target=target, **tuning.given()),
-        reference=reference,
-        search=tuning.search(),
-        targets=tuple(map(parse_target, target or ())),
+    search = search_of(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
+    targets, cells = tuple(map(parse_target, target or ())), study.folder / "cells"
+    plan = comparison(
+        study.plan(), choose_methods(methods), reference, search, targets, lambda cell: read_curve(cells / cell)
     )
-    study.conduct(
-        lambda execute, write: run_comparison(
-            plan,
-            execute,
-            write,
-            lambda record: write_tuning(record, study.folder),
-            lambda cell: read_curve(study.folder / "cells" / cell),
-        )
-    )
+    study.conduct(plan)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from cos2p.cli.spinner import reading
-from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, Tuning, study_verb
+from cos2p.cli.studies import TUNE_SEED, Rates, Study, Tune, TuneFinalists, TuneSeed, TuneUpdates, search_of, study_verb
 
 BUDGETS = "30MB,60MB,120MB,240MB,480MB"
 
@@ -32,29 +33,13 @@ def frontier(
     """
     from cos2p.studies.compare import choose_methods
     from cos2p.studies.equal_time import read_rounds
-    from cos2p.studies.folder import write_tuning
-    from cos2p.studies.frontier import Frontier, find_places, parse_memories
-    from cos2p.studies.frontier import frontier as run_frontier
+    from cos2p.studies.frontier import find_places, parse_memories, run_twice
+    from cos2p.studies.frontier import frontier as frontier_of
 
-    tuning = Tuning(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
-    plan = Frontier(
-        base=study.base.checked(),
-        methods=choose_methods(methods),
-        memories=parse_memories(memory),
-        seeds=study.seeds,
-        command=study.command(methods=methods, memory=memory, **tuning.given(), **{"equal-time": equal_time}),
-        search=tuning.search(),
-        equal_time=equal_time,
-    )
+    search = search_of(tune, lrs, tune_seed, tune_updates or (), tune_finalists)
+    plan, names, memories = study.plan(), choose_methods(methods), parse_memories(memory)
     with reading(study.mode, "finding what fits:") as progress:
-        places = find_places(plan, progress)
-    study.conduct(
-        lambda execute, write: run_frontier(
-            plan,
-            places,
-            execute,
-            write,
-            lambda cell: read_rounds(study.folder / "cells" / cell),
-            lambda record: write_tuning(record, study.folder),
-        )
-    )
+        places = find_places(plan.base, plan.seeds, names, memories, progress)
+    plan = frontier_of(plan, names, memories, places, search)
+    cells = study.folder / "cells"
+    study.conduct(plan, partial(run_twice, history=lambda cell: read_rounds(cells / cell)) if equal_time else None)

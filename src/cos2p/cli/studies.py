@@ -24,11 +24,12 @@ from cos2p.cli.spinner import reading
 from cos2p.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cos2p.studies.grid import Base, Execute
+    from cos2p.studies.grid import Execute
     from cos2p.studies.progress import StudyProgress
-    from cos2p.studies.report import Report
+    from cos2p.studies.report import Report, StudyPlan, Write
+    from cos2p.studies.tuning import Search
 
-    Drive = Callable[[Execute, Callable[[Report], None]], Report]
+    Drive = Callable[[StudyPlan, Execute, Write], Report]
 
 EXIT_FAILED_CELLS = 1
 
@@ -92,21 +93,20 @@ def parse_lengths(option: str, texts: Sequence[str]) -> tuple[int | None, dict[s
     return lengths.pop("", None), lengths
 
 
-def command_line(verb: str, recipe: str, options: Mapping[str, object], changes: Sequence[str]) -> str:
-    """The command that gives the same study; options at their default are left out.
+NO_FIGURE = ("out", "jobs", "engine", "keep", "retry", "quiet", "verbose", "json")
+"""Options that change no figure."""
 
-    >>> command_line("sweep", "my recipe.toml", {"seeds": "0,1", "jobs": None, "tune": True}, ["training.epochs=1"])
-    "cos2p sweep 'my recipe.toml' --seeds 0,1 --tune --set training.epochs=1"
-    """
-    words = ["cos2p", verb, recipe]
-    for name, value in options.items():
-        for entry in value if isinstance(value, list) else [value]:
-            if entry is True:
-                words.append(f"--{name}")
-            elif entry not in (None, False):
-                words += [f"--{name}", str(entry)]
-    for change in changes:
-        words += ["--set", change]
+
+def command_line(ctx: typer.Context) -> str:
+    """The command that gives the same study: its options as they were given."""
+    words = ["cos2p", str(ctx.info_name), str(ctx.params["recipe"])]
+    for option in ctx.command.params:
+        name, source = str(option.name), ctx.get_parameter_source(str(option.name))
+        if name == "recipe" or name in NO_FIGURE or source is None or source.name != "COMMANDLINE":
+            continue
+        value = ctx.params[name]
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            words += [option.opts[0]] if entry is True else [option.opts[0], str(entry)]
     return shlex.join(words)
 
 
@@ -114,9 +114,10 @@ def command_line(verb: str, recipe: str, options: Mapping[str, object], changes:
 class Study:
     """What the common options said."""
 
+    command: str
     verb: str
     recipe: str
-    seeds_given: str
+    seeds: tuple[int, ...]
     updates: int | None
     changes: tuple[str, ...]
     folder: Path
@@ -127,24 +128,17 @@ class Study:
     """Of the `[run]` table, for every cell (see `cli.recipes`)."""
     keep: str = "all"
 
-    @property
-    def base(self) -> Base:
+    def plan(self) -> StudyPlan:
+        """A plan without rows: what all studies have in common."""
         from cos2p.studies.grid import Base
+        from cos2p.studies.report import StudyPlan
 
-        return Base(self.recipe, self.changes, self.updates)
+        return StudyPlan(Base(self.recipe, self.changes, self.updates).checked(), self.seeds, self.command)
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return parse_seeds(self.seeds_given)
-
-    def command(self, **own: object) -> str:
-        """The command that gives the same study, with the verb's own options."""
-        given = {**own, "seeds": self.seeds_given, "updates": self.updates}
-        return command_line(self.verb, self.recipe, given, self.changes)
-
-    def conduct(self, drive: Drive) -> None:
+    def conduct(self, plan: StudyPlan, drive: Drive | None = None) -> None:
         """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
         from cos2p.studies.folder import study_folder, write_report
+        from cos2p.studies.report import run_study
         from cos2p.studies.runner import Runner, StudyInterrupted
         from cos2p.view.frozen import write_report as freeze
 
@@ -154,7 +148,7 @@ class Study:
                 runner = Runner(
                     place, view, self.jobs, self.retry, engine=self.engine, figures_only=self.keep == "figures"
                 )
-                report = drive(runner, lambda so_far: write_report(so_far, place))
+                report = (drive or run_study)(plan, runner, lambda so_far: write_report(so_far, place))
                 write_report(report, place)
         except StudyInterrupted as stop:
             complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
@@ -188,9 +182,10 @@ def _common(
     if keep not in KEEPS:
         raise ConfigError(f"--keep {keep!r} is unknown; known: {', '.join(KEEPS)}")
     return Study(
+        command=command_line(ctx),
         verb=verb,
         recipe=recipe,
-        seeds_given=seeds,
+        seeds=parse_seeds(seeds),
         updates=updates,
         changes=tuple(changes or ()),
         folder=out or Path("runs") / f"{verb}-{Path(recipe).name.removesuffix('.toml')}",
@@ -246,9 +241,6 @@ def _print(report: Report, folder: Path, mode: OutputMode) -> None:
 
 # ---------------------------------------------------------------- --tune
 
-if TYPE_CHECKING:
-    from cos2p.studies.tuning import Search
-
 TUNE_SEED = 1000
 
 Tune = Annotated[
@@ -276,33 +268,13 @@ TuneFinalists = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """The options as they were given."""
+def search_of(tune: bool, lrs: str, seed: int, updates: Sequence[str], finalists: int) -> Search | None:
+    """What these options ask for; None without --tune."""
+    from cos2p.studies.tuning import Search
 
-    tune: bool
-    lrs: str
-    seed: int
-    updates: Sequence[str]
-    finalists: int
-
-    def search(self) -> Search | None:
-        """What they ask for; None without --tune."""
-        from cos2p.studies.tuning import Search
-
-        if not self.tune:
-            if self.lrs or self.updates or self.finalists:
-                raise ConfigError("--lrs, --tune-updates and --tune-finalists say how rates are searched; add --tune")
-            return None
-        length, length_of = parse_lengths("--tune-updates", self.updates)
-        return Search(parse_numbers("--lrs", self.lrs), self.seed, length, length_of, self.finalists)
-
-    def given(self) -> dict[str, object]:
-        """For the command line that gives the same study; options at their default are left out."""
-        return {
-            "tune": self.tune,
-            "lrs": self.lrs or None,
-            "tune-seed": self.seed if self.tune and self.seed != TUNE_SEED else None,
-            "tune-updates": list(self.updates) or None,
-            "tune-finalists": self.finalists or None,
-        }
+    if not tune:
+        if lrs or updates or finalists:
+            raise ConfigError("--lrs, --tune-updates and --tune-finalists say how rates are searched; add --tune")
+        return None
+    length, length_of = parse_lengths("--tune-updates", updates)
+    return Search(parse_numbers("--lrs", lrs), seed, length, length_of, finalists)

@@ -25,9 +25,7 @@ def sweep(
 
     cos2p sweep fashion-mini --over mu=0.125,0.5,1 --over t_clk=0,10,60 --jobs 2 --out runs/sweep
     """
-    from cos2p.studies.sweep import Sweep, parse_axes
-    from cos2p.studies.sweep import sweep as run_sweep
+    from cos2p.studies.sweep import parse_axes
+    from cos2p.studies.sweep import sweep as swept
 
-    command = study.command(over=list(over), method=method)
-    plan = Sweep(base=study.base, axes=parse_axes(over), seeds=study.seeds, command=command, method=method)
-    study.conduct(lambda execute, write: run_sweep(plan, execute, write))
+    study.conduct(swept(study.plan(), parse_axes(over), method))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cos2p.errors import ConfigError
-from cos2p.studies.grid import CellOutcomes, Execute, Grid, Row
-from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.grid import CellOutcomes, Grid, Row
+from cos2p.studies.report import StudyPlan
 from cos2p.studies.tables import Table, differences_table, results_table
 
 YES, NO = "✓", "✗"
@@ -88,11 +88,6 @@ large one cuts whole blocks only."""
 GROUPS = {"paper": PAPER_ROWS, "ours": OWN_ROWS, "all": (*PAPER_ROWS, *OWN_ROWS)}
 
 
-@dataclass(frozen=True)
-class Ablation(StudyPlan):
-    rows: tuple[Row, ...]
-
-
 def choose_rows(wanted: str) -> tuple[Row, ...]:
     """`paper`, `ours`, `all`, or names with commas; the row that the others are measured by always comes along.
 
@@ -117,9 +112,8 @@ def choose_rows(wanted: str) -> tuple[Row, ...]:
     return tuple(row for key, row in known.items() if key in chosen)
 
 
-def ablate(plan: Ablation, execute: Execute, write: Write) -> Report:
-    title = "what the parts of Co-S²P are worth"
-    return run_study(plan.checked(), "ablate", title, plan.rows, _tables, execute, write)
+def ablation(plan: StudyPlan, rows: tuple[Row, ...]) -> StudyPlan:
+    return replace(plan, kind="ablate", title="what the parts of Co-S²P are worth", rows=rows, tables=_tables)
 
 
 def _tables(grid: Grid, outcomes: CellOutcomes) -> list[Table]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 from typing import get_args
 
 from cos2p.devices.attacks import Attack
 from cos2p.errors import ConfigError
-from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid
-from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.grid import CellOutcomes, Row, RunnableGrid
+from cos2p.studies.report import StudyPlan
 from cos2p.studies.tables import Table, differences_table, results_table
 
 HONEST = "honest"
@@ -25,13 +25,6 @@ DEFENCES: dict[str, tuple[str, ...]] = {
     "geometric": ("robust.bound=2", "robust.combine=geometric", "robust.suspicion=off"),
 }
 """By name, as changes to a recipe; `default` is the recipe's own [robust]."""
-
-
-@dataclass(frozen=True)
-class Attacks(StudyPlan):
-    attacks: tuple[str, ...]
-    defences: tuple[str, ...]
-    malicious: int = 1
 
 
 def chosen(option: str, wanted: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -65,13 +58,13 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], malicious: int 
     return rows
 
 
-def attack(plan: Attacks, execute: Execute, write: Write) -> Report:
-    rows = attack_rows(plan.attacks, plan.defences, plan.malicious)
+def attack(plan: StudyPlan, attacks: Sequence[str], defences: Sequence[str], malicious: int = 1) -> StudyPlan:
+    rows = attack_rows(attacks, defences, malicious)
 
     def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
         results = results_table("results", "Attack × defence", grid, outcomes)
         against = f"Differences to {results.line(rows[0].key).title}"
         return [results, differences_table("differences", against, results, rows[0].key)]
 
-    title = f"{plan.malicious} malicious device{'s' if plan.malicious > 1 else ''}"
-    return run_study(plan.checked(), "attack", title, rows, tables, execute, write)
+    title = f"{malicious} malicious device{'s' if malicious > 1 else ''}"
+    return replace(plan, kind="attack", title=title, rows=tuple(rows), tables=tables)

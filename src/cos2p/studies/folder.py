@@ -1,10 +1,9 @@
 """The study's folder.
 
-DIR/study.json        everything for programs: rows, cells with their figures, tables
+DIR/study.json        everything for programs: rows, cells with their figures, tables, learning rates tried and chosen
 DIR/table.md          the tables for people
 DIR/report.html       the page, with pictures: written at the end, as `cos2p report DIR` does
 DIR/<table>.csv       the same figures, unrounded; runs.csv has one line for each run
-DIR/tuning.json       learning rates tried and chosen (--tune)
 DIR/frontier.svg      of a frontier: accuracy against bytes per device
 DIR/cells/<name>/     one run folder for each cell
 DIR/logs/<name>.log   what a cell's process wrote, if anything
@@ -72,10 +71,6 @@ def write_report(report: Report, folder: Path) -> None:
     }
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
-
-
-def write_tuning(record: Mapping[str, Any], folder: Path) -> None:
-    write_atomic(folder / "tuning.json", to_json(record).encode())
 
 
 def to_json(values: Any) -> str:

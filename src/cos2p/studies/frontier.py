@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cos2p.errors import BudgetError, ConfigError
@@ -21,11 +22,9 @@ from cos2p.models.layout import Weights
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
 from cos2p.studies.columns import Column
-from cos2p.studies.compare import settle
 from cos2p.studies.equal_time import Again, Cells, History, plan_again
-from cos2p.studies.grid import CellOutcomes, Execute, Grid, Row, RunnableGrid, make_grid, recipe_digest
-from cos2p.studies.picture import plot
-from cos2p.studies.report import Report, StudyPlan, Write
+from cos2p.studies.grid import Base, CellOutcomes, Execute, Grid, Row, RunnableGrid, recipe_digest
+from cos2p.studies.report import Report, StudyPlan, Write, run_study
 from cos2p.studies.tables import Figure, Line, Table, results_table, with_best
 from cos2p.studies.tuning import Search
 from cos2p.units import format_bytes, parse_bytes
@@ -53,19 +52,6 @@ FindFit = Callable[[Sequence[Any], int], Fit | Absent]
 """Recipes of one method and a budget to what fits (`RunSetups.fit`)."""
 
 
-@dataclass(frozen=True)
-class Frontier(StudyPlan):
-    """Its base is checked: it has its number of updates."""
-
-    methods: tuple[str, ...]
-    memories: tuple[int, ...]
-    """Bytes of every device, ascending."""
-    search: Search | None = None
-    """None: every method trains at the recipe's learning rate."""
-    equal_time: bool = False
-    """Whether methods run again, planned for the time of the first one."""
-
-
 def parse_memories(text: str) -> tuple[int, ...]:
     """
     >>> parse_memories("60MB,30MB")
@@ -87,24 +73,27 @@ class Places:
 
 
 def find_places(
-    plan: Frontier,
+    base: Base,
+    seeds: Sequence[int],
+    methods: Sequence[str],
+    memories: Sequence[int],
     on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
     find: FindFit | None = None,
 ) -> Places:
-    """Ask every method for its tasks at every budget; the data are read, nothing is trained.
+    """Ask every method for its tasks at every budget (`memories`, ascending); the data are read, nothing is trained.
 
     `on_progress` gets the number of places that are done, of all, and the name of the next.
     """
     find = find or RunSetups().fit
-    plan.base.refuse_strangers([Row(name, "", method=name) for name in plan.methods])
+    base.refuse_strangers([Row(name, "", method=name) for name in methods])
     rows, absent = [], {}
-    for number, name in enumerate(plan.methods):
+    for number, name in enumerate(methods):
         row = Row(name, method_class(name).title, method=name)
-        recipes = [plan.base.load(row, f"seed={seed}") for seed in plan.seeds]
+        recipes = [base.load(row, f"seed={seed}") for seed in seeds]
         groups = len(recipes[0].fleet.devices)
         known: dict[Fit, int] = {}
-        for place, memory in enumerate(plan.memories, number * len(plan.memories)):
-            on_progress(place, len(plan.methods) * len(plan.memories), f"{name} at {format_bytes(memory)}")
+        for place, memory in enumerate(memories, number * len(memories)):
+            on_progress(place, len(methods) * len(memories), f"{name} at {format_bytes(memory)}")
             found = find(recipes, memory)
             if isinstance(found, Absent):
                 absent[name, memory] = found.reason
@@ -139,31 +128,37 @@ def _megabytes(memory: int) -> str:
 
 
 def frontier(
-    plan: Frontier,
-    places: Places,
-    execute: Execute,
-    write: Write,
-    history: History,
-    write_tuning: Callable[[Mapping[str, Any]], None] = lambda record: None,
-) -> Report:
-    """Tune if asked, run every place with every seed.
+    plan: StudyPlan, methods: Sequence[str], memories: Sequence[int], places: Places, search: Search | None = None
+) -> StudyPlan:
+    titles = {name: method_class(name).title for name in methods}
+    columns = {_megabytes(memory): budget_column(memory) for memory in memories}
+    known = {row.facts[METHOD] for row in places.rows}
+    return replace(
+        plan,
+        kind="frontier",
+        title="accuracy by bytes per device",
+        rows=places.rows,
+        tables=partial(_tables, titles, columns),
+        of_methods=True,
+        search=search,
+        notes=tuple(_absences(places.absent)),
+        axes={
+            MEMORY: {"path": "fleet.devices.*.memory", "values": list(columns)},
+            METHOD: {"path": "method.name", "values": [title for title in titles.values() if title in known]},
+        },
+    )
 
-    `write` gets the report again whenever a cell is done; `history` is asked for a finished cell's rounds.
-    """
-    rows, notes, record = settle(plan.base, places.rows, plan.seeds, plan.search, execute, write_tuning)
-    notes = [*notes, *_absences(places.absent)]
-    grid = make_grid(plan.base, rows, plan.seeds)
 
-    def report(outcomes: CellOutcomes, again: Again | None = None) -> Report:
-        return _report(plan, grid if again is None else again.grid, outcomes, notes, record, again)
-
-    later = len(grid.cells) if plan.equal_time else 0  # at most
-    done = execute(grid.cells, lambda so_far: write(report(so_far)), later)
-    if not plan.equal_time:
-        return report(done)
-    again = plan_again(plan.base, grid, _cells(grid.rows), done, history)
-    more = execute(again.cells, lambda so_far: write(report({**done, **so_far}, again)))
-    return report({**done, **more}, again)
+def run_twice(plan: StudyPlan, execute: Execute, write: Write, history: History) -> Report:
+    """A frontier, and its methods again, planned for the time of the first one; `history` is asked for a finished
+    cell's rounds."""
+    first = run_study(plan, execute, write, later=len(plan.rows) * len(plan.seeds))  # at most
+    assert isinstance(first.grid, RunnableGrid)
+    assert isinstance(plan.tables, partial)
+    again = plan_again(plan.base, first.grid, _cells(first.grid.rows), first.outcomes, history)
+    both = replace(plan, tables=partial(plan.tables, again=again), notes=first.notes, tuning=first.tuning)
+    more = execute(again.cells, lambda so_far: write(both.report(again.grid, {**first.outcomes, **so_far})))
+    return both.report(again.grid, {**first.outcomes, **more})
 
 
 def _absences(absent: Mapping[tuple[str, int], str]) -> list[str]:
@@ -181,40 +176,22 @@ def _cells(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
     return {(row.facts[METHOD], row.facts[MEMORY]): row.key for row in rows}
 
 
-def _report(
-    plan: Frontier,
+def _tables(
+    titles: Mapping[str, str],
+    columns: Mapping[str, Column],
     grid: RunnableGrid,
     outcomes: CellOutcomes,
-    notes: Sequence[str],
-    record: Mapping[str, Any] | None,
-    again: Again | None,
-) -> Report:
-    titles = {name: method_class(name).title for name in plan.methods}
-    columns = {_megabytes(memory): budget_column(memory) for memory in plan.memories}
+    again: Again | None = None,
+) -> list[Table]:
     rows = grid.rows if again is None else again.first
-    cells = _cells(rows)
-    updates = _by_budget("by_budget", "equal client updates", grid, outcomes, titles, columns, cells)
+    updates = _by_budget("by_budget", "equal client updates", grid, outcomes, titles, columns, _cells(rows))
     tables = [results_table("results", "Methods and budgets", grid, outcomes, rows), updates]
     if again is not None:
         time = "by_budget_time", "equal virtual time"
         tables.append(_by_budget(*time, grid, outcomes, titles, columns, again.where, again.note))
         if again.rows:
             tables.append(results_table("planned", "Methods planned for that time", grid, outcomes, again.rows))
-    shown = [title for title in titles.values() if any(title == method for method, _ in cells)]
-    return plan.report(
-        "frontier",
-        "accuracy by bytes per device",
-        grid,
-        outcomes,
-        tables,
-        notes=tuple(notes),
-        tuning=record,
-        axes={
-            MEMORY: {"path": "fleet.devices.*.memory", "values": list(columns)},
-            METHOD: {"path": "method.name", "values": shown},
-        },
-        pictures={"frontier.svg": plot(f"{grid.cells[0].recipe.name}: server top-1 by bytes per device", updates)},
-    )
+    return tables
 
 
 def budget_column(memory: int) -> Column:

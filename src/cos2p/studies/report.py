@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from typing_extensions import Self
-
 from cos2p.studies.grid import Base, CellOutcome, CellOutcomes, Execute, Grid, Row, RunnableGrid, make_grid
+from cos2p.studies.picture import plot
 from cos2p.studies.tables import MISSING, Line, Table
+from cos2p.studies.tuning import Search, settle
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,13 @@ class Report:
     tuning: Mapping[str, Any] | None = None
     axes: Mapping[str, Any] = field(default_factory=dict)
     """Of a sweep: name → path and values."""
-    pictures: Mapping[str, str] = field(default_factory=dict)
-    """Files next to the tables: name → SVG."""
+
+    @property
+    def pictures(self) -> dict[str, str]:
+        """Files next to the tables: name → SVG."""
+        title = f"{self.title.partition(':')[0]}: server top-1 by bytes per device"
+        by_budget = next((table for table in self.tables if table.name == "by_budget"), None)
+        return {} if by_budget is None else {"frontier.svg": plot(title, by_budget)}
 
     @property
     def done(self) -> int:
@@ -132,29 +137,37 @@ class Report:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The request that all kinds of studies have in common."""
+    """What is compared over which seeds, and the tables that show it."""
 
     base: Base
     seeds: tuple[int, ...]
     command: str
+    kind: str = ""
+    title: str = ""
+    rows: tuple[Row, ...] = ()
+    tables: Callable[[RunnableGrid, CellOutcomes], Sequence[Table]] = lambda grid, outcomes: ()
+    """Those of the outcomes so far."""
+    of_methods: bool = False
+    """Whether rows are methods, each at a learning rate of its own or at the recipe's."""
+    search: Search | None = None
+    """Of methods; None: every one trains at the recipe's learning rate."""
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    tuning: Mapping[str, Any] | None = None
 
-    def checked(self) -> Self:
-        """The same with its number of updates filled in."""
-        return replace(self, base=self.base.checked())
-
-    def report(
-        self, kind: str, title: str, grid: RunnableGrid, outcomes: CellOutcomes, tables: Sequence[Table], **more: Any
-    ) -> Report:
+    def report(self, grid: RunnableGrid, outcomes: CellOutcomes) -> Report:
         return Report(
-            kind,
-            f"{grid.cells[0].recipe.name}: {title}",
-            self.base.recipe,
-            self.command,
-            self.base.updates or 0,
-            grid,
-            outcomes,
-            tuple(tables),
-            **more,
+            kind=self.kind,
+            title=f"{grid.cells[0].recipe.name}: {self.title}",
+            recipe=self.base.recipe,
+            command=self.command,
+            updates=self.base.updates or 0,
+            grid=grid,
+            outcomes=outcomes,
+            tables=tuple(self.tables(grid, outcomes)),
+            notes=self.notes,
+            tuning=self.tuning,
+            axes=self.axes,
         )
 
 
@@ -162,23 +175,14 @@ Write = Callable[[Report], None]
 """Gets the report again whenever a cell is done."""
 
 
-def run_study(
-    plan: StudyPlan,
-    kind: str,
-    title: str,
-    rows: Sequence[Row],
-    tables: Callable[[RunnableGrid, CellOutcomes], Sequence[Table]],
-    execute: Execute,
-    write: Write,
-    **more: Any,
-) -> Report:
-    """Run every row with every seed; `tables` makes the tables of the outcomes so far."""
-    grid = make_grid(plan.base, rows, plan.seeds)
-
-    def report(outcomes: CellOutcomes) -> Report:
-        return plan.report(kind, title, grid, outcomes, tables(grid, outcomes), **more)
-
-    return report(execute(grid.cells, lambda so_far: write(report(so_far))))
+def run_study(plan: StudyPlan, execute: Execute, write: Write, later: int = 0) -> Report:
+    """Run every row with every seed; `later` further cells will be asked for."""
+    grid = make_grid(plan.base, plan.rows, plan.seeds)  # reports wrong fields before a search begins
+    if plan.of_methods:
+        rows, notes, record = settle(plan.base, plan.rows, plan.seeds, plan.search, execute)
+        plan = replace(plan, notes=(*notes, *plan.notes), tuning=record)
+        grid = make_grid(plan.base, rows, plan.seeds)
+    return plan.report(grid, execute(grid.cells, lambda so_far: write(plan.report(grid, so_far)), later))
 
 
 # ---------------------------------------------------------------- as Markdown and as CSV

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from cos2p.errors import ConfigError
-from cos2p.studies.grid import CellOutcomes, Execute, Row, RunnableGrid
-from cos2p.studies.report import Report, StudyPlan, Write, run_study
+from cos2p.studies.grid import CellOutcomes, Row, RunnableGrid
+from cos2p.studies.report import StudyPlan
 from cos2p.studies.tables import Table, results_table
 
 SHORT_NAMES = {
@@ -28,12 +28,6 @@ class Axis:
     """As it was given, for tables and pictures."""
     path: str
     values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Sweep(StudyPlan):
-    axes: tuple[Axis, ...]
-    method: str | None = None
 
 
 def parse_axes(given: Sequence[str]) -> tuple[Axis, ...]:
@@ -95,12 +89,12 @@ def sweep_rows(axes: Sequence[Axis], method: str | None = None) -> list[Row]:
     return rows
 
 
-def sweep(plan: Sweep, execute: Execute, write: Write) -> Report:
-    names = " × ".join(axis.name for axis in plan.axes)
+def sweep(plan: StudyPlan, axes: Sequence[Axis], method: str | None = None) -> StudyPlan:
+    names = " × ".join(axis.name for axis in axes)
 
     def tables(grid: RunnableGrid, outcomes: CellOutcomes) -> list[Table]:
         return [results_table("results", f"Over {names}", grid, outcomes)]
 
-    axes = {axis.name: {"path": axis.path, "values": list(axis.values)} for axis in plan.axes}
-    rows = sweep_rows(plan.axes, plan.method)
-    return run_study(plan.checked(), "sweep", names, rows, tables, execute, write, axes=axes)
+    described = {axis.name: {"path": axis.path, "values": list(axis.values)} for axis in axes}
+    rows = tuple(sweep_rows(axes, method))
+    return replace(plan, kind="sweep", title=names, rows=rows, tables=tables, axes=described)

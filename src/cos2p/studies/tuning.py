@@ -290,3 +290,36 @@ def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) ->
     if lost:
         notes.append(f"No rate of the grid worked for {', '.join(lost)}; the recipe's is used.")
     return notes
+
+
+# ---------------------------------------------------------------- the rows as they will run
+
+
+def settle(
+    base: Base, rows: Sequence[Row], seeds: Sequence[int], search: Search | None, execute: Execute
+) -> tuple[list[Row], list[str], Mapping[str, Any] | None]:
+    """Each row at the rate and in the form that a search finds, or as the recipe has them.
+
+    Returns them with notes for the reader and the record of the search.
+    """
+    if search is None:
+        return list(rows), [_rates_note(base, rows)], None
+    search.check(base, [base.method(row) for row in rows], seeds)
+    choices = search_settings(base, rows, search, execute, finals=len(rows) * len(seeds))
+    updates = base.updates or 0
+    settled = [
+        replace(tuned(row, choices[row.key].best), facts={**row.facts, "lr": choices[row.key].words()}) for row in rows
+    ]
+    return settled, tuning_notes(choices, search, updates), tuning_record(search, choices, updates)
+
+
+def _rates_note(base: Base, rows: Sequence[Row]) -> str:
+    """At which learning rates rows train that nothing was searched for."""
+    rates = {method_class(base.method(row)).title: base.load(row).training.lr for row in rows}
+    if set(rates.values()) == {Base(base.recipe).load(Row("", "")).training.lr}:
+        return "Every method at the recipe's learning rate; --tune searches one for each."
+    by_rate: dict[str, list[str]] = {}
+    for title, rate in sorted(rates.items(), key=lambda item: (str(item[1]) == "auto", item[1])):
+        by_rate.setdefault(rate if rate == "auto" else f"{rate:g}", []).append(title)
+    words = "; ".join(f"{rate}: {', '.join(titles)}" for rate, titles in by_rate.items())
+    return f"Learning rates as given, not searched here. {words}."
