@@ -41,6 +41,7 @@ GONE = {
     "fleet.target_seconds": "memory alone decides; set `rate` where a task takes too long",
     "method.hinge_slope": "staleness is damped by (τ+1)^(−exponent)",
     "method.hinge_start": "staleness is damped by (τ+1)^(−exponent)",
+    "method.server_lr": "the server's step is 1, plain averaging",
     "method.staleness": "staleness is damped by (τ+1)^(−exponent); exponent = 0 does not damp",
     "model.image": "images have the size that the data has (`data.image_size`)",
     "partition.minimum": "a device gets at least two samples",
@@ -53,6 +54,7 @@ GONE = {
     "training.memory_optimizations.bf16": "features are float32; in bf16 some models lost half of their accuracy",
     "schedule.choose": "those who take part are drawn evenly",
     "schedule.max_failures": "five tasks in a row may fail",
+    "schedule.max_staleness": "updates of any age are merged, each by its weight",
     "schedule.max_in_flight": "set `schedule.clients_per_round`",
 }
 """Fields of recipes up to 0.1.0 that are gone, and what holds in their place."""

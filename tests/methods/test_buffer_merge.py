@@ -12,15 +12,14 @@ from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, assert_close, copy, same
 
 FULL = SubmodelSpec.full(VIT)
-HALF_ROOT = 0.5
 
 
 def update(spec: SubmodelSpec, received: Weights, seed: int, staleness: int = 0) -> Contribution:
     return Contribution("pi", spec, extract(random_weights(VIT, seed), VIT, spec), 1, staleness, received)
 
 
-def buffered(current: Weights, items: list[Contribution], server_lr: float = 1.0) -> Weights:
-    merge = BufferMerge(VIT, server_lr, HALF_ROOT)
+def buffered(current: Weights, items: list[Contribution]) -> Weights:
+    merge = BufferMerge(VIT)
     for item in items:
         merge.add(item, current)
     return merge.apply(current)
@@ -46,9 +45,9 @@ def test_the_sum_is_divided_by_the_number_of_updates_not_by_their_damping() -> N
     """Δ of staleness 3 counts half: (1·Δ1 + ½·Δ2) / 2, not (1·Δ1 + ½·Δ2) / 1½."""
     current, name = random_weights(VIT, 0), "blocks.1.o.bias"
     fresh, stale = update(FULL, current, 1), update(FULL, random_weights(VIT, 9), 2, staleness=3)
-    merged = buffered(current, [fresh, stale], server_lr=0.5)
+    merged = buffered(current, [fresh, stale])
     step = (fresh.delta[name] + 0.5 * stale.delta[name]) / 2
-    torch.testing.assert_close(merged[name], current[name] - 0.5 * step)
+    torch.testing.assert_close(merged[name], current[name] - step)
 
 
 def test_of_submodels_every_scalar_is_divided_by_its_holders() -> None:
@@ -66,7 +65,7 @@ def test_of_submodels_every_scalar_is_divided_by_its_holders() -> None:
 
 def test_state_goes_through_a_checkpoint_and_is_empty_after_a_step() -> None:
     current = random_weights(VIT, 0)
-    straight, restored = BufferMerge(VIT, 1.0, HALF_ROOT), BufferMerge(VIT, 1.0, HALF_ROOT)
+    straight, restored = BufferMerge(VIT), BufferMerge(VIT)
     straight.add(update(FULL, current, 1), current)
     restored.load_state({group: copy(tensors) for group, tensors in straight.state().items()})
     for merge in (straight, restored):

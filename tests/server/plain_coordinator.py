@@ -207,10 +207,6 @@ class Coordinator:
         if self.in_final_round and staleness:
             reason = "too late: the final round is under way, and reports statistics of the model as it is"
             return Dropped(client=client, task=task, reason=reason)
-        limit = self.rules.max_staleness
-        if limit is not None and staleness > limit:
-            reason = f"too stale: {staleness} versions old, at most {limit} are merged"
-            return Dropped(client=client, task=task, reason=reason)
         record.cycle += 1
         self._reported[client] += 1
         self.merged += 1

@@ -290,17 +290,6 @@ class TestAnswersThatDoNotCount:
         assert server.handle(TaskFailed(client, task, "forged")) == []
         assert server.to_dict() == before
 
-    def test_an_update_older_than_allowed_is_dropped_and_its_client_goes_on(self) -> None:
-        server = fleet("ab", Trigger.asynchronous(), max_staleness=1)
-        report(server, "a")
-        report(server, "a")
-        assert report(server, "b") == [
-            Dropped(client="b", task="b#0", reason="too stale: 2 versions old, at most 1 are merged"),
-            Dispatch("b", "b#1", version=2, cycle=0, attempt=1),
-        ]
-        report(server, "a")
-        assert report(server, "b")[0] == Merge("b", "b#1", 2, staleness=1)
-
     def test_a_client_that_only_fails_is_benched_until_it_joins_anew(self) -> None:
         server = fleet("ab", Trigger.synchronous(), max_failures=2)
         report(server, "b")

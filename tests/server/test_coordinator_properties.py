@@ -124,7 +124,6 @@ class AnyRun(RuleBasedStateMachine):
         redispatch=st.sampled_from(["at-once", "at-aggregation"]),
         end=st.sampled_from([(20, None), (None, 50), (3, 30)]),
         task_timeout=st.sampled_from([None, 500.0]),
-        max_staleness=st.sampled_from([None, None, 0, 2]),
         max_failures=st.sampled_from([3, 2, 1]),
         clients=st.integers(3, 5),
     )
@@ -237,12 +236,7 @@ class AnyRun(RuleBasedStateMachine):
                 book.failures[client] = book.fruitless[client] = 0
                 since = book.log[book.log.index(given) :]
                 staleness = sum(isinstance(entry, Aggregate) for entry in since)
-                limit = book.rules.max_staleness
-                if limit is not None and staleness > limit:
-                    assert isinstance(actions[0], Dropped)
-                    assert actions[0].reason.startswith("too stale")
-                else:
-                    assert actions[0] == Merge(client, task, given.version, staleness)
+                assert actions[0] == Merge(client, task, given.version, staleness)
                 book.log.append(actions.pop(0))
             case TaskFailed(client) | UpdateRejected(client):
                 if isinstance(event, UpdateRejected):

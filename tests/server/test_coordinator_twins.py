@@ -41,7 +41,6 @@ RULES = st.builds(
     max_updates=st.sampled_from([None, 7, 15]),
     final_updates=st.sampled_from([0, 3]),
     task_timeout=st.sampled_from([None, 5.0]),
-    max_staleness=st.sampled_from([None, 0, 2]),
     max_failures=st.integers(1, 3),
 )
 

@@ -239,17 +239,6 @@ def test_a_run_ends_with_its_rounds_and_its_updates() -> None:
         assert played.versions.held == (1,)
 
 
-def test_updates_that_are_too_stale_are_dropped_and_their_clients_go_on() -> None:
-    played = server(mu=1 / 3, t_clk=0.0, max_staleness=0)
-    join_all(played)
-    receive(played, "pi-0")
-    before = played.weights
-    effects = receive(played, "pi-1")
-    assert "too stale" in notes(effects, "dropped")[0]["reason"]
-    assert [order.task for order in sent(effects)] == ["pi-1#1"]
-    assert played.weights is before
-
-
 # ---------------------------------------------------------------- memory, newcomers
 
 

@@ -19,7 +19,6 @@ TROUBLE = (
     "method.masks.epochs=1",
     "model.depth=2",
     "data.train_samples=300",
-    "schedule.max_staleness=0",
     "fleet.heartbeat_seconds=5.0",
     "fleet.devices.1.drop_rate=0.3",
     "fleet.devices.2.dies_at=20.0",

@@ -53,7 +53,6 @@ class ScheduleSettings(Settings):
         description="Seconds after which a device is not waited for. Empty: a simulation waits for everybody, a real "
         "fleet for twenty times what most devices take, and five minutes at least.",
     )
-    max_staleness: int | None = Field(default=None, ge=0, description="Drop updates older than this. Empty: keep all.")
     max_update_rms: float | None = Field(
         default=None,
         gt=0,

@@ -5,8 +5,8 @@ the paper's polynomial, (τ+1)^(−a). Devices minimise f(x) + ρ/2·‖x − x_
 with N equal devices it is about N − 1.
 
 Defaults: α = 0.6 and a = 0.5 as in public implementations of the paper; ρ = 0.005, from memory of its experiments;
-`rho = 0` trains without the term (and saves 4 bytes a parameter). Updates too
-old are dropped only if the recipe says so (`schedule.max_staleness`). Full models cannot keep a device's budget: this
+`rho = 0` trains without the term (and saves 4 bytes a parameter). Updates of any
+age are merged. Full models cannot keep a device's budget: this
 is a bound to compare with.
 
 x_new is the model the device trained, of which a submodel holds a part: only those scalars move. α_v is computed anew

@@ -23,24 +23,24 @@ from cos2p.aggregation.triggers import Trigger
 from cos2p.aggregation.weights import even_weight
 from cos2p.methods.base import Assignment, Call, HeadSettings, Method
 from cos2p.methods.fedasync import damped
-from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
 from cos2p.models.spec import SubmodelSpec
 from cos2p.settings import Settings
 from cos2p.submodel.segments import expand, segment_key
 from cos2p.submodel.slicing import window_slices
 
+EXPONENT = 0.5
+"""a of s(τ) = (1+τ)^(−a)."""
+
 
 class FedBuffSettings(HeadSettings):
     buffer: int | None = Field(
         default=None, ge=1, description="K: updates per aggregation. Empty: ⌈μN⌉, with μ of the schedule."
     )
-    server_lr: float = Field(default=1.0, gt=0, description="η_g: the server's step, 0.1 to 2; 1 averages.")
-    exponent: float = Field(default=0.5, ge=0, description="a of s(τ) = (1+τ)^(−a); 0: no damping.")
 
 
 class BufferMerge(Merge):
-    """B ← B + s(τ)·Δ, then w ← w − η_g · B / K.
+    """B ← B + s(τ)·Δ, then w ← w − B / K.
 
     When it is applied is the trigger's business; a part-filled buffer at the end of a run is a smaller K. The sum is
     divided by the number of updates, not by Σs: stale updates are damped, fresh ones are not raised in exchange. Where
@@ -51,15 +51,11 @@ class BufferMerge(Merge):
     groups: ClassVar[tuple[str, ...]] = ("sum", "holders")
     sum: Weights
 
-    def __init__(self, config: ModelConfig, server_lr: float, exponent: float) -> None:
-        super().__init__(config)
-        self.server_lr, self.exponent = server_lr, exponent
-
     def weigh(self, item: Contribution, current: Weights) -> dict[str, float] | None:
-        return even_weight(damped(item.staleness, self.exponent))
+        return even_weight(damped(item.staleness, EXPONENT))
 
     def add(self, item: Contribution, current: Weights) -> dict[str, float]:
-        factor = damped(item.staleness, self.exponent)
+        factor = damped(item.staleness, EXPONENT)
         for name, cut in window_slices(self.config, item.spec).items():
             if name not in self.sum:
                 self.sum[name] = torch.zeros_like(current[name])
@@ -76,7 +72,7 @@ class BufferMerge(Merge):
             key = segment_key(self.config, name)
             inverse = expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config)
             # The next version takes the place of the sums.
-            updated[name] = torch.addcmul(current[name], total, inverse, value=-self.server_lr, out=total)
+            updated[name] = torch.addcmul(current[name], total, inverse, value=-1.0, out=total)
         self.clear("sum")
         return updated
 
@@ -101,4 +97,4 @@ class FedBuff(Method):
         return Assignment(SubmodelSpec.full(self.context.config), self.context.local(call.member))
 
     def merge(self) -> Merge:
-        return BufferMerge(self.context.config, self.settings.server_lr, self.settings.exponent)
+        return BufferMerge(self.context.config)

@@ -125,12 +125,9 @@ class Coordinator:
         return self.version - ticket.version
 
     def too_late(self, ticket: Dispatch) -> str:
-        """Why an answer to this task would be dropped now, or nothing: too stale, or training when training is over."""
-        stale, limit = self.staleness(ticket), self.rules.max_staleness
-        if self.in_final_round and stale > 0:
+        """Why an answer to this task would be dropped now, or nothing: it trained, and training is over."""
+        if self.in_final_round and self.staleness(ticket) > 0:
             return "too late: the final round is under way, and reports statistics of the model as it is"
-        if limit is not None and stale > limit:
-            return f"too stale: {stale} versions old, at most {limit} are merged"
         return ""
 
     def in_flight(self) -> Mapping[str, Dispatch]:

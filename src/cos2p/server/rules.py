@@ -32,7 +32,6 @@ class Rules:
     many of `max_updates` are theirs: no more tasks are given out before it than it leaves. 0: there is none."""
     task_timeout: float | None = None
     """Seconds after which a client is not waited for any more; its update is still merged should it come later."""
-    max_staleness: int | None = None
     max_failures: int = 5
     """Tasks in a row that may fail or be refused before their client is excluded; after as many that came to nothing
     for any reason, restarts included, a client is no longer waited for."""
@@ -61,7 +60,8 @@ class Rules:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Rules:
-        return cls(**{**state, "trigger": Trigger(**state["trigger"])})
+        fields = {name: value for name, value in state.items() if name != "max_staleness"}  # of checkpoints up to 0.1.0
+        return cls(**{**fields, "trigger": Trigger(**state["trigger"])})
 
 
 def rules_of(context: RunContext, method: Method, version: int = 0, in_final_round: bool = False) -> Rules:
@@ -82,7 +82,6 @@ def rules_of(context: RunContext, method: Method, version: int = 0, in_final_rou
         max_updates=None if once else schedule.updates,
         final_updates=_final_updates(context, method),
         task_timeout=schedule.task_timeout,
-        max_staleness=schedule.max_staleness,
         clients_per_round=schedule.clients_per_round,
         seed=context.seed,
     )

@@ -249,7 +249,7 @@ class Refused(DeviceEvent):
 
 @logged
 class Dropped(DeviceEvent):
-    """An update was let in and thrown away, because it was too old (`schedule.max_staleness`)."""
+    """An update was let in and thrown away, because training was over by then, or its task was closed."""
 
     task: Task
     reason: Reason

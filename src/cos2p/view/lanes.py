@@ -38,7 +38,7 @@ PHASE = {name: number for number, name in enumerate(PHASES)}
 OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
 """What became of a task.
 
-open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too stale, or
+open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too late, or
 answered twice. failed: the training came to nothing. lost: the device restarted, left or died with it.
 """
 OUTCOME = {name: number for number, name in enumerate(OUTCOMES)}
