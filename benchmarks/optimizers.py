@@ -27,9 +27,9 @@ from torch import Tensor
 
 from cos2p import model_config
 from cos2p.costs.fitting import largest_rate, make_spec
-from cos2p.costs.flops import flops
+from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import peak
-from cos2p.costs.shape import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.devices.measure import measure
 from cos2p.numerics.adan import TEMPORARY_BYTES
 from cos2p.numerics.optimizers import eight_bit, make_optimizer
@@ -130,7 +130,7 @@ def print_what_fits(memory: str, batch: int, threads: int) -> None:
         spec = make_spec(config, rate)
         predicted, measured = peak(config, spec, workload).total, measure(config, spec, workload, steps=3)
         seconds = measured.cpu_seconds
-        useful = flops(config, spec, plain) / 1e12  # what is computed twice counts once
+        useful = shape_flops(config, Shape.of(config, spec), plain) / 1e12  # what is computed twice counts once
         print(
             f"| {name} | {rate:.3f} | {len(spec.window)} | {predicted / 1e6:.1f} | {measured.peak_bytes / 1e6:.1f} "
             f"| {measured.peak_bytes / predicted:.3f} | {seconds:.2f} | {seconds / useful:.2f} |",

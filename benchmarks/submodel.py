@@ -23,9 +23,9 @@ from rich.table import Table
 
 from cos2p import ModelConfig, SubmodelSpec, __version__, model_config
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.flops import flops
+from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import peak
-from cos2p.costs.shape import Workload
+from cos2p.costs.shape import Shape, Workload
 from cos2p.devices.measure import Form, Measurement, measure
 from cos2p.submodel.rates import cut
 
@@ -55,7 +55,8 @@ class Cell:
     def flop_share(self) -> float:
         """What the submodel's training takes of the full model's FLOPs; a frozen prefix has no part in it."""
         whole = SubmodelSpec.full(self.config)
-        return flops(self.config, self.spec, self.workload) / flops(self.config, whole, self.workload)
+        own, full = (Shape.of(self.config, spec) for spec in (self.spec, whole))
+        return shape_flops(self.config, own, self.workload) / shape_flops(self.config, full, self.workload)
 
     def row(self, measured: Measurement, full: Measurement) -> list[str]:
         share = self.flop_share()

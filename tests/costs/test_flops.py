@@ -7,13 +7,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec
-from cos2p.costs.flops import block_forward, flops
+from cos2p.costs.flops import block_forward
 from cos2p.costs.shape import Workload
 from cos2p.models.spec import BlockKeep, BlockSize
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.seeding import torch_rng
 from cos2p.submodel.slicing import extract, extract_prefix
 from cos2p.training.losses import exits_loss
+from tests.costs.by_spec import flops
 from tests.submodel.strategies import random_inputs, random_weights
 
 SMALL = {

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cos2p.costs.shape import Shape, Workload
 from cos2p.models.config import ModelConfig
-from cos2p.models.spec import BlockSize, SubmodelSpec
+from cos2p.models.spec import BlockSize
 
 Phase = Literal["prefix", "mask", "weight"]
 
@@ -102,18 +102,14 @@ def _mask_step(config: ModelConfig, shape: Shape, tokens: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase) -> float:
+def shape_flops(config: ModelConfig, shape: Shape, workload: Workload, phase: Phase = "weight") -> float:
+    """Forward and backward of one step on one batch ("mask", "weight"), or the one pass of the shard ("prefix").
+
+    In the mask phase `shape` is that of the candidates.
+    """
     tokens = workload.length(config)
     if phase == "prefix":
         return workload.shard * prefix_forward(config, shape, tokens)
     if phase == "mask":
         return workload.batch * _mask_step(config, shape, tokens)
     return workload.batch * _weight_step(config, shape, tokens, workload.recompute)
-
-
-def flops(config: ModelConfig, spec: SubmodelSpec, workload: Workload, phase: Phase = "weight") -> float:
-    """Forward and backward of one step on one batch ("mask", "weight"), or the one pass of the shard ("prefix").
-
-    In the mask phase `spec` names the candidates.
-    """
-    return shape_flops(config, Shape.of(config, spec), workload, phase)

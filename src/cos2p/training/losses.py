@@ -211,18 +211,15 @@ def loss_of_tokens(
 # never meets. With many devices in a round that averages out. An exit of a window has one or two trainers a round, and
 # fast devices come more often: on a fleet whose fastest devices lacked three classes, the server's model lost those.
 #
-# `logit-adjustment` (Menon et al. 2021, with the prior of each device's own data and τ = 1, which is the balanced
-# softmax
+# `logit-adjustment` (Menon et al. 2021, with the prior of each device's own data and τ = 1, which is the balanced softmax
 # of Ren et al. 2020): while a device trains, it adds log p to the logits. They explain frequent labels by themselves,
-# and
-# the weights learn what separates the classes. The server's model, without the addition, treats all classes alike; the
-# device's own submodel keeps it and so predicts with the shares of its own data. No count leaves the device. As log p
-# is the same for every sample, it is a shift of the exits' biases: an update, being a difference, is free of it.
+# and the weights learn what separates the classes. The server's model, without the addition, treats all classes alike;
+# the device's own submodel keeps it and so predicts with the shares of its own data. No count leaves the device. As
+# log p is the same for every sample, it is a shift of the exits' biases: an update, being a difference, is free of it.
 # (Weight decay, where there is any, also acts on the shift; the shift has mean 0, so classes are pulled together.)
 #
 # Adan and Adam divide by the size of the gradient, so that even the small one of an absent class moves its bias. To
-# leave
-# absent classes out altogether was tried: no better on two splits, for Co-S²P and HeteroFL.
+# leave absent classes out altogether was tried: no better on two splits, for Co-S²P and HeteroFL.
 
 ABSENT = 0.01
 """Samples that a class without any is taken to have: small, and its logarithm still a number."""

@@ -210,7 +210,7 @@ def with_local(settings: Settings, memory_optimizations: Mapping[str, object], *
 
 
 def settled(settings: Settings, *without: str) -> Any:
-    """The same training with nothing saved where that is left open, and without the savings that are named."""
+    """The same training with nothing saved where that is left open, and without the optimizations that are named."""
     local = settings.local if isinstance(settings, ExtendedSettings) else settings
     assert isinstance(local, LocalSettings)
     memory_optimizations = local.memory_optimizations.settled.model_dump() | {

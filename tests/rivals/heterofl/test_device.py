@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from cos2p import SubmodelSpec
-from cos2p.costs.flops import flops
 from cos2p.costs.shape import Workload
 from cos2p.messages import Order, Task
 from cos2p.methods import make_contract, run_task
@@ -13,6 +12,7 @@ from cos2p.submodel.slicing import extract
 from cos2p.training.settings import LocalSettings
 from cos2p_rivals.heterofl.cut import scaled_config, scaled_cut, take_scaled
 from cos2p_rivals.heterofl.device import ScaledTask, Scaler
+from tests.costs.by_spec import flops
 from tests.submodel.strategies import random_inputs, random_weights
 from tests.tiny import VIT, assert_close, order, shard, task
 
