@@ -211,8 +211,8 @@ def loss_of_tokens(
 # never meets. With many devices in a round that averages out. An exit of a window has one or two trainers a round, and
 # fast devices come more often: on a fleet whose fastest devices lacked three classes, the server's model lost those.
 #
-# `logit-adjustment` (Menon et al. 2021, with the prior of each device's own data and τ = 1, which is the balanced softmax
-# of Ren et al. 2020): while a device trains, it adds log p to the logits. They explain frequent labels by themselves,
+# `logit-adjustment` (Menon et al. 2021, with the prior of each device's own data and τ = 1: the balanced softmax of Ren
+# et al. 2020): while a device trains, it adds log p to the logits. They explain frequent labels by themselves,
 # and the weights learn what separates the classes. The server's model, without the addition, treats all classes alike;
 # the device's own submodel keeps it and so predicts with the shares of its own data. No count leaves the device. As
 # log p is the same for every sample, it is a shift of the exits' biases: an update, being a difference, is free of it.
