@@ -89,7 +89,7 @@ def recipe_of(name: str, row: Row, samples: int) -> Recipe:
         f"data.validation_fraction={fraction}",
         *("data.test_samples=20", "partition.kind=iid", "partition.local_test=0", "training.lr=1e-4"),
         *("training.epochs=1", "schedule.updates=24"),
-        *("training.memory_optimizations.recompute=needed", "training.memory_optimizations.micro_batch=needed"),
+        *("training.memory_optimizations.recompute=auto", "training.memory_optimizations.micro_batch=auto"),
         f'fleet.devices=[{{preset = "laptop", batch = {BATCH}, memory = "{row.memory}"}}]',
         *row.changes,
     ]

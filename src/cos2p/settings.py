@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 RENAMED: dict[str, str] = {
     "training.savings": "training.memory_optimizations",
     'training.label_skew="corrected"': '"logit-adjustment"',
+    'training.memory_optimizations.micro_batch="needed"': '"auto"',
+    'training.memory_optimizations.recompute="needed"': '"auto"',
     'robust.suspicion="bench"': '"exclude"',
     'partition.kind="hsu"': '"dirichlet" (its alpha is for each class: divide yours by their number)',
     'partition.kind="lda"': '"dirichlet" (the sizes of shards are given, not drawn)',

@@ -162,7 +162,7 @@ def test_settings_without_savings_travel_as_before() -> None:
 
 
 def first_order_of(memory: int, **memory_optimizations: object) -> Send:
-    base = context(rates=(1.0,), training={"memory_optimizations": memory_optimizations or {"recompute": "needed"}})
+    base = context(rates=(1.0,), training={"memory_optimizations": memory_optimizations or {"recompute": "auto"}})
     member: Member = base.members["pi-0"]
     device = member.device.model_copy(update={"memory": memory})
     given = RunContext(VIT, {"pi-0": replace(member, device=device)}, base.training, base.schedule, seed=3)
@@ -172,8 +172,8 @@ def first_order_of(memory: int, **memory_optimizations: object) -> Send:
 
 
 def test_savings_where_they_are_needed_and_nowhere_else() -> None:
-    """`needed`, the word of earlier recipes, is `auto`. Every step down makes one that takes fewer bytes."""
-    both, found, memory = {"recompute": "needed", "micro_batch": "needed", "step_in_backward": False}, [], 2**30
+    """Every step down makes one that takes fewer bytes."""
+    both, found, memory = {"recompute": "auto", "micro_batch": "auto", "step_in_backward": False}, [], 2**30
     while True:
         try:
             sent = first_order_of(memory, **both, eight_bit=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from cos2p.messages import LabelSkew, Precision, Wire
 from cos2p.numerics.optimizers import eight_bit
@@ -19,11 +19,6 @@ OptimizerName = Literal["adan", "adamw", "sgd"]
 
 Auto = Literal["auto"]
 """Left to the planner (`memory.ways`): the quickest way in which a task fits its device."""
-
-
-def _older(value: object) -> object:
-    """`needed` was the word for it."""
-    return "auto" if value == "needed" else value
 
 
 class MemoryOptimizations(Settings):
@@ -43,11 +38,11 @@ class MemoryOptimizations(Settings):
         default="auto",
         description="Optimiser states of adan and adamw in blocks of 8 bits. `auto`: where nothing else fits.",
     )
-    recompute: Annotated[Literal["auto", "no", "yes"], BeforeValidator(_older)] = Field(
+    recompute: Literal["auto", "no", "yes"] = Field(
         default="auto",
         description="Blocks keep their input alone and run again in the backward: the same bits, a third more FLOPs.",
     )
-    micro_batch: Annotated[Auto | Annotated[int, Field(ge=0)], BeforeValidator(_older)] = Field(
+    micro_batch: Auto | Annotated[int, Field(ge=0)] = Field(
         default="auto",
         description="So many samples of a batch pass the model at a time, and their gradients add up: the same step, "
         "but for rounding, with fewer activations; 0: all of them. Trainers with "
