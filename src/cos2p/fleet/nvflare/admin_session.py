@@ -143,7 +143,10 @@ def write_job(folder: Path, run: str, recipe: Recipe, expected: list[str]) -> No
         common
         | {
             "default_task_fetch_interval": POLL_SECONDS,
-            "task_check_timeout": ASK_SECONDS,  # not NVFlare's 5 s, less than some links take
+            # Not NVFlare's 2 s, 60 s and 5 s: some links take longer.
+            "runner_sync_timeout": ASK_SECONDS,
+            "max_runner_sync_timeout": 10 * ASK_SECONDS,
+            "task_check_timeout": ASK_SECONDS,
             "executors": [{"tasks": ["train"], "executor": {"path": EXECUTOR, "args": {}}}],
         },
     )

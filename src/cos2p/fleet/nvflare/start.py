@@ -10,9 +10,11 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -35,14 +37,18 @@ SILENT_SECONDS = 8 * HEARTBEAT_SECONDS
 DEAD_SECONDS = 22
 """Without any acknowledgement of what was sent: more than a tunnel or a lift takes."""
 
-_IMPATIENCE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, 4, DEAD_SECONDS // 2),  # TCP_KEEPIDLE: asks when nothing was sent for so long, and ...
-    (socket.IPPROTO_TCP, 5, DEAD_SECONDS // 4),  # ... TCP_KEEPINTVL: asks again
-    (socket.IPPROTO_TCP, 18, 1000 * DEAD_SECONDS),  # TCP_USER_TIMEOUT
-    (socket.IPPROTO_TCP, 16, 1),  # TCP_THIN_LINEAR_TIMEOUTS: a link that loses half asks for tries, not for patience
-    (socket.IPPROTO_TCP, 44, 2000),  # TCP_RTO_MAX_MS, from Linux 6.15 on: after an outage it is tried at once
-)
+
+def _impatience(round_trip: float) -> Iterator[tuple[int, int, int]]:
+    """Options of a connection whose packets take so many seconds there and back."""
+    dead, tcp = max(DEAD_SECONDS, int(8 * round_trip)), socket.IPPROTO_TCP
+    yield socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+    yield tcp, 4, dead // 2  # TCP_KEEPIDLE: asks when nothing was sent for so long, and ...
+    yield tcp, 5, dead // 4  # ... TCP_KEEPINTVL: asks again
+    yield tcp, 18, 1000 * dead  # TCP_USER_TIMEOUT
+    yield tcp, 16, 1  # TCP_THIN_LINEAR_TIMEOUTS: a link that loses half asks for tries, not for patience
+    # TCP_RTO_MAX_MS, from Linux 6.15 on: after an outage it is tried at once, but no sooner than an answer can be here.
+    yield tcp, 44, max(2000, int(2000 * round_trip))
+
 
 _SELF = "cos2p.fleet.nvflare.start"
 
@@ -101,9 +107,13 @@ def _give_up_dead_connections() -> None:
 
     async def handle(driver: Any, websocket: Any) -> None:
         own = websocket.get_extra_info("socket")
-        for level, option, value in _IMPATIENCE if own is not None else ():
-            with suppress(OSError):  # an older kernel
-                own.setsockopt(level, option, value)
+        with suppress(AttributeError, OSError, struct.error):  # another system
+            (round_trip,) = struct.unpack_from(
+                "I", own.getsockopt(socket.IPPROTO_TCP, 11, 72), 68
+            )  # TCP_INFO, tcpi_rtt
+            for level, option, value in _impatience(round_trip / 1e6):
+                with suppress(OSError):  # an older kernel
+                    own.setsockopt(level, option, value)
         await of_nvflare(driver, websocket)
 
     AioHttpDriver._connection_handler = handle
