@@ -139,7 +139,9 @@ def places(wanted: Path) -> list[Path]:
 
 def _not_found(wanted: Path) -> DataError:
     looked = " or ".join(str(place.absolute()) for place in places(wanted))
-    if wanted.is_absolute():
+    if _root is not None:
+        advice = f"put it there: this device reads nothing but {_root}"
+    elif wanted.is_absolute():
         advice = "check data.path"
     elif os.environ.get(DATA_FOLDER_VARIABLE):
         advice = f"check data.path and the environment variable {DATA_FOLDER_VARIABLE}"
