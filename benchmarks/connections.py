@@ -36,7 +36,14 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.sec.authn import set_add_auth_headers_filters
 from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.private.admin_defs import Message as Command
-from nvflare.private.defs import CellMessageHeaderKeys, ClientType, RequestHeader, SpecialTaskName, new_cell_message
+from nvflare.private.defs import (
+    CellMessageHeaderKeys,
+    ClientType,
+    RequestHeader,
+    SpecialTaskName,
+    TaskConstant,
+    new_cell_message,
+)
 from nvflare.private.fed.authenticator import Authenticator
 from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 from nvflare.private.scheduler_constants import ShareableHeader
@@ -159,7 +166,7 @@ class Sleeper:
                 return
             if name == "train":
                 self._do(cell, here, link, task)
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS if task is None else task.get_header(TaskConstant.WAIT_TIME, POLL_SECONDS))
 
     def _say(self, link: Link, topic: str, head: dict[str, Any], body: bytes = b"") -> Any:
         answer = link.insist(topic, head, body)

@@ -146,6 +146,8 @@ def test_a_clock_that_is_behind_leaves_no_revoked_kit_in(tmp_path: Path, monkeyp
 class Manager:
     """Of NVFlare's client manager what `Access` wraps."""
 
+    max_num_clients = 100
+
     def __init__(self) -> None:
         self.name_to_clients: dict[str, SimpleNamespace] = {}
 
@@ -168,6 +170,7 @@ def test_a_clock_that_jumps_lets_no_twin_in(tmp_path: Path, monkeypatch: pytest.
     guard, manager, right = access.Access(), Manager(), time.time
     guard._register, guard._notices = access.Register(tmp_path), Notices(tmp_path)
     guard._wrap(manager)
+    assert manager.max_num_clients > 1_000_000, "NVFlare lets a hundred in"
     assert manager.authenticate(("pi-1", 100.0, "first"), FLContext()) is not None
     for jump in (4000.0, -4000.0):
         monkeypatch.setattr(time, "time", lambda jump=jump: right() + jump)

@@ -33,6 +33,7 @@ from nvflare.private.fed.server.admin import FedAdminServer
 from nvflare.private.fed.server.fed_server import FederatedServer
 from nvflare.private.fed.server.job_runner import JobRunner
 from nvflare.private.fed.server.server_engine import ServerEngine
+from nvflare.private.fed.server.server_runner import ServerRunner
 
 def names(function):
     return [name for name in inspect.signature(function).parameters if name != "self"]
@@ -58,6 +59,8 @@ print(json.dumps({
     "authenticate": names(ClientManager.authenticate),
     "heartbeat": names(ClientManager.heartbeat),
     "disable": names(ClientManager.disable_client),
+    "most": "len(self.clients) >= self.max_num_clients" in inspect.getsource(ClientManager),
+    "polls": "self.config.task_request_interval" in inspect.getsource(ServerRunner._task_try_again),
     "told": "self.client_manager.authenticate(request, fl_ctx)" in inspect.getsource(FederatedServer.register_client),
     "take": names(CoreCell.process_message),
     "taken": "receiver.process_message(sfm_conn.sfm_endpoint.endpoint, sfm_conn.conn, prefix.app_id, message)"
@@ -102,6 +105,8 @@ def test_private_parts_are_where_they_were() -> None:
         "authenticate": ["request", "fl_ctx"],
         "heartbeat": ["token", "client_name", "client_fqcn", "fl_ctx"],
         "disable": ["client_name"],
+        "most": True,
+        "polls": True,
         "told": True,
         "take": ["endpoint", "connection", "app_id", "message"],
         "taken": True,

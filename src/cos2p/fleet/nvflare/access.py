@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -143,6 +144,7 @@ class Access(FLComponent):  # type: ignore[misc]  # NVFlare is not typed
             return removed
 
         manager.authenticate, manager.heartbeat, manager.disable_client = let_in, checked_heartbeat, revoke
+        manager.max_num_clients = sys.maxsize  # whoever has a kit, and not the first hundred
 
     def _twin(self, manager: Any, name: str, machine: str) -> str:
         """The one who came first stays: a copy of a kit, stolen or by mistake, does not push it out."""

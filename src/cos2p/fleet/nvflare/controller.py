@@ -17,7 +17,7 @@ from typing import Any
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.controller_spec import Task as FlareTask
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -27,6 +27,7 @@ from cos2p import strict_json
 from cos2p.errors import UpdateRefused
 from cos2p.fleet.messages import JoinRequest
 from cos2p.fleet.notices import FORBIDDEN, REVOKED, NoticeReader
+from cos2p.fleet.nvflare.admin_session import POLL_SECONDS
 from cos2p.fleet.nvflare.link import Answer, serve
 from cos2p.fleet.server.driver import Driver
 from cos2p.fleet.server.inbox import Answered, measured_numbers
@@ -37,6 +38,8 @@ from cos2p.fleet.wire import CHUNK_BYTES, HEAD_VALUES, Head
 
 TASK = "train"
 ROLL_CALL_SECONDS = 1.0
+POLLS_A_SECOND = 100.0
+"""Of all devices together that wait for a task: a tenth of the server's core (docs/results/growth.md)."""
 SKEW_SECONDS = 300.0
 """Clocks of two machines that differ by more are worth a word."""
 
@@ -67,6 +70,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         self._transfers = Transfers(root / "spool")
         self._notices = NoticeReader(root)
         self._engine.register_app_command("cos2p", self._command)
+        self._runner = fl_ctx.get_prop(FLContextKey.RUNNER)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         def stopped() -> bool:
@@ -90,6 +94,7 @@ class FleetController(Controller):  # type: ignore[misc]  # NVFlare is not typed
         """Without this the job process never learns of clients that came back."""
         while not stopped():
             self._engine.sync_clients_from_main_process()
+            self._runner.config.task_request_interval = max(POLL_SECONDS, len(self._registered()) / POLLS_A_SECOND)
             if self._driver is not None:
                 self._read_notices(self._driver)
             time.sleep(ROLL_CALL_SECONDS)
