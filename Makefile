@@ -8,7 +8,7 @@
 # make fuzz   100,000 mutated updates against a server of every method: no crash, no harm; half an hour on one core
 # make test-gpu   what needs a CUDA GPU; where there is none every test is skipped and says so
 # make test-fleet   a real fleet of processes on this machine, with all its faults: twenty minutes on two cores
-# make test-network   a real fleet behind slow, lossy and broken links: network namespaces and TUN, as root; some minutes
+# make test-network   a real fleet behind slow, lossy and broken links: network namespaces and TUN, as root; half an hour
 # make test-arm   an arm64 Debian, emulated, with cos2p built and installed in it: a run, and one device of a real fleet; as root
 # All set up .venv themselves; a second call is quick.
 
