@@ -44,7 +44,7 @@ def resolve(name: str) -> torch.device:
 
 
 def available() -> list[str]:
-    """What this machine can compute with; the last is what `auto` takes."""
+    """The devices that this machine can compute with; the last is what `auto` takes."""
     found = ["cpu"]
     if torch.backends.mps.is_available():
         found.append("mps")
@@ -87,7 +87,7 @@ TENSOR_ROUNDING = 512
 SMALL_SEGMENT, LARGE_SEGMENT = 2 * MIB, 20 * MIB
 """It asks the driver for so much at a time: for tensors below 1 MiB, and for those below 10 MiB."""
 WORKSPACE = 8 * MIB + 128 * 1024
-"""What torch keeps for cuBLAS after the first product (2 × 4 MiB and 8 × 16 KiB), ..."""
+"""Bytes that torch keeps for cuBLAS after the first product (2 × 4 MiB and 8 × 16 KiB), ..."""
 WORKSPACE_LT = 4 * MIB
 """... and for cublasLt: 1 MiB, 4 on a large Ampere. 32 on a Hopper, which has the memory."""
 TENSORS = 4096
@@ -106,7 +106,7 @@ def overhead(device: torch.device) -> int:
 
 
 def for_tensors(memory: int, device: torch.device) -> int:
-    """Of so many bytes on the device those that tensors may take: what a task is cut to. At least 1."""
+    """The part of so many bytes on the device that tensors may take: what a task is cut to. At least 1."""
     return max(1, memory - overhead(device))
 
 

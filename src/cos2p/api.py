@@ -135,7 +135,7 @@ class Run:
     def generate(
         self, prompts: Sequence[Prompt], tokens: int = 128, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0
     ) -> list[str]:
-        """What a language model writes behind each text or chat (a list of messages): greedily, or drawn."""
+        """The text that a language model writes behind each text or chat (a list of messages): greedily, or drawn."""
         *_, found = generate(self.model(), prompts, tokens, Sampling(temperature, top_p, seed))
         return [own.text for own in found]
 

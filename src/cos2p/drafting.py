@@ -68,7 +68,7 @@ _TOKENS, _CHAT_TOKENS = 128, 2048
 _LOOKED_AT = 2000
 """Texts whose tokens are counted."""
 _TRAINED_SHARE = 0.6
-"""Of all samples, those that devices train on when validation and test parts are taken off."""
+"""The share of all samples that devices train on when validation and test parts are taken off."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _table(data: str, text_column: str, label_column: str) -> dict[str, Any]:
 
 
 def _others(train: Path) -> dict[str, str]:
-    """Files beside train.csv that are called test.csv and val.csv, or the like."""
+    """Files next to train.csv that are called test.csv and val.csv, or the like."""
     if "train" not in train.name:
         return {}
     names = {"validation": ("validation", "valid", "val", "dev"), "test": ("test",)}

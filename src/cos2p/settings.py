@@ -24,7 +24,7 @@ RENAMED: dict[str, str] = {
 """Fields and values of recipes up to 0.1.0, and their names since."""
 
 OTHER_WORDS = {"learning_rate": "lr", "batch_size": "batch", "num_epochs": "epochs", "num_rounds": "rounds"}
-"""What other libraries call a field."""
+"""Other libraries' names of a field."""
 
 GONE = {
     "attack.devices": "the last `attack.count` devices lie",
@@ -59,7 +59,7 @@ GONE = {
     "schedule.max_staleness": "updates of any age are merged, each by its weight",
     "schedule.max_in_flight": "set `schedule.clients_per_round`",
 }
-"""Fields of recipes up to 0.1.0 that are gone, and what holds in their place."""
+"""Fields of recipes up to 0.1.0 that are gone, and the rule in their place."""
 
 
 class Settings(BaseModel):

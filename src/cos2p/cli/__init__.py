@@ -7,7 +7,7 @@ import sys
 import traceback
 
 EXIT_DEFECT = 70
-"""What is not the user's doing (BSD's EX_SOFTWARE)."""
+"""Exit code of a defect, not the user's doing (BSD's EX_SOFTWARE)."""
 
 
 def main() -> None:

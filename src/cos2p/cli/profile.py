@@ -67,15 +67,8 @@ def profile(
         )
     write_device(found, out)
     if mode.json:
-        print_json(
-            {
-                "rate": found.rate,
-                "flops": found.flops,
-                "memory": found.memory,
-                "accelerator": found.accelerator,
-                "out": str(out),
-            }
-        )
+        figures = {name: getattr(found, name) for name in ("rate", "flops", "memory", "accelerator")}
+        print_json({**figures, "out": str(out)})
         return
     console().print(_table(found))
     typer.echo(_advice(found, out))

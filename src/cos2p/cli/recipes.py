@@ -44,7 +44,7 @@ Engine = Annotated[
 
 
 def engine_settings(engine: str | None) -> dict[str, str]:
-    """What it says of the `[run]` table."""
+    """Its fields of the `[run]` table."""
     if engine is not None and engine not in ENGINES:
         raise ConfigError(f"--engine {engine!r} is unknown; known: {', '.join(ENGINES)}")
     return {"engine": engine} if engine else {}

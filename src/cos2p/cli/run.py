@@ -70,7 +70,8 @@ def run(
     mode = OutputMode.of(ctx, quiet, verbose, json)
     if recipe is None and not (resume and out is not None):
         raise ConfigError("name a RECIPE (`cos2p recipes ls` lists them), or go on with a run by --resume --out DIR")
-    options = [*_as_changes(seed, workers), *_engine_changes(engine)]
+    given = {"seed": seed, "run.workers": workers, **{f"run.{n}": f'"{v}"' for n, v in engine_settings(engine).items()}}
+    options = [f"{path}={value}" for path, value in given.items() if value is not None]
     chosen = _load(recipe, out, [*(changes or ()), *options], method)
     folder = out or default_folder(chosen, method)
     with (
@@ -79,18 +80,6 @@ def run(
     ):
         result = _train(chosen, folder, resume, overwrite, fleet, _both(listener, feed))
     finish(result, folder, mode)
-
-
-def _as_changes(seed: int | None, workers: int | None) -> Iterator[str]:
-    if seed is not None:
-        yield f"seed={seed}"
-    if workers is not None:
-        yield f"run.workers={workers}"
-
-
-def _engine_changes(engine: str | None) -> Iterator[str]:
-    for name, value in engine_settings(engine).items():
-        yield f'run.{name}="{value}"'
 
 
 def _load(name: str | None, out: Path | None, changes: list[str], method: str | None) -> Recipe:

@@ -1,4 +1,4 @@
-"""What all studies have in common: options, how they run, how they end.
+"""The part that all studies have in common: options, how they run, how they end.
 
     @study_verb
     def ablate(study: Study, rows: Annotated[str, typer.Option()] = "all") -> None:
@@ -112,7 +112,7 @@ def command_line(ctx: typer.Context) -> str:
 
 @dataclass(frozen=True)
 class Study:
-    """What the common options said."""
+    """The common options as they were given."""
 
     command: str
     verb: str
@@ -125,7 +125,7 @@ class Study:
     jobs: int
     retry: bool
     engine: Mapping[str, str]
-    """Of the `[run]` table, for every cell (see `cli.recipes`)."""
+    """Fields of the `[run]` table, for every cell (see `cli.recipes`)."""
     keep: str = "all"
 
     def plan(self) -> StudyPlan:
@@ -269,7 +269,7 @@ TuneFinalists = Annotated[
 
 
 def search_of(tune: bool, lrs: str, seed: int, updates: Sequence[str], finalists: int) -> Search | None:
-    """What these options ask for; None without --tune."""
+    """The search that these options ask for; None without --tune."""
     from cos2p.studies.tuning import Search
 
     if not tune:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, print_json
+
+if TYPE_CHECKING:
+    from cos2p.view.live import LiveServer
 
 
 def watch(
@@ -46,23 +50,14 @@ def watch(
         typer.echo(server.url)
         if not mode.quiet:
             complain("the page updates by itself; Ctrl-C ends it, not the run", label="")
-    _serve(server, _wants_browser(open_it))
+    _serve(server, sys.stdout.isatty() and sys.stdin.isatty() if open_it is None else open_it)
 
 
-def _wants_browser(asked: bool | None) -> bool:
-    import sys
-
-    return sys.stdout.isatty() and sys.stdin.isatty() if asked is None else asked
-
-
-def _serve(server: object, browser: bool) -> None:
+def _serve(server: LiveServer, browser: bool) -> None:
     import signal
     import threading
     import webbrowser
 
-    from cos2p.view.live import LiveServer
-
-    assert isinstance(server, LiveServer)
     if browser:
         threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
     if threading.current_thread() is threading.main_thread():

@@ -216,7 +216,7 @@ class DataConfig(BaseModel):
         return self
 
     def _registered(self) -> DataConfig:
-        """What the other fields mean is a registered source's own affair."""
+        """A registered source knows what the other fields mean."""
         names = sorted(entry_points(group=ENTRY_POINTS).names)
         if self.source not in names:
             known = ", ".join((*SOURCES, *names))
@@ -238,6 +238,6 @@ class DataConfig(BaseModel):
 
     @property
     def normalize(self) -> Normalize:
-        """What `Examples.batch` takes."""
+        """For `Examples.batch`."""
         plain = Normalize()
         return Normalize(self.mean or plain.mean, self.std or plain.std)

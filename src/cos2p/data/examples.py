@@ -179,7 +179,7 @@ class Bundle:
     test: Examples
     """For the final figures only."""
     notes: tuple[str, ...] = ()
-    """What a user should know of them, such as samples that were left out."""
+    """Notes for the user, such as samples that were left out."""
 
     @property
     def class_names(self) -> tuple[str, ...]:

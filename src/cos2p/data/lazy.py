@@ -27,7 +27,7 @@ from cos2p.data.select import IntArray
 from cos2p.errors import DataError
 
 Named = tuple[str, Content]
-"""What messages call an image, and the image."""
+"""An image's name for messages, and the image."""
 
 
 class RandomAccess(Protocol):
@@ -235,7 +235,7 @@ _LISTED = 10
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at every image found."""
+    """The findings of a look at every image."""
 
     shape: tuple[int, int, int]
     bad: dict[int, tuple[str, str]]

@@ -31,7 +31,7 @@ _SPLITS = ("train", "validation", "test")
 
 
 def load_registered(config: DataConfig, seed: int) -> Bundle:
-    """What the entry point named by `data.source` gives."""
+    """The data of the entry point named by `data.source`."""
     (found,) = entry_points(group=ENTRY_POINTS, name=config.source)
     try:
         source = found.load()

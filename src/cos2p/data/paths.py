@@ -107,7 +107,7 @@ def _joined(path: str, name: str) -> Path:
 
 
 def _below_root(root: Path, path: str, name: str) -> Path:
-    """What a confined process makes of a name: itself, below the root; asked before anything is looked up."""
+    """The place that a confined process makes of a name: itself, below the root; asked before anything is looked up."""
     for text in (path, name):
         if "$" in text or text.startswith("~") or ".." in Path(text).parts:
             raise OwnerRefused(

@@ -37,7 +37,7 @@ class Ragged:
     answers: Tensor | None = None
     """(N,): where in each text its (last) answer begins, if only answers are to be predicted; None: all of it."""
     learned: Tensor | None = None
-    """Of texts with several answers, next to `values`: which ids are to be predicted."""
+    """Which ids are to be predicted, next to `values`, of texts with several answers."""
 
     dtype = torch.int64
     ndim = 2
@@ -77,7 +77,7 @@ class Ragged:
         return next_nT
 
     def prompts(self, rows: Tensor) -> tuple[list[list[int]], list[list[int]]]:
-        """Of these texts what stands before their answers, and the answers."""
+        """The parts of these texts before their answers, and the answers."""
         assert self.answers is not None
         found = []
         for row in rows.tolist():

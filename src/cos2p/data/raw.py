@@ -26,7 +26,7 @@ from cos2p.errors import DataError
 
 
 def row_words(where: str, row: int) -> str:
-    """Of a text file the line where the row begins, as an editor counts; else the row, from 0."""
+    """The line of a text file where the row begins, as an editor counts; else the row, from 0."""
     file = Path(where.removesuffix(".gz"))
     if file.suffix not in (".csv", ".tsv", ".jsonl") or not Path(where).is_file():
         return f"row {row}"
@@ -63,7 +63,7 @@ class Raw:
     """The images at these indices, ascending, as they are stored."""
     texts: Callable[[IntArray], list[str]] | None = None
     answers: Callable[[IntArray], list[str]] | None = None
-    """What each text is to be answered, if the source says so in words."""
+    """The right answer to each text, if the source says so in words."""
     chats: Callable[[IntArray], list[Any]] | None = None
     """Lists of messages, as they are stored."""
     tokens: Tokens | None = None

@@ -183,7 +183,7 @@ def _parquet_table(files: list[Path], config: DataConfig) -> Table:
 
 
 _DEEPEST = 64
-"""Of JSON: arrow's reader overflows the stack, and ends the process, at some thousands."""
+"""Nesting of JSON: arrow's reader overflows the stack, and ends the process, at some thousands."""
 _NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]')
 
 
@@ -224,7 +224,7 @@ def _jsonl_table(files: list[Path], config: DataConfig) -> Table:
 
 
 def _separator(file: Path) -> str:
-    """Of the columns: a tab, a comma or, as spreadsheets of many countries write it, a semicolon."""
+    """The mark between columns: a tab, a comma or, as spreadsheets of many countries write it, a semicolon."""
     try:
         with pa.input_stream(file, compression="detect") as stream:
             header = stream.read(_CSV_BLOCK).lstrip().split(b"\n", 1)[0]

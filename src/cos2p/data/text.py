@@ -82,7 +82,7 @@ def flat(ids: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _once(name: str, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """What was computed under this name before, or now."""
+    """The values computed under this name before, or now."""
     known = recall("tokens", f"{name}.safetensors")
     if known is not None:
         stored = safetensors.torch.load(known)

@@ -44,9 +44,9 @@ class Encoder:
     decode: Callable[[list[int]], str]
     """Ids as text, as far as they are one."""
     end: int | None
-    """What ends an answer: the mark behind a text, or the model's own end of text."""
+    """The end of an answer: the mark behind a text, or the model's own end of text."""
     unknown: int | None = None
-    """What stands for a sign that the tokenizer does not know; None: it knows all."""
+    """The id that stands for a sign that the tokenizer does not know; None: it knows all."""
 
 
 def find_tokenizer(pretrained: str) -> str:
@@ -184,7 +184,7 @@ def _stated_end(file: Path) -> str:
 
 
 def around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tokenizer's own rules put before and after a text, seen on a text of one letter."""
+    """The ids that the tokenizer's own rules put before and after a text, seen on a text of one letter."""
     encoding = tokenizer.encode("a")
     special = encoding.special_tokens_mask
     inner = [i for i, flag in enumerate(special) if not flag]
@@ -239,7 +239,7 @@ def byte_tokenizer() -> str:
 
 
 def _byte_letters() -> list[str]:
-    """What stands for each byte in byte-level vocabularies: itself where it can be seen, else a letter above 255."""
+    """The letter for each byte in byte-level vocabularies: itself where it can be seen, else one above 255."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return [chr(byte if byte in seen else 256 + hidden.index(byte)) for byte in range(256)]

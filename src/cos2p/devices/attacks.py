@@ -11,7 +11,7 @@
     statistics  ten times its samples, with the sums of every class under the name of the next
     zero        nothing: it pretends to have trained
 
-The rest of the message is honest, so that all of it passes admission. What travels as bits or codes is turned round,
+The rest of the message is honest, so that all of it passes admission. Bits and codes are turned round,
 drawn or set alike.
 """
 
@@ -37,7 +37,7 @@ Attack = Literal[
 STRENGTHS: dict[str, float] = {
     "scale": 10.0, "noise": 0.1, "constant": 9.9, "little": 1.5, "drift": 2.0, "backdoor": 2.0, "statistics": 10.0,
 }  # fmt: skip
-"""Of `noise` and `constant` a root mean square, of `little` a multiple of the deviation, of all others a factor."""
+"""A root mean square of `noise` and `constant`, of `little` a multiple of the deviation, of all others a factor."""
 TARGET = 0
 """The class that `backdoor` wants for whatever bears its mark."""
 
@@ -69,7 +69,7 @@ class AttackSettings(Settings):
 
 
 def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
-    """What a malicious device sends in place of an honest update."""
+    """The message that a malicious device sends in place of an honest update."""
     rng = torch_rng(order.seed, "attack", order.client, order.attempt)
     strength = attack.strength or STRENGTHS.get(attack.kind, 1.0)
 

@@ -126,7 +126,7 @@ class Device(BaseModel):
         return self.latency + nbytes / self.up
 
     def jitter_factor(self, rng: np.random.Generator) -> float:
-        """What to multiply a duration by: log-normal, median 1."""
+        """The factor of a duration: log-normal, median 1."""
         return float(np.exp(self.jitter * rng.standard_normal()))
 
 
@@ -168,9 +168,9 @@ LINKS: dict[str, Network] = {
     "edge": ("6.6kB/s", "6.6kB/s", 2.4),
     "flaky": ("140kB/s", "35kB/s", 0.9),
 }
-"""What a fleet's transfers get out of the links of docs/results/network.md: the rate of one TCP connection measured
-there, and three round trips for each transfer (asking, announcing, and one for what gets lost at its end). `flaky` is
-`3g` without the sixth of the time in which nothing passes."""
+"""The rates that a fleet's transfers get out of the links of docs/results/network.md: that of one TCP connection
+measured there, and three round trips for each transfer (asking, announcing, and one for what gets lost at its end).
+`flaky` is `3g` without the sixth of the time in which nothing passes."""
 
 
 def _preset(name: str, peak: float, memory: str, network: Network, jitter: float, source: str) -> Device:

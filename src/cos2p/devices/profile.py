@@ -1,4 +1,4 @@
-"""What a device can train, measured on the device: the paper's way to choose R_n.
+"""The capacity of a device, measured on it: the paper's way to choose R_n.
 
 Submodels of several capacities train a few steps, each in a process of its own, with the window at the top of the
 model where the frozen prefix is longest. From the real seconds and bytes follows the largest rate that fits the memory
@@ -31,7 +31,7 @@ from cos2p.submodel.rates import LADDER, cut
 from cos2p.units import format_bytes
 
 RATES = (0.015625, 0.0625, 0.25, 0.5625, 1.0)
-"""What is measured, the smallest first: a device that cannot do one of them is spared the larger ones."""
+"""Rates that are measured, the smallest first: a device that cannot do one of them is spared the larger ones."""
 
 STEPS = 3
 
@@ -58,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured, and what follows from it."""
+    """The measurements, and the rate that follows from them."""
 
     model: str
     memory: int
@@ -73,7 +73,7 @@ class Profile:
     flops: float
     """FLOP/s in training, at the measured rate nearest to `rate`."""
     accelerator: str = "cpu"
-    """What it was measured on."""
+    """Where it was measured."""
 
     def task_seconds(self, rate: float) -> float:
         """Time of a task: one pass of the shard through the prefix, then the steps of all epochs."""
@@ -196,7 +196,7 @@ def write_device(profiled: Profile, path: str | Path, name: str = "") -> None:
 
 
 def read_device(path: str | Path) -> dict[str, Any]:
-    """What `write_device` wrote; ConfigError unless it has a memory and a speed."""
+    """The file of `write_device`; ConfigError unless it has a memory and a speed."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -102,7 +102,7 @@ TRANSPORT = (
     Disclosed("heartbeat", "every two seconds", "token, names of running jobs", "about 1 kB",
               "that it is alive, and what runs on it", NEEDED),
 )  # fmt: skip
-"""What NVFlare itself sends."""
+"""Messages that NVFlare itself sends."""
 
 _SITE = {
     "machine": "a hash of machine and place, of this fleet alone: two machines with one kit are noticed by it",
@@ -143,7 +143,7 @@ def of_kit(kit: Kit) -> list[Disclosed]:
 
 
 def site_settings(kit: Kit) -> list[str]:
-    """What of the kit's settings NVFlare sends the server: all but those that describe the device itself."""
+    """Settings of the kit that NVFlare sends the server: all but those that describe the device itself."""
     from cos2p.fleet.nvflare import sent_at_registration
 
     files = (kit.startup / "fed_client.json", kit.local / "resources.json")

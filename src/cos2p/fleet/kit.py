@@ -22,7 +22,7 @@ class Kit:
     folder: Path
     role: Role
     name: str
-    """Of the device; `server` and `admin` otherwise."""
+    """The device's name; `server` and `admin` otherwise."""
 
     @property
     def startup(self) -> Path:

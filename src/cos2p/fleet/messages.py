@@ -1,4 +1,4 @@
-"""What a device's process says to the server, as values: a head is one of these and nothing else.
+"""Messages of a device's process to the server, as values: a head is one of these and nothing else.
 
 Without torch: a device's executor needs it too. `disclosure` explains every field, and a test fails when one has no
 explanation.
@@ -68,7 +68,7 @@ class Answer(Said):
 
 @dataclass(frozen=True)
 class JoinRequest(Said):
-    """What a device says of itself when its data are loaded."""
+    """A device's own description when its data are loaded."""
 
     samples: int
     test_samples: int

@@ -1,4 +1,4 @@
-"""What a kit's processes report: a file in the kit, read by `fleet serve`, `fleet join` and the run that goes on.
+"""Reports of a kit's processes: a file in the kit, read by `fleet serve`, `fleet join` and the run that goes on.
 
 One line for each device and reason; the same one is written again after a while, not with every attempt.
 """
@@ -42,7 +42,7 @@ def forget(folder: Path) -> None:
 
 
 class NoticeReader:
-    """What is new since the last look; of what was there before only what is asked for."""
+    """Reads the reports that are new since the last look."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME

@@ -31,7 +31,7 @@ def digest_of_file(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """What is announced of a payload before it travels."""
+    """The announcement of a payload before it travels."""
 
     task: str
     size: int

@@ -60,7 +60,7 @@ class ChunkSize:
         self.rate = 0.0
         """Bytes a second while they move; 0: not measured yet."""
         self.most_seconds = RESEND_SECONDS / 2
-        """Of a chunk: while it travels nothing else is heard."""
+        """Longest time of a chunk: while it travels nothing else is heard."""
 
     def moved(self, size: int, seconds: float, round_trip: float = 0.0) -> None:
         found = size / max(seconds - round_trip, seconds / 2, 1e-6)

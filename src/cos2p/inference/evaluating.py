@@ -41,15 +41,15 @@ class ClassScore:
 class Evaluation:
     samples: int
     accuracy: float
-    """Of a language model: of next tokens."""
+    """For a language model: of next tokens."""
     loss: float
     """Mean cross entropy in nats, of a language model for each token."""
     f1: float | None = None
     """Plain mean over the classes that occur among labels or predictions; None for a language model."""
     generated: float | None = None
-    """Of texts with answers: the share that was written right, greedily."""
+    """The share of answers that was written right, greedily."""
     likeliest: float | None = None
-    """Of texts whose answers are names of classes: the share whose right name is the likeliest."""
+    """The share of texts whose right class name is the likeliest, where answers are such names."""
     top5: float | None = None
     """None below six classes, where it says nothing."""
     chance: float | None = None

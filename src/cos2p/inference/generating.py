@@ -19,7 +19,7 @@ Prompt = str | list[dict[str, Any]]
 
 @dataclass
 class Written:
-    """What was written behind a prompt, so far."""
+    """The text behind a prompt, so far."""
 
     prompt: Prompt
     text: str = ""
@@ -85,24 +85,17 @@ def _behind(decode: Callable[[list[int]], str], before: list[int], after: list[i
 
 def _prompt_ids(trained: Trained, prompt: Prompt, room: int) -> list[int]:
     encoder = trained.encoder
-    text = prompt if isinstance(prompt, str) else template_of(trained).render(checked(prompt), answer_next=True)
+    text = prompt
+    if not isinstance(text, str):
+        check_messages(text)
+        text = template_of(trained).render(text, answer_next=True)
     ids = [*encoder.around[0], *encoder.encode_piece(text)]
     if not ids:
         raise DataError("the prompt is empty, and this tokenizer has no mark to begin with; write something")
     if len(ids) >= room:
         raise DataError(f"the prompt has {len(ids)} tokens; {trained.where} has {room} positions, its answer included")
-    outside = max(ids)
-    if outside >= trained.config.vocab:
-        raise DataError(
-            f"{trained.where} has {trained.config.vocab} token rows, but its tokenizer gives token {outside}; "
-            "put the tokenizer.json it was trained with next to it"
-        )
+    trained.check_tokens(ids)
     return ids
-
-
-def checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    check_messages(messages)
-    return messages
 
 
 def template_of(trained: Trained) -> ChatTemplate:

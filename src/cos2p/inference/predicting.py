@@ -68,12 +68,7 @@ def _texts(trained: Trained, items: Sequence[Item], top: int) -> Iterator[Predic
     texts = [str(item.content) for item in items]
     ids = trained.encoder.encode(texts)
     ids = [_open_end(row, trained) for row in ids]
-    outside = max((max(row, default=0) for row in ids), default=0)
-    if outside >= trained.config.vocab:
-        raise DataError(
-            f"{trained.where} has {trained.config.vocab} token rows, but its tokenizer gives token {outside}; "
-            "put the tokenizer.json it was trained with next to it"
-        )
+    trained.check_tokens(token for row in ids for token in row)
     longest = max(map(len, ids))
     padded = torch.tensor([row + [trained.config.pad_token] * (longest - len(row)) for row in ids])
     outputs = trained.outputs(padded)

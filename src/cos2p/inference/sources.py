@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +74,7 @@ class Trained:
 
     @property
     def answer_word(self) -> str:
-        """What an answer is: a class's name, or the token that comes next."""
+        """The kind of an answer: a class's name, or the token that comes next."""
         return "next token" if self.generates else "label"
 
     @cached_property
@@ -85,6 +85,14 @@ class Trained:
     @cached_property
     def encoder(self) -> Encoder:
         return make_encoder(self.data)
+
+    def check_tokens(self, ids: Iterable[int]) -> None:
+        """DataError for a token that the model has no row for."""
+        if (outside := max(ids, default=0)) >= self.config.vocab:
+            raise DataError(
+                f"{self.where} has {self.config.vocab} token rows, but its tokenizer gives token {outside}; "
+                "put the tokenizer.json it was trained with next to it"
+            )
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 STUDY = "study.json"
 RUNS = "runs.jsonl"
-"""Of its record."""
+"""A file of its record."""
 CELLS = "cells"
 TARGET_PREFIX = "target-"
 """Beginning of the names of tables that hold what was spent until an accuracy."""

@@ -24,7 +24,7 @@ LONGEST = 8
 
 
 Rounds = Sequence[tuple[float, int]]
-"""Of a finished run: (virtual second, updates merged by then) at the end of each round."""
+"""The rounds of a finished run: (virtual second, updates merged by then) at the end of each round."""
 History = Callable[[str], Rounds]
 """The rounds of a finished cell, by its name."""
 Cells = Mapping[tuple[str, str], str]
@@ -80,10 +80,10 @@ def seconds_for(rounds: Rounds, updates: int, *, final_statistics: bool) -> floa
 
 @dataclass(frozen=True)
 class Again:
-    """What the second part consists of."""
+    """The second part."""
 
     grid: RunnableGrid
-    """Of all rows, the first part's and these."""
+    """All rows, the first part's and these."""
     first: tuple[Row, ...]
     rows: tuple[Row, ...]
     """Those that have more or fewer updates than in the first part."""

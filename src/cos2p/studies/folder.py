@@ -88,7 +88,7 @@ def finite(value: Any) -> Any:
 
 
 def earlier_outcome(cell: Cell, folder: Path, retry: bool = False) -> CellOutcome | None:
-    """What is known of the cell from an earlier start of the study; None if it has to run.
+    """The cell's outcome from an earlier start of the study; None if it has to run.
 
     Failures that would come again are kept too, unless `retry`.
     """

@@ -251,7 +251,7 @@ class RunSetups:
         return self._run_setups[key]
 
     def fit(self, recipes: Sequence[Recipe], memory: int) -> Fit | Absent:
-        """What one method takes, whose recipes (of several seeds) differ in their data's division alone."""
+        """The tasks that one method takes, whose recipes (of several seeds) differ in their data's division alone."""
         words: set[str] = set()
         needed = 0
         for recipe in recipes:

@@ -30,7 +30,7 @@ class Row:
     method: str | None = None
     """Another method than the recipe's."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What the table says of the row besides its figures: the ticks of an ablation, the axes of a sweep."""
+    """The table's words on the row besides its figures: the ticks of an ablation, the axes of a sweep."""
     folder: str = ""
     """Beginning of its cells' names; empty: the key. A row whose settings were searched has them in it, so that a
     wider search in the same folder does not meet the runs of an earlier choice."""
@@ -41,7 +41,7 @@ class Cell:
     """One run: a row with one seed."""
 
     name: str
-    """Of its folder, unique in the study."""
+    """Name of its folder, unique in the study."""
     row: str
     seed: int
     recipe: Recipe
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Base:
-    """What all cells have in common: the recipe, how it is changed, and the measure that makes them comparable."""
+    """The common part of all cells: the recipe, how it is changed, and the measure that makes them comparable."""
 
     recipe: str
     """A shipped name or a TOML file."""
@@ -146,7 +146,7 @@ class Grid:
     """The cell of (row, seed), in the order in which they run: all rows of the first seed first, so that a first table
     is soon complete. Rows that come to the same recipe share their runs."""
     methods: Mapping[str, str]
-    """Of each row."""
+    """Each row's method."""
     planned: Mapping[str, int]
     """Client updates of each cell."""
 
@@ -227,7 +227,7 @@ class CellOutcome:
     result: Mapping[str, Any] | None = None
     failure: str = ""
     exit_code: int = 0
-    """Of the failure, as `cos2p run` would end with it."""
+    """The failure's, as `cos2p run` would end with it."""
     kept: bool = False
     """It was there already, from an earlier start of the study."""
     seconds: float = 0.0

@@ -31,7 +31,7 @@ class Report:
     notes: tuple[str, ...] = ()
     tuning: Mapping[str, Any] | None = None
     axes: Mapping[str, Any] = field(default_factory=dict)
-    """Of a sweep: name → path and values."""
+    """Axes of a sweep: name → path and values."""
 
     @property
     def pictures(self) -> dict[str, str]:
@@ -58,7 +58,7 @@ class Report:
                     yield row, seed, name, outcome
 
     def provenance(self) -> list[tuple[str, str]]:
-        """What a reader needs to get the same figures."""
+        """All that a reader needs to get the same figures."""
         total = len(self.grid.places)
         entries = [
             ("recipe", self.recipe),
@@ -79,7 +79,7 @@ class Report:
         return sorted(set(self.grid.planned.values()))
 
     def versions(self) -> list[str]:
-        """Of the programs that made the runs; more than one line if the study went on after an update."""
+        """Versions of the programs that made the runs; more than one line if the study went on after an update."""
         found = [outcome.result.get("versions", {}) for outcome in self.outcomes.values() if outcome.result]
         return sorted({", ".join(f"{name} {number}" for name, number in sorted(v.items())) for v in found if v})
 
@@ -137,7 +137,7 @@ class Report:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What is compared over which seeds, and the tables that show it."""
+    """The rows to compare, the seeds, and the tables that show them."""
 
     base: Base
     seeds: tuple[int, ...]
@@ -150,7 +150,7 @@ class StudyPlan:
     of_methods: bool = False
     """Whether rows are methods, each at a learning rate of its own or at the recipe's."""
     search: Search | None = None
-    """Of methods; None: every one trains at the recipe's learning rate."""
+    """For methods; None: every one trains at the recipe's learning rate."""
     axes: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tuning: Mapping[str, Any] | None = None

@@ -55,7 +55,7 @@ Message = Status | Failed | Stopped
 
 
 Work = Callable[[Mapping[str, Any], Path, Callable[[Status], None]], None]
-"""What a cell does with its recipe, its run folder and a function for its status. A process finds it by its name."""
+"""A cell's work with its recipe, its run folder and a function for its status. A process finds it by its name."""
 
 
 def run_cell(work: Work, recipe: Mapping[str, Any], folder: str, log: str, channel: Connection) -> None:
@@ -108,7 +108,7 @@ def _end_the_group() -> None:
 
 
 def _write_to(log: Path) -> None:
-    """What this process and its workers print goes to a file: the terminal belongs to the study."""
+    """The output of this process and its workers goes to a file: the terminal belongs to the study."""
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as file:
         for stream in (STDOUT, STDERR):
@@ -254,7 +254,7 @@ class _Job:
         _end_group(self.process.pid)
 
     def close(self) -> tuple[CellOutcome | None, str]:
-        """What came out, None if the user stopped it; and a defect's traceback."""
+        """The outcome, None if the user stopped it; and a defect's traceback."""
         self.process.join()
         self.channel.close()
         code = self.process.exitcode

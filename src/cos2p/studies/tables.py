@@ -70,7 +70,7 @@ class Line:
 
     @property
     def marks(self) -> str:
-        """What a reader must know before comparing: * over the budget, † not all seeds."""
+        """Marks that a reader must know before comparing: * over the budget, † not all seeds."""
         return ("*" if self.over_budget else "") + ("" if self.whole else "†")
 
 
@@ -84,9 +84,9 @@ class Table:
     """Headings of the columns before the figures."""
     notes: tuple[str, ...] = ()
     reference: str = ""
-    """Of a table of differences: the row that all others are compared with."""
+    """The row that all others are compared with, in a table of differences."""
     baselines: Mapping[str, float] = field(default_factory=dict)
-    """What top-1 is worth: "chance" and "majority" (always the most frequent class), as far as the runs know them."""
+    """To compare top-1 with: "chance" and "majority" (always the most frequent class), as far as the runs know them."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Table:

@@ -17,26 +17,26 @@ from cos2p.tracking.events import read_events
 from cos2p.tracking.figure_parts import deepest
 
 WORK = ("prefix", "masks", "training")
-"""Of a task's seconds those in which the device's processor is busy; the others are its network's."""
+"""The seconds of a task in which the device's processor is busy; the others are its network's."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What the fleet had spent when a version of the model was made."""
+    """The fleet's expenses until a version of the model was made."""
 
     updates: int = 0
     virtual_seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
     processor_seconds: float | None = None
-    """Of all devices together, of the tasks that were done by then; a real fleet's log does not have them."""
+    """The sum over all devices and the tasks that were done by then; a real fleet's log does not have them."""
 
 
 @dataclass(frozen=True)
 class Point:
     spent: Spent
     top1: float
-    """Of the server's model at its deepest exit; before the run's end on `schedule.evaluate_samples` test samples."""
+    """The server's model at its deepest exit; before the run's end on `schedule.evaluate_samples` test samples."""
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self.spent), "top1": self.top1}
@@ -69,14 +69,14 @@ def read_curve(run: Path) -> Curve:
 
 
 def spent_until(curve: Curve, top1: float) -> Spent | None:
-    """What had been spent at the first evaluation with this accuracy; None if there was none."""
+    """The expenses at the first evaluation with this accuracy; None if there was none."""
     return next((point.spent for point in curve if point.top1 >= top1), None)
 
 
 # ---------------------------------------------------------------- accuracies asked for
 
 ReadCurve = Callable[[str], Curve]
-"""Of a finished cell, by its name."""
+"""The curve of a finished cell, by its name."""
 
 REACHED = "reached"
 TARGET_COLUMNS = (

@@ -38,7 +38,7 @@ class Search:
     updates: int | None = None
     """Client updates of a trial; None: as many as in the final runs."""
     updates_of: Mapping[str, int] = field(default_factory=dict)
-    """Of the trials of single methods, such as one that takes ten times as long as the others."""
+    """Lengths of the trials of single methods, such as one that takes ten times as long as the others."""
     finalists: int = 0
     """How many of a row's best settings are tried again at full length, which then decides. Only where trials are
     shorter; not of the methods in `updates_of`, which are too slow for it."""
@@ -77,7 +77,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trial tries: a learning rate, and a form of the method."""
+    """The settings of a trial: a learning rate, and a form of the method."""
 
     lr: float
     form: str = ""
@@ -86,7 +86,7 @@ class Setting:
     """A finalist, tried at full length."""
 
     def key(self, row: str) -> str:
-        """Of a trial."""
+        """The key of a trial."""
         return f"{TRIAL_PREFIX}{'whole-' if self.whole else ''}{self.folder(row)}"
 
     def folder(self, row: str) -> str:
@@ -99,7 +99,7 @@ class Setting:
 
 @dataclass
 class Choice:
-    """What the search tried for a row, and the best of it."""
+    """The trials of a row, and the best of them."""
 
     recipe_lr: float
     trials: dict[Setting, CellOutcome] = field(default_factory=dict)
@@ -213,7 +213,7 @@ def validation_merit(result: Mapping[str, Any]) -> float | None:
 def rank(scores: Mapping[Setting, float | None], recipe_lr: float) -> tuple[Setting, ...]:
     """Those that have a score, the best first; a score at full length counts more than any other.
 
-    Of equal ones the recipe's own form comes first, and the rate nearest to the recipe's.
+    Among equal ones the recipe's own form comes first, and the rate nearest to the recipe's.
 
     >>> half, other = Setting(0.002), Setting(0.002, "other")
     >>> rank({Setting(0.001): 0.5, half: 0.6, other: 0.6, Setting(0.016): None}, 0.004) == (half, other, Setting(0.001))
@@ -268,7 +268,7 @@ def _score_name(choices: Mapping[str, Choice]) -> str:
 
 
 def tuning_notes(choices: Mapping[str, Choice], search: Search, updates: int) -> list[str]:
-    """What the reader of a table with tuned rates must know."""
+    """Notes that the reader of a table with tuned rates needs."""
     length = "" if search.updates in (None, updates) else f" of {search.updates:,} updates"
     lengths = {row: search.length(row, updates) for row in choices if row in search.updates_of}
     if lengths:

@@ -1,1 +1,1 @@
-"""What the terminal shows: a plan before a run, progress while it goes on, a summary at its end."""
+"""The words of the terminal: a plan before a run, progress while it goes on, a summary at its end."""

@@ -85,7 +85,7 @@ def budget_text(event: Started) -> str | None:
 
 
 def plans_text(event: Started) -> list[str]:
-    """What devices train, those of one plan together."""
+    """The plans of devices, those of one plan together."""
     found = Counter((device.get("plan"), device.get("why")) for device in event.devices.values())
     lines = [f"{count(many, 'device')}: {plan} ({why})" for (plan, why), many in found.most_common() if plan]
     return [*lines[:PLANS], *([f"and {len(lines) - PLANS} more plans"] if len(lines) > PLANS else [])]

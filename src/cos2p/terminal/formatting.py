@@ -13,7 +13,7 @@ from cos2p.units import format_bytes
 
 
 def epsilon_text(spent: Mapping[str, Any] | None) -> str:
-    """What a private run has cost; nothing for another.
+    """The cost of a private run; nothing for another.
 
     >>> epsilon_text({"epsilon": 3.14159, "budget": 8.0, "delta": 1e-05})
     'ε 3.14 of 8 (δ 1e-05)'
@@ -26,7 +26,7 @@ def epsilon_text(spent: Mapping[str, Any] | None) -> str:
 
 
 def over_budget_text(found: Mapping[str, int] | None) -> str:
-    """Of a run that takes more memory than its devices have; nothing for another.
+    """Words for a run that takes more memory than its devices have; nothing for another.
 
     >>> over_budget_text({"devices": 8, "needs": 357_000_000, "has": 60_000_000})
     'over the budget: needs 357 MB of 60.0 MB, 8 devices have too little'
@@ -80,7 +80,7 @@ def count(number: int, noun: str) -> str:
 
 
 def without_training(chance: float | None, majority: float | None) -> str:
-    """What an accuracy has to be compared with, in brackets; empty if nothing is known.
+    """The baselines of an accuracy, in brackets; empty if nothing is known.
 
     >>> without_training(0.1, 0.1135), without_training(None, 0.25), without_training(None, None)
     (' (chance 10.0 %, most frequent class 11.3 %)', ' (most frequent class 25.0 %)', '')
@@ -91,7 +91,7 @@ def without_training(chance: float | None, majority: float | None) -> str:
 
 
 def printable(text: object) -> str:
-    """What a client says can hold anything; a terminal gets no control characters from it.
+    """A client's words can hold anything; a terminal gets no control characters from it.
 
     >>> printable("pi\\x1b[31m")
     'pi?[31m'
@@ -105,7 +105,7 @@ def print_line(console: Console, line: str) -> None:
 
 
 def rate_text(event: Rated) -> str:
-    """What was tried, and what was chosen."""
+    """The rates tried, and the one chosen."""
     if not event.devices:
         return f"{event.lr:g}: no device had enough samples to try others"
     tried = ", ".join(f"{rate:g}: {loss:.2f}" for rate, loss in zip(event.tried, event.losses, strict=True))

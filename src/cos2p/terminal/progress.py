@@ -44,7 +44,7 @@ class Pace:
 
 
 class Progress:
-    """What is known of the run so far, and at which pace. A listener: `progress(event)`."""
+    """The state of the run so far, and its pace. A listener: `progress(event)`."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -132,7 +132,7 @@ class Progress:
         return " · ".join(parts)
 
     def _late_by_kind(self, late: list[tuple[str, int]]) -> str:
-        """Of a large fleet: how many of each kind are at work, and how many of those are late."""
+        """The words for a large fleet: how many of each kind are at work, and how many of those are late."""
         kinds = tiers({name: device.rate for name, device in self.figures.devices.items()})
         kind_of = {name: kind for kind, names in kinds.items() for name in names}
         working = Counter(kind_of[name] for name, device in self.figures.devices.items() if device.task is not None)

@@ -1,4 +1,4 @@
-"""What a recipe would run, in a few lines, before anything is loaded."""
+"""A recipe's run in a few lines, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _form(recipe: Recipe) -> str:
 
 
 def rehearsal_text(found: Rehearsal) -> list[str]:
-    """What was found when the data were read and the first tasks cut."""
+    """The findings when the data were read and the first tasks cut."""
     bundle, config = found.bundle, found.config
     parts = [f"{len(getattr(bundle, name)):,} {name}" for name in ("train", "validation", "test")]
     size = f"{config.image}×{config.image}×{config.channels} pixels"
@@ -77,7 +77,7 @@ def rehearsal_text(found: Rehearsal) -> list[str]:
 
 
 def device_plan_words(plans: Sequence[DevicePlan]) -> list[str]:
-    """What each kind of device would train, what that takes and why."""
+    """The task of each kind of device, its cost and its reason."""
     lines = []
     for entry in plans:
         plan, over = entry.plan, "" if entry.plan.fits else "over the budget: "

@@ -1,4 +1,4 @@
-"""What came out of a run, for a terminal: the figures of `result.json` in two small tables."""
+"""The outcome of a run, for a terminal: the figures of `result.json` in two small tables."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _scores(result: Mapping[str, Any], prefix: str, worth: str = "") -> str:
 
 
 def better_exit_text(result: Mapping[str, Any]) -> str:
-    """Of a shallower exit that is better than the deepest; empty if that one is the best.
+    """A shallower exit that is better than the deepest; empty if that one is the best.
 
     >>> better_exit_text({"exits": {"6": 0.783, "8": 0.738}, "best_exit": 6})
     'exit 6 of 8: top-1 78.3 %, the deepest has 73.8 %; cos2p export --exit best takes it'
@@ -174,7 +174,7 @@ def _devices(result: Mapping[str, Any]) -> Table:
 
 
 def _row(devices: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
-    """Of one device its figures, of several their sums, and the mean of shares."""
+    """The figures of one device; sums of several, and the mean of shares."""
     rates = sorted({device["rate"] for device in devices if device["rate"] is not None})
     scored = [device for device in devices if device["top1"] is not None]
     return [

@@ -114,7 +114,7 @@ def _warning(result: Mapping[str, Any]) -> str:
 
 
 def _reference(result: Mapping[str, Any]) -> str:
-    """What the whole model would take: the bound that a run on small devices is compared with."""
+    """The memory that the whole model would take: the bound that a run on small devices is compared with."""
     full = result.get("full_memory")
     memories = sorted(device["memory"] for device in result["devices"].values() if device.get("memory"))
     if full is None or not memories or result.get("method") in WHOLE_MODEL:
@@ -130,7 +130,7 @@ def _reference(result: Mapping[str, Any]) -> str:
 
 
 def _memory(result: Mapping[str, Any]) -> str:
-    """Of the device that comes nearest to its budget."""
+    """The memory of the device that comes nearest to its budget."""
     if result.get("over_budget"):
         return over_budget_text(result["over_budget"])
     tasks = [

@@ -1,4 +1,4 @@
-"""What a run leaves behind: events, figures, checkpoints, files that survive a crash, curves for dashboards."""
+"""The traces of a run: events, figures, checkpoints, files that survive a crash, curves for dashboards."""
 
 from cos2p.tracking.event_kinds import Event, Merged
 from cos2p.tracking.events import EventLog, read_events

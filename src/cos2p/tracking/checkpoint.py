@@ -1,6 +1,6 @@
 """A checkpoint: one file, replaced atomically. JSON, named groups of tensors, blobs; never pickle.
 
-Tensors that several groups share (a version and its successor, mostly) are stored once. What is written is a
+Tensors that several groups share (a version and its successor, mostly) are stored once. The file holds a
 `Snapshot`: it does not change when the run goes on, so a thread may write it meanwhile.
 """
 
@@ -29,7 +29,7 @@ FORMAT = 3
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What goes into the file."""
+    """The content of the file."""
 
     meta: str
     tensors: dict[str, Tensor]

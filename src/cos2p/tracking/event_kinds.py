@@ -41,7 +41,7 @@ class Event:
     kind: ClassVar[str]
     """The name that it has in the file."""
     names: ClassVar[tuple[str, ...]]
-    """Of its fields, as are the next two."""
+    """Names of its fields, as are the next two."""
     required: ClassVar[tuple[str, ...]]
     optional: ClassVar[frozenset[str]]
 
@@ -197,7 +197,7 @@ class Rated(Event):
 
 @logged
 class Spent(Event):
-    """What the run has cost in privacy so far, after each round of a private run."""
+    """The run's cost in privacy so far, after each round of a private run."""
 
     epsilon: Annotated[float | None, "ε of the device that took part most; null: infinite, there is no noise"]
     delta: Annotated[float, "δ"]
@@ -220,7 +220,7 @@ class Evaluated(Event):
 
 @logged
 class Traffic(DeviceEvent):
-    """What a device's link carried in the whole run, just before its end (real fleets)."""
+    """Bytes that a device's link carried in the whole run, just before its end (real fleets)."""
 
     tensors_down: Annotated[int, "bytes of tensors to the device"]
     tensors_up: Annotated[int, "bytes of tensors from it"]

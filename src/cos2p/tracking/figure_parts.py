@@ -82,7 +82,7 @@ def trains(event: Merged) -> bool:
 
 
 def gain_figures(base: Mapping[str, float], top: Mapping[str, float], samples: int | None) -> dict[str, Any]:
-    """What a run gained over its start: of `top1` with half its 95 % interval, as if the two were scored on different
+    """A run's gain over its start: of `top1` with half its 95 % interval, as if the two were scored on different
     samples; they are scored on the same ones, so that the true interval is smaller.
 
     >>> gain_figures({"top1": 0.877}, {"top1": 0.883}, 4500)
@@ -106,7 +106,7 @@ class DeviceFigures:
     memory: int | None = None
     flops: float | None = None
     plan: str | None = None
-    """What it trains and how, in words, and ..."""
+    """Its training in words, and ..."""
     why: str | None = None
 
     tasks: int = 0

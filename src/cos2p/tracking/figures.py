@@ -1,4 +1,4 @@
-"""What a run is worth so far, folded from its events: the one place where they are counted.
+"""The figures of a run so far, folded from its events: the one place where they are counted.
 
     events ──► RunFigures ──► result.json, the terminal, the page, TensorBoard and MLflow, the decision to stop early
 
@@ -83,7 +83,7 @@ class RunFigures:
         self._untrained = 0
         """The last version that nothing trained."""
         self.lr: float | None = None
-        """Of the last task that was given."""
+        """Learning rate of the last task that was given."""
         self.part: Literal["validation", "test", ""] = ""
         """The samples behind `last` and `best`: validation, or test where there is no validation."""
         self.last: float | None = None
@@ -92,12 +92,12 @@ class RunFigures:
         self.best: tuple[float, int] | None = None
         """Best top-1, of a language model perplexity, and the version that had it."""
         self.score_name = "top1"
-        """What `last` and `best` are: `top1`, or `perplexity`."""
+        """The score in `last` and `best`: `top1`, or `perplexity`."""
         self._best_merit = -math.inf
         self.since_best = 0
         """Evaluations on validation samples that were no better."""
         self.spent: Spent | None = None
-        """What a private run has cost."""
+        """The cost of a private run."""
         self.rated: Rated | None = None
         """How the learning rate was found, where devices looked for it."""
         self.finished: str | None = None
@@ -321,7 +321,7 @@ class RunFigures:
 
     @property
     def over_budget(self) -> dict[str, int] | None:
-        """Of the devices whose largest task does not fit their memory: how many, and the worst one's bytes."""
+        """The devices whose largest task does not fit their memory: how many, and the worst one's bytes."""
         tasks = [(d.predicted, d.memory) for d in self.devices.values() if d.predicted and d.memory]
         over = [(needs, has) for needs, has in tasks if needs > has]
         if not over:
@@ -366,7 +366,7 @@ class RunFigures:
         }
 
     def _privacy(self) -> dict[str, Any]:
-        """What a private run cost; nothing of another."""
+        """The cost of a private run; nothing for another."""
         if self.spent is None:
             return {}
         return {"privacy": {name: getattr(self.spent, name) for name in self.spent.names if name != "t"}}

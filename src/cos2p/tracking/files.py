@@ -103,7 +103,7 @@ def prepare_folder(path: str | Path, overwrite: bool = False, resume: bool = Fal
 
 
 FIGURES = (MARKER, checksums.MANIFEST, "recipe.toml", "events.jsonl", "result.json")
-"""What tables and pages are made of; the rest of a run folder is models, and what a run needs to go on."""
+"""Files that tables and pages are made of; the rest of a run folder is models, and what a run needs to go on."""
 
 
 def keep_figures(folder: Path) -> None:

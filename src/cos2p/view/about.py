@@ -1,4 +1,4 @@
-"""What a run is of, in words: recipe, data, split, model, devices, end, and what its accuracies are worth."""
+"""The facts of a run in words: recipe, data, split, model, devices, end, and what its accuracies are worth."""
 
 from __future__ import annotations
 

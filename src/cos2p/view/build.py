@@ -86,7 +86,7 @@ class RunSource:
         self._pace = Pace()
         self._empty = True
         self._damaged = False
-        """What was read last could not be used; whatever comes next begins anew."""
+        """The last piece that was read could not be used; whatever comes next begins anew."""
         self._state: tuple[object, ...] = ()
 
     def refresh(self, on_progress: Callable[[float], None] = lambda share: None, seconds: float = math.inf) -> bool:
@@ -127,12 +127,12 @@ class RunSource:
         return anew or was_damaged, events
 
     def _outside(self) -> tuple[object, ...]:
-        """What the document says besides the log."""
+        """The parts of the document that are not in the log."""
         result = self.folder / "result.json"
         return self.status(self._result()), self._stop(), result.stat().st_mtime_ns if result.exists() else 0
 
     def _stop(self) -> StopNote | None:
-        """What the process, or a fleet's server in the log, said when it stopped before the run was over."""
+        """The words of the process, or of a fleet's server in the log, when it stopped before the run was over."""
         return read_stop_note(self.folder) or (StopNote(True, self._run.stopped) if self._run.stopped else None)
 
     def _note_pace(self) -> None:

@@ -94,7 +94,7 @@ class EvaluationsBuilder:
         return [(version, top1) for version, top1 in found if top1 is not None]
 
     def better_exit(self) -> dict[str, Any] | None:
-        """Of a shallower exit that was better than the deepest at the last evaluation."""
+        """A shallower exit that was better than the deepest at the last evaluation."""
         if not self._found:
             return None
         part, scores = self.part, self._found[max(self._found)][1].get(self.part, {})
@@ -152,7 +152,7 @@ class UpdatesBuilder:
         _append(self.rows, **place, start=start, top=top, tau=event.staleness, weight=None, loss=loss)
 
     def weigh(self, weights: list[float | None]) -> list[tuple[int, float]]:
-        """Of the last updates, whose round is closed now; returns (client, weight) of those that have one."""
+        """Fill in those of the last updates, whose round is closed now; returns (client, weight) where there is one."""
         first = len(self.rows["weight"]) - len(weights)
         if weights:
             self.rows["weight"][first:] = [rounded(weight) for weight in weights]
@@ -170,7 +170,7 @@ AXES = ("rounds", "updates", "time")
 
 @dataclass(frozen=True)
 class Series:
-    """What one run's curves are made of: for each point its round, updates and second, and the value there."""
+    """The points of one run's curves: for each point its round, updates and second, and the value there."""
 
     top1: tuple[tuple[float, float, float, float], ...]
     """(round, updates, seconds, value), ascending."""

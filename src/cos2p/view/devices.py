@@ -94,7 +94,7 @@ NAME_CHARACTERS = 200
 
 
 class TroublesBuilder:
-    """What went wrong, with its reason: updates not let in, tasks that came to nothing, devices that went away."""
+    """Troubles with their reasons: updates not let in, tasks that came to nothing, devices that went away."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster

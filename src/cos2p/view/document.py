@@ -23,7 +23,7 @@ OnProgress = Callable[[int, int, str], None]
 
 
 def source(folder: Path, may_come: bool = False) -> Source:
-    """What the folder holds. With `may_come`, a folder that is not there yet is taken for a run's."""
+    """The run or study in the folder. With `may_come`, a folder that is not there yet is taken for a run's."""
     if is_study(folder):
         return StudySource(folder, may_come)
     if is_run(folder):
@@ -92,7 +92,7 @@ class Sources:
 
 
 def _disambiguate(named: Sequence[dict[str, Any]], folders: list[Path]) -> None:
-    """What lies in folders of one name is called by their parents' too."""
+    """Runs in folders of one name are called by their parents' too."""
     names = [one["name"] for one in named]
     for one, folder, name in zip(named, folders, names, strict=True):
         if names.count(name) > 1:

@@ -27,7 +27,7 @@ from cos2p.tracking.event_kinds import (
 from cos2p.view.devices import Roster
 
 PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "dead", "absent")
-"""What a device does.
+"""A device's activities.
 
 prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
 open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
@@ -36,7 +36,7 @@ left, or excluded after failures. A fleet counts prefix and masks as training.
 PHASE = {name: number for number, name in enumerate(PHASES)}
 
 OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
-"""What became of a task.
+"""The ends of a task.
 
 open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too late, or
 answered twice. failed: the training came to nothing. lost: the device restarted, left or died with it.
@@ -70,7 +70,7 @@ class _Lane:
     tau: list[int | None] = field(default_factory=list)
     outcome: list[int] = field(default_factory=list)
     between: int = PHASE["absent"]
-    """What it is while it has no task."""
+    """Its phase while it has no task."""
     open: _Open | None = None
     numbers: dict[str, int] = field(default_factory=dict)
     """Task → its number in this lane."""

@@ -17,7 +17,7 @@ Bits = NDArray[np.bool_]
 @dataclass
 class Held:
     part: slice
-    """Of the flat array over all blocks."""
+    """Its place in the flat array over all blocks."""
     bits: Bits
     weight: float
 
@@ -137,7 +137,7 @@ SHOWN = 64
 
 
 class MasksBuilder:
-    """What each client kept of each block at its last visit, and how far clients agree."""
+    """The segments that each client kept of each block at its last visit, and how far clients agree."""
 
     def __init__(self, tracks: dict[str, Track]) -> None:
         self._tracks = tracks
@@ -198,7 +198,7 @@ def _spread(devices: list[int]) -> list[int]:
 
 
 def no_masks(clients: int) -> dict[str, Any]:
-    """Of a run whose model is not known."""
+    """For a run whose model is not known."""
     shown = list(range(min(clients, SHOWN)))
     nothing: list[list[float | None]] = [[None] * len(shown) for _ in shown]
     return {"devices": shown, "kept": [[] for _ in shown], "agreement_heads": nothing, "agreement_units": nothing}

@@ -183,7 +183,7 @@ def _sweep_line(
 
 
 def _number(text: str) -> float | str:
-    """What has no place on a scale of numbers stays a word."""
+    """A value without a place on a scale of numbers stays a word."""
     try:
         number = float(text)
     except ValueError:

@@ -5,8 +5,8 @@
     kits/pi-1/      a device
     kits/authority/ the fleet's certificate authority: needed to add devices later, never leaves this machine
 
-A kit can be moved: nothing in it names the folder it lies in. What NVFlare wants as absolute paths is written when the
-kit is started.
+A kit can be moved: nothing in it names the folder it lies in. NVFlare's absolute paths are written when the kit is
+started.
 """
 
 from __future__ import annotations

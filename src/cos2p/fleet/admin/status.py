@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fleet_status(kit: Kit, patience: float = 10.0) -> dict[str, Any]:
-    """What the server of an admin kit says. RunError if it does not answer."""
+    """The answers of an admin kit's server. RunError if it does not answer."""
     host, port = server_address(kit)
     server = AdminSession(kit, patience)
     try:
@@ -81,11 +81,11 @@ def status_tables(found: dict[str, Any]) -> list[Table]:
 
 
 def _link(own: dict[str, Any]) -> str:
-    """What the link carried lately, down and up."""
+    """Bytes a second that the link carried lately, down and up."""
     return ", ".join(f"{format_bytes(int(rate))}/s" for rate in own.get("link") or ())
 
 
 def _overhead(own: dict[str, Any]) -> str:
-    """What the link carried beyond the tensors, as a share of them."""
+    """Bytes that the link carried beyond the tensors, as a share of them."""
     tensors = own.get("tensors_down", 0) + own.get("tensors_up", 0)
     return f"{(own['wire_down'] + own['wire_up']) / tensors - 1:.1%}" if tensors else ""

@@ -1,4 +1,4 @@
-"""What the executor sends its training process, and what a device says of its errors.
+"""Requests of the executor to its training process, and a device's words for its errors.
 
 Without torch: the executor itself stays small.
 """
@@ -23,7 +23,7 @@ from cos2p.fleet.device.owner import DeviceFile
 
 @dataclass(frozen=True, kw_only=True)
 class Setup(DeviceFile):
-    """What `cos2p fleet join` says of the device, and what the run adds."""
+    """The device as `cos2p fleet join` describes it, and the run's own part."""
 
     name: str
     recipe: dict[str, Any]

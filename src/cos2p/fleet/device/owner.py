@@ -192,9 +192,9 @@ class DeviceFile:
     slowdown: float = 1.0
     """To play a slower device on a fast machine."""
     threads: int = 0
-    """Of torch; 0 leaves the choice to it."""
+    """Threads of torch; 0 leaves the choice to it."""
     accelerator: str = "cpu"
-    """What training is computed with: cpu, cuda, cuda:1, mps, or auto."""
+    """Where training is computed: cpu, cuda, cuda:1, mps, or auto."""
     base: str = ""
     """Folder of a checkpoint that need not be sent; empty: none."""
 
@@ -228,7 +228,7 @@ class Spending:
         self._path, self.limits, self._day = kit / SPENT_FILE, limits, day
 
     def seconds_left(self) -> float:
-        """Of training; infinity without a limit."""
+        """Seconds of training; infinity without a limit."""
         limit = self.limits.seconds_per_day
         return max(0.0, limit - self._spent()["seconds"]) if limit else float("inf")
 
@@ -257,7 +257,7 @@ class Spending:
         write_json(self._path, entry)
 
     def _spent(self) -> dict[str, float]:
-        """Of today. An account that cannot be read counts as all spent: a limit is not lost with a file."""
+        """Today's account. One that cannot be read counts as all spent: a limit is not lost with a file."""
         nothing = {"seconds": 0.0, "bytes": 0}
         try:
             entry = read_json(self._path) if self._path.exists() else {"seconds": 0.0, "bytes": 0}

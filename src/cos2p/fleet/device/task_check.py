@@ -65,7 +65,7 @@ def _refused(what: str) -> OwnerRefused:
 
 
 class PrivacyAccount:
-    """What a device with local privacy has given away, in all runs. Gaussian noise with multipliers σ₁, σ₂ … is as good
+    """The losses of a device with local privacy, in all runs. Gaussian noise with multipliers σ₁, σ₂ … is as good
     as one with σ, where 1/σ² = Σ 1/σᵢ²: the file has these sums, by run and of all."""
 
     def __init__(self, kit: Path, run: str, privacy: PrivacySettings, owner: OwnerFile) -> None:

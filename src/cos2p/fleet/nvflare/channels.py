@@ -73,12 +73,12 @@ COMMANDS = frozenset(
         "train.delete_run",
     }
 )
-"""What a device does for its server of all that `admin:admin` may ask. Not: run shell commands, shut down."""
+"""Commands that a device obeys, out of all that `admin:admin` may ask. Not: run shell commands, shut down."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """What is known of a message before anybody acts on it: first what the connection says, then its sender's word."""
+    """A message before anybody acts on it: first what the connection says, then its sender's word."""
 
     me: str
     """The cell that got it."""
@@ -91,7 +91,7 @@ class Envelope:
     origin: str
     destination: str
     name: str
-    """Of the client, as the signature has it."""
+    """The client's, as the signature has it."""
     channel: str
     topic: str
     request: bool = True
@@ -125,7 +125,7 @@ def objection(message: Envelope) -> str:
 
 
 def _objection_inside(message: Envelope, own: str) -> str:
-    """What a parent passes on is checked as if it had come directly."""
+    """A message that a parent passes on is checked as if it had come directly."""
     if machine(message.peer) != own:
         return f"{message.peer} connects where only job processes do"
     if machine(message.origin) == own:

@@ -46,7 +46,7 @@ class FleetExecutor(Executor):  # type: ignore[misc]  # NVFlare is not typed
     def __init__(self) -> None:
         super().__init__()
         self.session = uuid.uuid4().hex
-        """Of this process; a task given to an earlier one is not done."""
+        """Name of this process; a task given to an earlier one is not done."""
         self._ended = threading.Event()
         self._folder: Path
         self._link: Link

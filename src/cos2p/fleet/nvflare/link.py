@@ -2,7 +2,7 @@
 
 Who asks is what the transport vouches for. The server's process lets a message pass only under the name in its
 connection's certificate (`channels`), and only with a token that NVFlare signed for that name; the token is then looked
-up among the job's clients. What a frame says about its sender is never read.
+up among the job's clients. A frame's own words about its sender are never read.
 """
 
 from __future__ import annotations

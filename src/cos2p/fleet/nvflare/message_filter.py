@@ -34,7 +34,7 @@ class MessageFilter:
     """Stands before every cell of this process."""
 
     MOST_NOTICES = 20
-    """Of one sender in a minute; the log has them all."""
+    """Notices about one sender in a minute; the log has them all."""
 
     def __init__(self, kit: Path | None) -> None:
         self._notices = Notices(kit) if kit is not None else None

@@ -60,14 +60,14 @@ class _Silent:
 
 
 def tidy(place: Path) -> None:
-    """What of NVFlare's kit is left out: its scripts start it without our supervision."""
+    """Delete the scripts of NVFlare's kit: they start it without our supervision."""
     for script in ("start.sh", "stop_fl.sh", "sub_start.sh", "fl_admin.sh", "system_info.ipynb", "readme.txt"):
         (place / "startup" / script).unlink(missing_ok=True)
     (place / "readme.txt").unlink(missing_ok=True)
 
 
 def tune(place: Path, name: str, plan: FleetPlan) -> None:
-    """What differs from NVFlare's defaults, and what is left out."""
+    """Write the settings that differ from NVFlare's defaults, and delete the rest."""
     tidy(place)
     if name == "admin":
         return
@@ -107,7 +107,7 @@ def tune(place: Path, name: str, plan: FleetPlan) -> None:
 
 
 def _policy(name: str) -> dict[str, Any]:
-    """What an admin may do on this machine. Nowhere: bring code (`byoc`: NVFlare would run a job's `custom` folder
+    """An admin's rights on this machine. Nowhere: bring code (`byoc`: NVFlare would run a job's `custom` folder
     and check none of its classes), or read files by shell commands. On a device: nothing but give it a run and end
     that."""
     rights = dict.fromkeys(
@@ -139,7 +139,7 @@ def settle(kit: Kit) -> None:
 
 
 def _machine(kit: Kit) -> str:
-    """Of this machine and place, for this fleet alone: a hash that says nothing but whether two are the same."""
+    """A name of this machine and place, for this fleet alone: a hash that says nothing but whether two are the same."""
     known = Path("/etc/machine-id")
     own = known.read_text().strip() if known.exists() else str(uuid.getnode())
     root = (kit.startup / "rootCA.pem").read_text()

@@ -49,7 +49,7 @@ _OF_ONE_JOB = (
     JobMetaKey.SCHEDULE_HISTORY,
     JobMetaKey.JOB_DEPLOY_DETAIL,
 )
-"""What a copy of a job must not inherit."""
+"""Fields that a copy of a job must not inherit."""
 
 
 class Rejoin(FLComponent):  # type: ignore[misc]  # NVFlare is not typed

@@ -59,7 +59,7 @@ _MODULES = {
 
 
 def start_command(kit: Kit) -> list[str]:
-    """What to run for a server's or a device's kit."""
+    """The command that runs a server's or a device's kit."""
     base = [sys.executable, "-u", "-m", _SELF, _MODULES[kit.role], "-m", str(kit.folder)]
     common = ["--set", "secure_train=true", f"org={ORGANISATION}", "config_folder=config"]
     if kit.role == "server":

@@ -60,7 +60,7 @@ END_OF_TIME = "end of time"
 MAPPED_BYTES = 64 * 2**20
 PATIENCE, LEAST_PATIENCE = 20.0, 300.0
 """How long a task is waited for: so many times what the device in the middle took for its last one, and these seconds
-at least. What comes later is merged all the same."""
+at least. A later update is merged all the same."""
 ALLOWANCE = 2**20
 """Bytes an update may have beyond its tensors: names, shapes, the report."""
 
@@ -74,7 +74,7 @@ def refuse_attack(recipe: Recipe) -> None:
 
 
 class Port(Protocol):
-    """What the driver asks of a network."""
+    """All that the driver asks of a network."""
 
     def offer(self, client: str, notice: Notice) -> None:
         """Notify the client that a task is ready to be fetched."""
@@ -250,7 +250,7 @@ class Driver(Session):
             self._timers.start(END_OF_TIME, self.recipe.schedule.virtual_seconds - self.now)
 
     def step(self) -> None:
-        """What came in meanwhile: news, timers, silences and returns."""
+        """Do what came in meanwhile: news, timers, silences and returns."""
         if (happening := self._next()) is not None:
             self._happen(happening)
         for timer in self._timers.due():
@@ -301,7 +301,7 @@ class Driver(Session):
             self.carry_out(self.server.handle(TimerFired(timer)))
 
     def _patience_left(self, timer: str) -> float:
-        """Of the client whose task's deadline this is, where the recipe sets none."""
+        """Seconds for the client whose task's deadline this is, where the recipe sets none."""
         client = timer_client(timer)
         if client not in self._given or self.recipe.schedule.task_timeout is not None:
             return 0.0

@@ -1,4 +1,4 @@
-"""What wakes the driver: messages of the network's threads, and timers."""
+"""All that wakes the driver: messages of the network's threads, and timers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MOST_NUMBERS = 32
 
 
 def measured_numbers(sent: object) -> dict[str, float] | None:
-    """What a device says it measured, as far as it is a few finite numbers under short names.
+    """A device's own measurements, as far as they are a few finite numbers under short names.
 
     >>> measured_numbers({"peak": 10**8, "loss": "low", "seconds": float("nan")})
     {'peak': 100000000}

@@ -44,7 +44,7 @@ from cos2p.tracking.files import StopNote, explained, write_stop_note
 
 FETCHABLE = ("result.json", "weights.safetensors", "recipe.toml")
 PAGE_BYTES = 128 * 2**10
-"""Of the event log in one answer; of a file three times as much."""
+"""Share of the event log in one answer; a file has three times as much."""
 
 GATHER_SECONDS = 120.0
 """How long a run waits for the devices that are expected."""
@@ -59,7 +59,7 @@ class ServedRun:
         self.state = "starting"
         self.error: Cos2pError | None = None
         self.life = uuid.uuid4().hex
-        """Of this process: a new one means that the log was cut back to `base`."""
+        """Name of this process: a new one means that the log was cut back to `base`."""
         self.base = 0
         self.driver: Driver | None = None
         self.classes = Classes()
@@ -102,7 +102,7 @@ class ServedRun:
         except Cos2pError as error:
             self.error, self.state = error, "failed"
             write_stop_note(self.folder, StopNote(True, str(error)))
-            with suppress(RunError):  # the disk may be what is wrong; whoever follows is told all the same
+            with suppress(RunError):  # the disk may be what is wrong; whoever follows learns it all the same
                 self._notify(Stopped(t=self.driver.now if self.driver else 0.0, reason=str(error)))
         finally:
             transfers.close()

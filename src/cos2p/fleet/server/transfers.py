@@ -53,7 +53,7 @@ class Transfers:
                 self._void(client)
 
     def take(self, client: str, notice: Notice, read: Callable[[Path], T]) -> T:
-        """What `read` makes of the complete answer to the client's task, whose file is then gone.
+        """The value that `read` makes of the complete answer to the client's task, whose file is then gone.
 
         UpdateRefused if it is not complete, or not what was announced.
         """
