@@ -83,6 +83,7 @@ def problems(error: ValidationError, path: str = "", kind: type[BaseModel] | Non
             continue  # a list with a wrong entry also counts as too short; the entry is the cause
         if (*loc[:-1], "literal['auto']") in places:
             loc = loc[:-1]
+        loc = loc[:-1] if loc[-1:] == ("[key]",) else loc  # a wrong name in a table of names
         where = ".".join([path, *map(str, loc)] if path else map(str, loc)) or "recipe"
         name = ".".join(part for part in where.split(".") if not part.isdigit())
         if name in GONE:

@@ -41,7 +41,6 @@ def test_every_recipe_table_and_command_has_its_heading() -> None:
         "partition",
         "fleet",
         "fleet.devices",
-        "fleet.devices.spread",
         "training",
         "training.memory_optimizations",
         "training.wire",

@@ -51,8 +51,8 @@ def _spread(group: DeviceGroup, changes: dict[str, Any], rng: np.random.Generato
     """The figures that the group spreads, each multiplied by a log-normal factor with median 1."""
     found: dict[str, Any] = {}
     preset = PRESETS.get(group.preset)
-    wide = group.spread
-    sigmas = {"flops": wide.flops, "memory": wide.memory, "down": wide.network, "up": wide.network}
+    wide, network = group.spread, group.spread.get("network", 0.0)
+    sigmas = {"flops": wide.get("flops", 0.0), "memory": wide.get("memory", 0.0), "down": network, "up": network}
     for figure, sigma in sigmas.items():
         factor = math.exp(sigma * float(np.clip(rng.standard_normal(), -FARTHEST, FARTHEST)))
         median = changes.get(figure, getattr(preset, figure, None))

@@ -14,17 +14,7 @@ _TIME = r"([01]?\d|2[0-3]):[0-5]\d"
 Hours = Annotated[str, Field(pattern=rf"^{_TIME}-({_TIME}|24:00)$")]
 
 
-class DeviceSpread(Settings):
-    """How unequal the devices of a group are: each figure is the group's times a log-normal factor with median 1."""
-
-    flops: float = Field(
-        default=0.0,
-        ge=0,
-        le=2,
-        description="Deviation of the logarithm of FLOP/s; 0.5: two of three have 0.6 to 1.6 times the group's.",
-    )
-    memory: float = Field(default=0.0, ge=0, le=2, description="The same for memory.")
-    network: float = Field(default=0.0, ge=0, le=2, description="The same for downloads and, drawn apart, uploads.")
+Spread = dict[Literal["flops", "memory", "network"], Annotated[float, Field(ge=0, le=2)]]
 
 
 class DeviceGroup(Settings):
@@ -63,7 +53,12 @@ class DeviceGroup(Settings):
     dies_at: float | None = Field(default=None, ge=0, description="Virtual second at which it falls silent.")
     drop_rate: float | None = Field(default=None, ge=0, le=1, description="Chance that a task is lost, 0 to 0.2.")
 
-    spread: DeviceSpread = DeviceSpread()
+    spread: Spread = Field(
+        default={},
+        description="How unequal they are: `flops`, `memory`, `network` (downloads and, drawn apart, uploads), each "
+        "the group's times a log-normal factor with median 1. The deviation of its logarithm; 0.5: two of three have "
+        "0.6 to 1.6 times the group's.",
+    )
     trace: str = Field(
         default="",
         description="CSV of measured devices, a row each (flops, memory, down, up, latency, jitter, drop_rate, "
