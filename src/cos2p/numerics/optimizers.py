@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from cos2p.errors import ConfigError
 from cos2p.numerics.adan import CHUNK_BYTES_PER_THREAD, Adan, require_not_negative
@@ -32,83 +31,22 @@ Schedule = Literal["cosine", "constant"]
 
 
 def _plain_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """torch's step without what is around it: a word to its compiler (whose import takes 40 MB), and to its profiler,
-    which takes as long as the step of a small model. Hooks are called where there are any."""
+    """torch's step without a word to its compiler, whose import takes 40 MB."""
     inner = inspect.unwrap(kind.step)
 
-    def bare(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> Any:
+    def plain(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> Any:
         with torch.no_grad():
             return inner(self, closure)
 
-    hooked = torch.optim.Optimizer.profile_hook_step(bare)
-
-    def plain(self: torch.optim.Optimizer, closure: Callable[[], float] | None = None) -> Any:
-        return (hooked if _has_hooks(self) else bare)(self, closure)
-
-    plain.hooked = True  # type: ignore[attr-defined]  # torch is not to put its own around it
     return plain
 
 
-def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return bool(own or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
-
-
-class _PlainZero(torch.optim.Optimizer):
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """torch's, without a word to its profiler."""
-        if not set_to_none:
-            super().zero_grad(set_to_none)
-            return
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
-
-class AdamW(_PlainZero, torch.optim.AdamW):
+class AdamW(torch.optim.AdamW):
     step = _plain_step(torch.optim.AdamW)
 
 
-class SGD(_PlainZero, torch.optim.SGD):
-    _any_step = _plain_step(torch.optim.SGD)
-    _of_a_kind = False
-    """Whether the parameters of each group have the same type and are in the same place."""
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        self._of_a_kind = all(
-            len({(parameter.device, parameter.dtype) for parameter in group["params"]}) == 1
-            for group in self.param_groups
-        )
-
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """torch's; one call of its kernel, where that is all there is to do."""
-        gradients = [[parameter.grad for parameter in group["params"]] for group in self.param_groups]
-        if closure is not None or not self._is_one_call(gradients):
-            return self._any_step(closure)
-        with torch.no_grad():
-            for group, own in zip(self.param_groups, gradients, strict=True):
-                torch._fused_sgd_(
-                    group["params"],
-                    own,
-                    [],
-                    weight_decay=group["weight_decay"],
-                    momentum=0.0,
-                    lr=group["lr"],
-                    dampening=group["dampening"],
-                    nesterov=False,
-                    maximize=group["maximize"],
-                    is_first_step=False,
-                )
-        return None
-
-    step.hooked = True  # type: ignore[attr-defined]
-
-    def _is_one_call(self, gradients: list[list[Tensor | None]]) -> bool:
-        """Whether every parameter has a gradient, none a state, and nobody wants to be asked."""
-        plain = all(group["fused"] and group["momentum"] == 0 for group in self.param_groups)
-        asked = _has_hooks(self) or hasattr(self, "grad_scale") or hasattr(self, "found_inf")
-        return plain and self._of_a_kind and not asked and not any(grad is None for own in gradients for grad in own)
+class SGD(torch.optim.SGD):
+    step = _plain_step(torch.optim.SGD)
 
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
