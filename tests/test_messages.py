@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cos2p import ModelConfig, SubmodelSpec
 from cos2p.errors import UpdateRefused
-from cos2p.messages import Order, Task, TaskReader, Update, envelope, tensor_bytes
+from cos2p.messages import Order, Task, Update, envelope, tensor_bytes
 from cos2p.messages.envelope import DTYPES
 from cos2p.messages.packing import pack
 from cos2p.methods import make_contract
@@ -66,32 +66,9 @@ def as_sent(number: int, weights: Weights) -> tuple[bytes, bytes]:
     return packet.head, b"".join(packet.bodies)
 
 
-def test_a_reader_reads_the_same_bytes_once() -> None:
-    reader, weights = TaskReader(), random_weights(VIT, 0)
-    (head, body), (next_head, _) = as_sent(1, weights), as_sent(1234, weights)
-    first, second = reader.read(head, body), reader.read(next_head, body)
-    assert (first.order.attempt, second.order.attempt) == (1, 1234)
-    assert second.weights is first.weights
-    assert second.prefix is first.prefix
-    assert same(second.weights, Task.from_bytes(next_head + body).weights)
-
-
-def test_a_reader_knows_other_bytes_and_other_tensors_in_the_same_bytes() -> None:
-    reader, weights = TaskReader(), random_weights(VIT, 0)
-    head, body = as_sent(1, weights)
-    reader.read(head, body)
-    other_head, other_body = as_sent(2, random_weights(VIT, 1))
-    assert same(reader.read(other_head, other_body).weights, Task.from_bytes(other_head + other_body).weights)
-    renamed = other_head.replace(b"w/blocks.2.q.bias", b"w/blocks.2.Q.bias")
-    assert renamed != other_head
-    assert "blocks.2.Q.bias" in reader.read(renamed, other_body).weights
-
-
-def test_a_reader_gives_no_tensors_that_somebody_has_changed() -> None:
-    reader, (head, body) = TaskReader(), as_sent(1, random_weights(VIT, 0))
-    first = reader.read(head, body)
-    next(iter(first.weights.values())).zero_()
-    assert same(reader.read(head, body).weights, Task.from_bytes(head + body).weights)
+def test_a_task_in_two_pieces_is_the_task() -> None:
+    head, body = as_sent(1, random_weights(VIT, 0))
+    assert same(Task.unpack(head, body).weights, Task.from_bytes(head + body).weights)
 
 
 def test_an_order_is_json() -> None:

@@ -41,7 +41,7 @@ STAGES = {
     "server: pack the task": ("cos2p.messages", "Task.packet"),
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
-    "device: unpack the task": ("cos2p.messages", "TaskReader.read"),
+    "device: unpack the task": ("cos2p.messages", "Task.unpack"),
     "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.made"),
     "device: load the weights": ("cos2p.models.transformer", "ElasticTransformer.load"),
     "device: make the optimiser": ("cos2p.training.trainer", "make_optimizer"),

@@ -6,7 +6,6 @@ from cos2p.messages.task import Order as Order
 from cos2p.messages.task import Piece as Piece
 from cos2p.messages.task import Precision as Precision
 from cos2p.messages.task import Task as Task
-from cos2p.messages.task import TaskReader as TaskReader
 from cos2p.messages.task import Update as Update
 from cos2p.messages.task import Wire as Wire
 from cos2p.messages.task import load_tensors as load_tensors

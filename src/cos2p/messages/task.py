@@ -12,8 +12,8 @@ from typing import Any, Literal
 import safetensors.torch
 from torch import Tensor
 
-from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope, Table
-from cos2p.messages.packing import KEPT_BYTES, Packet, pack, write_file
+from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope
+from cos2p.messages.packing import Packet, pack, write_file
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -149,29 +149,17 @@ class Task:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Task:
-        envelope = Envelope.open(data, TASK_HEADER_BYTES)
-        parts = _tensors(envelope, "w", "p")
-        return cls(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+        return cls._of(Envelope.open(data, TASK_HEADER_BYTES))
 
+    @classmethod
+    def unpack(cls, head: bytes, body: bytes) -> Task:
+        """From a packet's head and bodies, sent by who is trusted."""
+        return cls._of(Envelope.of(head, body))
 
-class TaskReader:
-    """Reads one task after the other. With small models, tensors that the task before had, too, are the very same."""
-
-    def __init__(self) -> None:
-        self._body = b""
-        self._table: Table | None = None
-        self._parts: dict[str, Weights] = {}
-        self._changes = 0
-
-    def read(self, head: bytes, body: bytes) -> Task:
-        """A packet's head and bodies. The very same `body` has the same tensors in it, if its table is the same."""
-        envelope = Envelope.of(head, body)
-        parts = self._parts
-        if body is not self._body or envelope.table is not self._table or _changes(parts) != self._changes:
-            parts = _tensors(envelope, "w", "p")
-            if len(body) <= KEPT_BYTES:
-                self._body, self._table, self._parts, self._changes = body, envelope.table, parts, _changes(parts)
-        return Task(Order.from_dict(envelope.meta), weights=parts["w"], prefix=parts["p"])
+    @classmethod
+    def _of(cls, envelope: Envelope) -> Task:
+        envelope.check_parts("w", "p")
+        return cls(Order.from_dict(envelope.meta), weights=envelope.part("w"), prefix=envelope.part("p"))
 
 
 NEEDED_REPORT = ("prefix_recomputed", "uncached", "trial_")
@@ -236,16 +224,6 @@ def load_tensors(data: bytes) -> Weights:
     round differently, and a result would depend on which process got the bytes.
     """
     return {name: tensor.clone() for name, tensor in sorted(safetensors.torch.load(data).items())}
-
-
-def _tensors(envelope: Envelope, *labels: str) -> dict[str, Weights]:
-    envelope.check_parts(*labels)
-    return {label: envelope.part(label) for label in labels}
-
-
-def _changes(parts: Mapping[str, Weights]) -> int:
-    """How often tensors were changed in place since they were made. Who is given a task must not, and might."""
-    return sum(tensor._version for part in parts.values() for tensor in part.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ the tensors in by reference, so a submodel is never held twice. Names equal thos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +23,14 @@ from cos2p.models.context import Context as Context
 from cos2p.models.context import make_context as make_context
 from cos2p.models.context import rotate
 from cos2p.models.layout import Weights, exit_key
-from cos2p.models.skeleton import Skeleton, slots, trainable
 from cos2p.models.spec import BlockKeep, SubmodelSpec
 from cos2p.numerics.output_table import Table, project
 
 _SHARES_KEYS = torch.torch_version.TorchVersion(torch.__version__) >= "2.5"
 """Older ones have no attention in which several queries share a key."""
+
+Slot = tuple[str, nn.Module, str]
+"""A parameter's full name, the module that has it, and its name there."""
 
 Gates = Mapping[int, tuple[Tensor | None, Tensor | None]]
 """Block index to (gate per attention segment, gate per unit); 1 keeps, 0 removes, gradients pass."""
@@ -313,11 +314,6 @@ class ElasticTransformer(nn.Module):
             rows = config.vocab if spec.rows is None else len(spec.rows)
             self.output_table = nn.Parameter(torch.empty(rows, config.dim, device="meta"), requires_grad=False)
 
-    @classmethod
-    def made(cls, config: ModelConfig, spec: SubmodelSpec, *, rescale: bool = False) -> ElasticTransformer:
-        """One without its prefix, as the constructor makes it. Faster if such a one was made before."""
-        return _skeleton(config, spec, rescale).twin()
-
     def load(self, weights: Weights) -> ElasticTransformer:
         """Take the tensors by reference (they will be trained in place) and freeze what the spec freezes."""
         for name, module, own in slots(self):
@@ -467,6 +463,27 @@ class ElasticTransformer(nn.Module):
         return x_BTD, self.spec.frozen
 
 
-@lru_cache(maxsize=16)
-def _skeleton(config: ModelConfig, spec: SubmodelSpec, rescale: bool) -> Skeleton[ElasticTransformer]:
-    return Skeleton(ElasticTransformer(config, spec, rescale=rescale))
+def slots(module: nn.Module, prefix: str = "") -> list[Slot]:
+    """Every parameter, in the order of `named_parameters`; one that two modules share comes twice."""
+    found: list[Slot] = []
+    _collect(module, prefix, found)
+    return found
+
+
+def _collect(module: nn.Module, prefix: str, found: list[Slot]) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            found.append((prefix + name, module, name))
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{prefix}{name}.", found)
+
+
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that train, by name, as `named_parameters` gives them: one that is shared comes once."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, owner, own in slots(module):
+        parameter = owner._parameters[own]
+        if parameter is not None and parameter.requires_grad:
+            found.setdefault(id(parameter), (name, parameter))
+    return dict(found.values())

@@ -21,7 +21,7 @@ from cos2p.accelerator import capped, is_out_of_memory, peak_bytes
 from cos2p.aggregation.privacy.clipping import as_it_leaves
 from cos2p.devices.attacks import corrupt
 from cos2p.errors import TrainingError
-from cos2p.messages import Task, TaskReader, Update, load_tensors
+from cos2p.messages import Task, Update, load_tensors
 from cos2p.messages.packing import Packet
 from cos2p.methods import Trainer, make_trainer
 from cos2p.models.layout import Weights
@@ -96,7 +96,6 @@ def gpu_wish(recipe: Recipe) -> GpuWish:
 _run_setup: RunSetup | None = None
 _client_cache: ClientCache | None = None
 _own_models: OwnModels | None = None
-_reader = TaskReader()
 
 
 def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_models: Path | None = None) -> None:
@@ -113,7 +112,7 @@ def _start(recipe: Mapping[str, Any], client_cache: Path | None = None, own_mode
 
 def _train(head: bytes, body: bytes, memory: bytes) -> TaskOutcome:
     assert _run_setup is not None
-    task = _reader.read(head, body)
+    task = Task.unpack(head, body)
     trainer = make_trainer(_run_setup.config, task.order)
     try:
         shard = _run_setup.shards[task.order.client]

@@ -32,9 +32,8 @@ from cos2p.data.examples import Examples
 from cos2p.messages import Order, Task, Update
 from cos2p.models.config import ModelConfig
 from cos2p.models.layout import Weights
-from cos2p.models.skeleton import trainable
 from cos2p.models.spec import BlockSize, SubmodelSpec
-from cos2p.models.transformer import ElasticTransformer
+from cos2p.models.transformer import ElasticTransformer, trainable
 from cos2p.numerics.backward_step import recompute, stepping_in_backward
 from cos2p.numerics.optimizers import make_optimizer
 from cos2p.numerics.output_table import SMALL
@@ -366,7 +365,7 @@ class Trainer:
         and the blocks above if they do: read one by one when they are needed.
         """
         held, file = dict(weights), self._frozen()
-        model = ElasticTransformer.made(self.config, spec, rescale=rescale)
+        model = ElasticTransformer(self.config, spec, rescale=rescale)
         if self.config.task == "language-modeling" and self.config.tied and spec.has_prefix:
             if model.outputs > SMALL:
                 model.read_table(file.table("embed.tokens"))
