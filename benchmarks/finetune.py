@@ -1,12 +1,12 @@
 """One device's task against `transformers` and `peft`: the same weights, samples, batches and threads.
 
-    python -m benchmarks.finetune [--recipes minilm-trec dino-caltech101] [--repeats 3] [--samples 150] [--out FILE]
+    COS2P_DATA=<folder> python -m benchmarks.finetune [--recipes minilm-trec dino-caltech101] [--repeats 3] [--out FILE]
 
 Every row is a process of its own, one thread. `peak` is the highest resident memory over the idle process, without
 pages of the task's file, which are the system's to take back; `seconds` is processor time of one pass over the samples,
 the least of the repeats. Ours is a whole task: reading, frozen pass, training, the difference that goes back. The
-peers' time is their training loop alone. FedLoRA runs on devices of as much memory as peft took, a third of it and a
-sixth.
+peers' time is their training loop alone. FedLoRA and Co-S²P run on devices of as much memory as peft took, of half of
+it, a third and a sixth.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from cos2p.fleet.device.cap import CAPPED_ENV
 from cos2p.fleet.device.worker import read_task, warm_up
 from cos2p.messages import Order
 from cos2p.methods import make_contract, make_trainer, run_task
+from cos2p.models.config import ModelConfig
 from cos2p.processes.children import CHILD_ENV, forget_peak, status_bytes
 from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import RunSetup, build_run_setup, first_weights
@@ -45,8 +46,23 @@ from cos2p.server.protocol import ClientJoined, Send
 from cos2p.server.server import Server
 from cos2p.training.shard import Shard, shuffled
 
-RECIPES = ("minilm-trec", "dino-caltech101")
-BATCH = 16
+
+@dataclass(frozen=True)
+class Case:
+    """What of a recipe is trained on."""
+
+    samples: int = 150
+    batch: int = 16
+    changes: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "fc1", "fc2")
+    """peft's `all-linear`."""
+
+
+CASES = {
+    "minilm-trec": Case(),
+    "dino-caltech101": Case(),
+    "smollm-finance": Case(24, 8, ("data.max_tokens=64",), ("q", "k", "v", "o", "fc1", "gate", "fc2")),
+}
 PEFT = "peft, LoRA rank 32"
 MOST = "100GB"
 
@@ -69,28 +85,30 @@ PEERS = (
     Row(PEFT, "lora", rank=32),
     Row(f"{PEFT}, gradient checkpointing", "lora", rank=32, checkpointing=True),
 )
-EVERYWHERE = ('method.targets=["q", "k", "v", "o", "fc1", "fc2"]',)
-"""peft's `all-linear`."""
 
 
-def ours(lora_bytes: int) -> Iterator[Row]:
+def everywhere(name: str) -> tuple[str, ...]:
+    return (f"method.targets={json.dumps(CASES[name].targets)}",)
+
+
+def ours(name: str, lora_bytes: int) -> Iterator[Row]:
     """The rows that depend on what peft took."""
     yield Row("FedAvg", "ours", "fedavg")
-    for part, words in ((1, "all"), (3, "a third"), (6, "a sixth")):
+    for part, words in ((1, "all"), (2, "half"), (3, "a third"), (6, "a sixth")):
         memory = f"{lora_bytes // part}"
-        yield Row(f"FedLoRA rank 32, {words} of peft's memory", "ours", "fedlora", memory, changes=EVERYWHERE)
+        yield Row(f"FedLoRA rank 32, {words} of peft's memory", "ours", "fedlora", memory, changes=everywhere(name))
         yield Row(f"Co-S²P, {words} of peft's memory", "ours", "cos2p", memory)
 
 
-def recipe_of(name: str, row: Row, samples: int) -> Recipe:
-    fraction = 0.25
+def recipe_of(name: str, row: Row) -> Recipe:
+    case, fraction = CASES[name], 0.25
     changes = [
-        f"data.train_samples={round(samples / (1 - fraction))}",
+        f"data.train_samples={round(case.samples / (1 - fraction))}",
         f"data.validation_fraction={fraction}",
         *("data.test_samples=20", "partition.kind=iid", "partition.local_test=0", "training.lr=1e-4"),
         *("training.epochs=1", "schedule.updates=24"),
-        *("training.memory_optimizations.recompute=auto", "training.memory_optimizations.micro_batch=auto"),
-        f'fleet.devices=[{{preset = "laptop", batch = {BATCH}, memory = "{row.memory}"}}]',
+        f'fleet.devices=[{{preset = "laptop", batch = {case.batch}, memory = "{row.memory}"}}]',
+        *case.changes,
         *row.changes,
     ]
     return Recipe.load(name, changes, method=row.method or "fedavg")
@@ -114,21 +132,21 @@ def _sent(effects: list[Any]) -> Order:
     return next(effect.order for effect in effects if isinstance(effect, Send))
 
 
-def measured(name: str, row: Row, samples: int, repeats: int) -> dict[str, Any]:
+def measured(name: str, row: Row, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {}
         if row.kind == "ours":
-            run_setup = build_run_setup(recipe_of(name, row, samples))
+            run_setup = build_run_setup(recipe_of(name, row))
             training_task(run_setup, Path(folder))
             order = read_task(Path(folder, "task")).order
             (member,) = run_setup.context.members.values()
             found["predicted"] = make_contract(run_setup.config, order).memory(member.samples).total
-        runs = [_child(name, row, samples, folder) for _ in range(repeats)]
+        runs = [_child(name, row, folder) for _ in range(repeats)]
     return found | {"peak": min(run["peak"] for run in runs), "seconds": min(run["seconds"] for run in runs)}
 
 
-def _child(name: str, row: Row, samples: int, folder: str) -> dict[str, float]:
-    request = json.dumps({"name": name, "row": vars(row), "samples": samples, "folder": folder})
+def _child(name: str, row: Row, folder: str) -> dict[str, float]:
+    request = json.dumps({"name": name, "row": vars(row), "folder": folder})
     command = [sys.executable, "-m", "benchmarks.finetune", "--child"]
     capped = CAPPED_ENV if row.kind == "ours" else {}
     environment = os.environ | CHILD_ENV | capped | {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -141,9 +159,8 @@ def _child(name: str, row: Row, samples: int, folder: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--recipes", nargs="+", default=RECIPES)
+    parser.add_argument("--recipes", nargs="+", default=list(CASES))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=150)
     parser.add_argument("--out", type=Path, help="JSON with all figures")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -151,20 +168,20 @@ def main() -> None:
         _measure(json.load(sys.stdin))
         return
     versions = ", ".join(f"{name} {version(name)}" for name in ("cos2p", "torch", "transformers", "peft"))
-    print(f"{versions}; {arguments.samples} samples, batch {BATCH}, one thread, least of {arguments.repeats}")
+    print(f"{versions}; one thread, least of {arguments.repeats}")
     record: dict[str, dict[str, Any]] = {}
     for name in arguments.recipes:
         print(f"\n{name}\n\n| | peak MB | predicted MB | seconds | of peft's memory | of peft's seconds |")
         print("|---|---|---|---|---|---|", flush=True)
         rows = record[name] = {}
         for row in PEERS:
-            rows[row.title] = measured(name, row, arguments.samples, arguments.repeats)
+            rows[row.title] = measured(name, row, arguments.repeats)
         peft = rows[PEFT]
         for title in rows:
             _show(title, rows[title], peft)
-        for row in ours(peft["peak"]):
+        for row in ours(name, peft["peak"]):
             try:
-                rows[row.title] = measured(name, row, arguments.samples, arguments.repeats)
+                rows[row.title] = measured(name, row, arguments.repeats)
             except BudgetError as error:
                 print(f"| {row.title} | does not fit: {error} |", flush=True)
                 continue
@@ -186,7 +203,7 @@ def _show(title: str, found: dict[str, Any], peft: dict[str, Any]) -> None:
 def _measure(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     row = Row(**{**request["row"], "changes": tuple(request["row"]["changes"])})
-    run_setup = build_run_setup(recipe_of(request["name"], row, request["samples"]))
+    run_setup = build_run_setup(recipe_of(request["name"], row))
     (shard,) = run_setup.shards.values()
     config, pretrained = run_setup.config, str(find(run_setup.recipe.model.pretrained))
     del run_setup
@@ -202,8 +219,8 @@ def _measure(request: dict[str, Any]) -> None:
         import transformers  # noqa: F401
 
         def work() -> Callable[[], object]:
-            model = _peer(row, pretrained, config.classes)
-            return lambda: _train(model, shard, row)
+            model = _peer(row, pretrained, config)
+            return lambda: _train(model, shard, request["name"])
 
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -241,30 +258,45 @@ class _Classifier(nn.Module):
         return pooled
 
 
-def _peer(row: Row, folder: str, classes: int) -> nn.Module:
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModel
+class _Language(nn.Module):
+    """A language model of transformers, as its logits."""
 
-    encoder = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.encoder(input_ids=inputs).logits
+        return logits
+
+
+def _peer(row: Row, folder: str, config: ModelConfig) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel, AutoModelForCausalLM
+
+    language = config.task == "language-modeling"
+    auto = AutoModelForCausalLM if language else AutoModel
+    encoder = auto.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     if row.checkpointing:
         encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         encoder.enable_input_require_grads() if row.rank and hasattr(encoder, "get_input_embeddings") else None
-    model = _Classifier(encoder, classes)
+    model = _Language(encoder) if language else _Classifier(encoder, config.classes)
     if row.rank:
-        linear = [n for n, m in model.encoder.named_modules() if isinstance(m, nn.Linear) and "pooler" not in n]
-        chosen = [f"encoder.{name}" for name in linear]
-        lora = LoraConfig(r=row.rank, lora_alpha=2 * row.rank, target_modules=chosen, modules_to_save=["head"])
+        linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+        chosen = [f"encoder.{name}" for name in linear if "pooler" not in name and name != "lm_head"]
+        head = None if language else ["head"]
+        lora = LoraConfig(r=row.rank, lora_alpha=2 * row.rank, target_modules=chosen, modules_to_save=head)
         return get_peft_model(model, lora)  # type: ignore[arg-type]
     return model
 
 
-def _train(model: nn.Module, shard: Shard, row: Row) -> None:
+def _train(model: nn.Module, shard: Shard, name: str) -> None:
     part: Examples = shard.train
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
     model.train()
-    for rows in shuffled(len(part), BATCH, 1, torch_rng(0, "device", "peer", 0), part.widths):
+    for rows in shuffled(len(part), CASES[name].batch, 1, torch_rng(0, "device", "peer", 0), part.widths):
         inputs, labels = shard.batch(rows)
-        nn.functional.cross_entropy(model(inputs), labels).backward()
+        nn.functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten()).backward()  # -100: not learned
         optimizer.step()
         optimizer.zero_grad()
 

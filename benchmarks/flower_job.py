@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.automatic import SEEDS, Job, run
-from benchmarks.finetune import EVERYWHERE
+from benchmarks.finetune import everywhere
 from benchmarks.peers.environment import python as peers_python
 from cos2p.data.examples import Examples
 from cos2p.data.paths import checkpoint_folder
@@ -71,7 +71,7 @@ def ours(method: str, seed: int, memory: int) -> Job:
     devices = [
         f"fleet.devices.{n}.{field}" for n in range(3) for field in (f"memory={memory}", "rate=auto", "base=true")
     ]
-    lora = (*EVERYWHERE, f"method.rank={RANK}") if method == "fedlora" else ()
+    lora = (*everywhere(RECIPE), f"method.rank={RANK}") if method == "fedlora" else ()
     return Job(f"job-{method}-{seed}", RECIPE, seed, (*devices, *lora), method)
 
 
