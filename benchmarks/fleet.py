@@ -3,7 +3,7 @@
     python -m benchmarks.fleet [--rounds 12] [--devices 4] [--out runs/benchmark-fleet]
 
 The devices' speed is measured first: some tasks of each rate in a device's own training process, FLOP over processor
-seconds. (The speed of bare steps, as `cos2p profile` has it, is higher: a task also loads, evaluates and packs.) Then
+seconds. (The speed of bare steps is higher: a task also loads, evaluates and packs.) Then
 the recipe runs on a fleet of separate processes over the loopback interface, each slowed down by its own factor, in
 processor time, so that neighbours on the same core do not count as long as they leave it a share of 1 / factor. And
 once more in virtual time, with the measured speeds and link. Also: latency of a task next to its work, MB/s, bytes

@@ -25,12 +25,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.measure import measure
 from cos2p import model_config
 from cos2p.costs.fitting import largest_rate, make_spec
 from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Shape, Workload
-from cos2p.devices.measure import measure
 from cos2p.numerics.adan import TEMPORARY_BYTES
 from cos2p.numerics.optimizers import eight_bit, make_optimizer
 from cos2p.seeding import torch_rng

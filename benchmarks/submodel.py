@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.measure import Form, Measurement, measure
 from cos2p import ModelConfig, SubmodelSpec, __version__, model_config
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.flops import shape_flops
 from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Shape, Workload
-from cos2p.devices.measure import Form, Measurement, measure
 from cos2p.submodel.rates import cut
 
 MODELS = ("vit-tiny", "vit-base")

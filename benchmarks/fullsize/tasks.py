@@ -98,7 +98,7 @@ def measure(
         finally:
             process.stop()
         update = Path(files.update)
-        if outcome.done:
+        if not outcome.failure:
             deliver(update)
         return Measured(
             part=part,
@@ -113,7 +113,7 @@ def measure(
             cpu_seconds=round(float(outcome.numbers.get("cpu_seconds", 0.0)), 2),
             down=Path(files.task).stat().st_size,
             up=update.stat().st_size if update.exists() else 0,
-            failure="" if outcome.done else outcome.reason,
+            failure=outcome.failure,
         )
 
 

@@ -9,10 +9,10 @@ from rich.box import MARKDOWN
 from rich.table import Table
 
 from benchmarks.fullsize.tasks import Measured, Record, announce
+from benchmarks.measure import measure
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Workload
-from cos2p.devices.measure import measure
 from cos2p.models.config import ModelConfig
 from cos2p.models.sizes import model_config
 from cos2p.models.spec import SubmodelSpec

@@ -11,13 +11,13 @@ from typing import Any
 
 from benchmarks.coordinator import Play, memory
 from benchmarks.growth.laws import Law
+from benchmarks.measure import Measurement, measure
 from benchmarks.merge import random_delta
 from benchmarks.simulator.stages import spent
 from benchmarks.simulator.workload import digits_over_and_over
 from cos2p.aggregation.merge import Contribution, SegmentMerge
 from cos2p.costs.fitting import make_spec
 from cos2p.costs.shape import Workload
-from cos2p.devices.measure import Measurement, measure
 from cos2p.models.layout import init_weights, parameter_count
 from cos2p.models.sizes import model_config
 from cos2p.recipe import Recipe

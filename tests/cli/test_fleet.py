@@ -9,8 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from cos2p.cli.app import app
-from cos2p.cli.profile import _advice, _table
-from cos2p.devices.profile import Profile, Sample
 
 PLAN = '[server]\nport = 8102\n[[devices]]\nname = "pi-1"\n'
 
@@ -97,13 +95,3 @@ def test_without_the_extra_every_command_says_what_to_install(
     code, _, err = cli(*arguments.split())
     assert code == 10
     assert "pip install nvflare==2.9.0" in err
-
-
-def test_the_profile_recommends_in_words() -> None:
-    sample = Sample(0.25, 0.2, 0.0, 200_000_000, 210_000_000, 1e9)
-    found = Profile("vit-base", 300_000_000, 10, 100, 2, 60.0, (sample,), 0.25, 5e9)
-    assert _table(found).row_count == 1
-    words = _advice(found, Path("device.toml"))
-    assert words.startswith("R_n = 0.25 on cpu: the largest that fits 300 MB and 60 s (a task of 100 samples: 4 s)")
-    none = Profile("vit-base", 300_000_000, 10, 100, 2, 1.0, (sample,), 0.0, 5e9)
-    assert "no rate fits 300 MB and 1 s" in _advice(none, Path("device.toml"))

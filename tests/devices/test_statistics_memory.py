@@ -10,10 +10,10 @@ import sys
 import pytest
 import torch
 
+from benchmarks.measure import _Peak, _warm_up
 from cos2p.accelerator import CPU
 from cos2p.costs.shape import Workload
 from cos2p.data.examples import Examples, Normalize
-from cos2p.devices.measure import _Peak, _warm_up
 from cos2p.messages import Order, Task
 from cos2p.methods import make_trainer
 from cos2p.models.layout import init_weights

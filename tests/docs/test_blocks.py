@@ -117,7 +117,7 @@ def check(words: list[str], place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["cos2p runn quickstart", "cos2p run quickstart --sett a=1", "cos2p profile --batch many", "make tests"]
+    "line", ["cos2p runn quickstart", "cos2p run quickstart --sett a=1", "cos2p profile a --memory", "make tests"]
 )
 def test_a_command_that_does_not_exist_is_found(line: str) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception)):

@@ -153,7 +153,7 @@ def join(
 def _measured(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    from cos2p.devices.profile import read_device
+    from cos2p.fleet.device.profile import read_device
 
     return read_device(path)
 

@@ -44,7 +44,7 @@ def task_phases(
 
     `widths` are the lengths of its texts; without them every sample is as long as the model takes.
     """
-    order, work = contract.order, _work(contract, samples, test_samples, widths)
+    order, work = contract.order, task_flops(contract, samples, test_samples, widths)
     trial = trial_size(contract, samples)
     more = 1.0 if trial is None else 1.0 + trial.share(samples, contract.local.epochs)
     factor = device.jitter_factor(numpy_rng(order.seed, "jitter", order.client, order.attempt))
@@ -57,13 +57,14 @@ def task_phases(
     )
 
 
-def _work(contract: TaskContract, samples: int, test_samples: int, widths: Tensor | None) -> TaskFlops:
+def task_flops(contract: TaskContract, samples: int, test_samples: int, widths: Tensor | None) -> TaskFlops:
+    """`widths` as of `task_phases`."""
     if widths is None or len(widths) == 0:
         return contract.flops(samples, test_samples)
-    return text_work(lambda tokens: contract.with_tokens(tokens).flops(samples, test_samples), widths)
+    return texttask_flops(lambda tokens: contract.with_tokens(tokens).flops(samples, test_samples), widths)
 
 
-def text_work(flops_at: Callable[[int], TaskFlops], widths: Tensor) -> TaskFlops:
+def texttask_flops(flops_at: Callable[[int], TaskFlops], widths: Tensor) -> TaskFlops:
     """The mean of `flops_at` over these lengths of texts.
 
     A task's FLOPs are a polynomial of degree two in the length of its texts: linear maps grow with the length,
@@ -71,7 +72,7 @@ def text_work(flops_at: Callable[[int], TaskFlops], widths: Tensor) -> TaskFlops
     text costs its own length, rounded up as batches are; a few share a batch with longer ones and cost a little more.
 
     >>> import torch
-    >>> text_work(lambda tokens: TaskFlops(training=tokens**2), torch.tensor([8, 16])).training
+    >>> texttask_flops(lambda tokens: TaskFlops(training=tokens**2), torch.tensor([8, 16])).training
     160.0
     """
     first, second, third = (flops_at(tokens) for tokens in (1, 2, 3))

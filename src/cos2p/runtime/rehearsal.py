@@ -106,10 +106,7 @@ def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
     for kind in kinds(run_setup.context.members.values())[:MOST]:
         member = kind[0]
         try:
-            for first in (
-                effect.order for effect in server.handle(ClientJoined(member.name)) if isinstance(effect, Send)
-            ):
-                _that_trains(server, first)
+            first_training_orders(server, member.name)
         except BudgetError as error:
             refused.append(str(error))
             continue
@@ -120,8 +117,14 @@ def _plans(run_setup: RunSetup, server: Server) -> Iterator[DevicePlan]:
         raise BudgetError("; ".join(refused[:3]) + more)
 
 
+def first_training_orders(server: Server, client: str) -> list[Order]:
+    """The client's first orders that train: they take the memory. BudgetError if they do not fit."""
+    effects = server.handle(ClientJoined(client))
+    return [_that_trains(server, effect.order) for effect in effects if isinstance(effect, Send)]
+
+
 def _that_trains(server: Server, order: Order) -> Order:
-    """The order itself, or the next one if it only asks for sums of features: that one takes the memory."""
+    """The order itself, or the next one if it only asks for sums of features."""
     if server.orders.contract(order).trains:
         return order
     server.method.accepted(order, Update(order.client, order.task, order.version, order.spec, {}, 1, {}, {}))

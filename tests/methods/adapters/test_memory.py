@@ -46,7 +46,7 @@ def test_a_real_process_stays_within_the_promise(tmp_path: Path, rank: int, froz
 
 
 def main(path: str) -> None:
-    from cos2p.devices.measure import _Peak
+    from benchmarks.measure import _Peak
     from tests.tiny import shard
 
     small = ModelConfig("vit", dim=64, depth=6, heads=4, mlp=128, image=64, patch=8)

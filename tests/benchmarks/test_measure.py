@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measure import measure
 from cos2p import ModelConfig, SubmodelSpec, model_config
 from cos2p.costs.fitting import make_spec, mask_plan
 from cos2p.costs.ledger import peak
 from cos2p.costs.shape import Workload
-from cos2p.devices.measure import measure
 from cos2p.errors import TrainingError
 from cos2p.models.spec import BlockKeep
 from tests.costs.by_spec import ledger

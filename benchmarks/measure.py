@@ -1,6 +1,6 @@
 """Peak memory and time of a submodel, measured in a process of its own. Tests compare the ledger with it.
 
-    python -m cos2p.devices.measure < request.json
+    python -m benchmarks.measure < request.json
 
 The child does what a device does: load the weights, stream the frozen prefix block by block into the feature cache,
 train a few steps. Its peak is counted over its idle state: interpreter, torch, thread pool, and what the kernels keep
@@ -87,7 +87,7 @@ def measure(
     }
     environment = os.environ | CHILD_ENV | {"OMP_NUM_THREADS": str(threads or workload.threads)}
     child = subprocess.run(
-        [sys.executable, "-m", "cos2p.devices.measure"],
+        [sys.executable, "-m", "benchmarks.measure"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
