@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cos2p.cli.app import app
-from cos2p.errors import ConfigError
+from cos2p.errors import BudgetError, ConfigError
 from cos2p.fleet.device.profile import profile, read_device
 
 
@@ -30,7 +30,7 @@ def test_one_task_is_trained_and_its_figures_kept(tiny: Path, tmp_path: Path) ->
 
 def test_what_does_not_fit_is_refused(tiny: Path) -> None:
     code, _, err = cli(tiny, "--memory", "10kB")
-    assert code == 3
+    assert code == BudgetError.exit_code
     assert "10.0 kB" in err
 
 
