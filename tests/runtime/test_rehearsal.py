@@ -9,7 +9,7 @@ import pytest
 
 from cos2p.aggregation.triggers import Trigger
 from cos2p.errors import BudgetError
-from cos2p.runtime.rehearsal import Rehearsal, rehearse, share_of_a_round
+from cos2p.runtime.rehearsal import START, Rehearsal, rehearse, share_of_a_round
 from cos2p.runtime.simulation import run
 from cos2p.terminal.recipe_plan import rehearsal_text
 from cos2p.units import format_bytes
@@ -62,9 +62,9 @@ def test_the_time_counts_what_devices_do_in_a_round(monkeypatch: pytest.MonkeyPa
     """Statistics are a pass forward; a round of several devices closes when the trigger says so."""
     monkeypatch.setattr("cos2p.runtime.rehearsal._machine_flops", lambda: 1e9)
     plain, closed = (rehearsed(start) for start in ("fresh", "means"))
-    assert plain.seconds == plain.seconds_of_a_round * plain.rounds
+    assert plain.seconds == pytest.approx(START + plain.seconds_of_a_round * plain.rounds)
     assert (plain.statistics_rounds, closed.statistics_rounds) == (0, 1)
-    assert closed.seconds == pytest.approx(closed.seconds_of_a_round * (closed.rounds - 2 / 3))
+    assert closed.seconds == pytest.approx(START + closed.seconds_of_a_round * (closed.rounds - 2 / 3))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ from cos2p.server.server import Server
 
 MOST = 64
 """Kinds of devices that are looked at."""
-_EFFICIENCY = 0.3
-"""The share of a large matrix product's speed that the training of small models reaches; roughly."""
+_EFFICIENCY = 0.45
+"""Of what a large matrix product reaches, so much remains in training; roughly."""
+START, _TASK = 4.0, 0.06
+"""Seconds until the processes have begun, and of a task beside its arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,12 @@ class Rehearsal:
         planned = sum(len(entry.devices) for entry in self.plans)
         if not planned:
             return 0.0
-        workers = min(self.recipe.run.workers or os.cpu_count() or 1, os.cpu_count() or 1)
         work = sum(entry.plan.flops * len(entry.devices) for entry in self.plans) * self.devices / planned
-        return work / (_machine_flops() * _EFFICIENCY * workers)
+        return work / (_machine_flops() * _EFFICIENCY * self._workers) + _TASK * self.devices / self._workers
+
+    @property
+    def _workers(self) -> int:
+        return min(self.recipe.run.workers or os.cpu_count() or 1, os.cpu_count() or 1)
 
     @property
     def rounds(self) -> float:
@@ -77,7 +82,7 @@ class Rehearsal:
     def seconds(self) -> float:
         """Seconds of the whole run on this machine, roughly. Statistics take a pass forward, a third of a step."""
         statistics = min(self.statistics_rounds, self.rounds)
-        return self.seconds_of_a_round * (self.rounds - 2 / 3 * statistics)
+        return START + self.seconds_of_a_round * (self.rounds - 2 / 3 * statistics)
 
 
 def rehearse(recipe: Recipe) -> Rehearsal:
