@@ -29,6 +29,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import build_run_setup, first_weights, private_settings
 from cos2p.training.client_cache import CacheMiss, ClientCache
 from tests.fleet.lab import small_recipe
+from tests.models.test_hub_export import word_tokenizer
 
 CONFIG = build_run_setup(small_recipe(1)).config
 CLASSES = [str(n) for n in range(10)]
@@ -83,7 +84,18 @@ def test_a_tokenizer_and_class_names_are_looked_up_inside_too(own: Path) -> None
         recipe = recipe_for("texts.csv", **texts, **changes)
         with paths.confined_to(own), pytest.raises((OwnerRefused, DataError)) as caught:
             own_shard(recipe, str(own), CLASSES, CONFIG)
-        assert "no data at" in str(caught.value) or isinstance(caught.value, OwnerRefused)
+        assert "no tokenizer.json" in str(caught.value) or isinstance(caught.value, OwnerRefused)
+
+
+def test_a_device_needs_the_tokenizer_in_its_folder_and_no_test_file(own: Path) -> None:
+    (own / "texts.csv").write_text("text,label\n" + "\n".join(f"word {n},{n % 10}" for n in range(60)))
+    word_tokenizer(own)
+    texts = {"data__source": "csv", "data__text_column": "text", "model__size": "bert-nano"}
+    recipe = recipe_for("texts.csv", data__test="elsewhere.csv", model__pretrained="/server/MiniLM", **texts)
+    config = replace(CONFIG, family="bert", max_tokens=128, vocab=300)
+    with paths.confined_to(own):
+        shard = own_shard(recipe, str(own), CLASSES, config)
+    assert len(shard.train) + len(shard.test) == 60
 
 
 def test_links_inside_an_image_folder_do_not_lead_out(tmp_path: Path) -> None:

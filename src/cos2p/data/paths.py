@@ -93,9 +93,11 @@ def listed(files: list[Path]) -> str:
 def checkpoint_folder(name: str) -> str:
     """The folder of a pretrained model, looked up like data; the name as it is, perhaps a hub's, if there is none.
 
-    A confined process fetches nothing from a hub: it has to be there."""
+    A confined process fetches nothing and follows no path of the recipe: the folder of that name in its own one, or its
+    own one, has what it needs of a checkpoint, the tokenizer."""
     if _root is not None:
-        return str(find(name))
+        own = opened(_root / Path(name).name)
+        return str(own if own.is_dir() else _root)
     expanded = _expand(name)
     return next((str(place) for place in places(Path(expanded)) if place.is_dir()), expanded)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from cos2p.data import load
+from cos2p.data import load, paths
 from cos2p.data.examples import Examples
 from cos2p.errors import DataError
 from cos2p.models.config import ModelConfig
@@ -35,9 +35,11 @@ def dealt_shard(recipe: Recipe, name: str) -> Shard:
 
 def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelConfig) -> Shard:
     """The device's own data, read as the recipe says but from `path`, with the server's numbering of the classes."""
+    there = recipe.data.source not in ("csv", "jsonl", "parquet") or _has(path, recipe.data.test)
     local = recipe.data.model_copy(
         update={
             "path": path,
+            "test": recipe.data.test if there else "",
             "validation": "",
             "validation_fraction": 0.0,
             "test_fraction": recipe.partition.local_test or 0.1,
@@ -51,6 +53,14 @@ def own_shard(recipe: Recipe, path: str, classes: Sequence[str], config: ModelCo
     if not recipe.partition.local_test:  # what had to be set aside to read the data is not tested either
         test = test.subset(torch.arange(0))
     return Shard(train, test, local.normalize, local.augment)
+
+
+def _has(path: str, name: str) -> bool:
+    """Whether the device has this file; one without test samples of its own sets some aside."""
+    try:
+        return bool(paths.find_all(path, name))
+    except DataError:
+        return False
 
 
 def renumbered(examples: Examples, classes: Sequence[str], path: str) -> Examples:
