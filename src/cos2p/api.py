@@ -237,14 +237,11 @@ def run(
     takes the place of the recipe's data. Ctrl-C stops with a checkpoint; the same call goes on.
     """
     chosen = _chosen(recipe, method, changes)
-    if out is None:
-        folder = _folder_for(chosen, method)
-        resume = not overwrite if resume is None else resume
-    else:
-        folder = Path(out)
+    folder = _folder_for(chosen, method) if out is None else Path(out)
+    resume = not overwrite if resume is None else resume
     with _showing(progress and listener is None) as shown:
         simulate(
-            chosen, folder, resume=bool(resume), overwrite=overwrite, listener=listener or shown or log_notes, data=data
+            chosen, folder, resume=resume, overwrite=overwrite, listener=listener or shown or log_notes, data=data
         )
     return Run(folder)
 
