@@ -240,9 +240,7 @@ def run(
     folder = _folder_for(chosen, method) if out is None else Path(out)
     resume = not overwrite if resume is None else resume
     with _showing(progress and listener is None) as shown:
-        simulate(
-            chosen, folder, resume=resume, overwrite=overwrite, listener=listener or shown or log_notes, data=data
-        )
+        simulate(chosen, folder, resume=resume, overwrite=overwrite, listener=listener or shown or log_notes, data=data)
     return Run(folder)
 
 
