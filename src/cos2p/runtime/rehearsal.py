@@ -26,9 +26,9 @@ from cos2p.server.server import Server
 MOST = 64
 """Kinds of devices that are looked at."""
 _EFFICIENCY = 0.45
-"""Of what a large matrix product reaches, so much remains in training; roughly."""
+"""The share of a large matrix product's speed that training reaches; roughly."""
 START, _TASK = 4.0, 0.06
-"""Seconds until the processes have begun, and of a task beside its arithmetic."""
+"""Seconds until the processes have begun, and seconds that a task takes beside its arithmetic."""
 
 
 @dataclass(frozen=True)
