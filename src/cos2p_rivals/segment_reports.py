@@ -20,23 +20,26 @@ LARGEST_REPORT = 1e12
 """Sums over updates and samples stay finite."""
 
 
-class ReportingContract(TaskContract):
-    """The same steps, in the same order, as plain training; what was seen goes back as `heads.3`, `units.3`, ..."""
+class SegmentContract(TaskContract):
+    """Something is done to every scalar of heads and units in every step."""
 
     flops_per_scalar: ClassVar[float]
-    """FLOPs of watching one scalar of a head or unit in one step."""
 
     def prunable_scalars(self) -> int:
         """Scalars of the heads and units that the task trains."""
         head, unit = segment_costs(self.config)
         return sum(head * len(keep.heads) + unit * len(keep.units) for keep in self.order.spec.window)
 
+    def step_flops(self) -> float:
+        return self.flops_per_scalar * self.prunable_scalars()
+
+
+class ReportingContract(SegmentContract):
+    """The same steps, in the same order, as plain training; what was seen goes back as `heads.3`, `units.3`, ..."""
+
     def segments(self) -> int:
         """Heads and units that the task trains."""
         return sum(len(keep.heads) + len(keep.units) for keep in self.order.spec.window)
-
-    def step_flops(self) -> float:
-        return self.flops_per_scalar * self.prunable_scalars()
 
     def upload(self) -> int:
         """The update, and one number for each head and unit in it."""

@@ -1,6 +1,6 @@
 """Methods, each with both its halves: what the server decides and what its devices do.
 
-A method of one screen is a file (`fedavg`, `fedbuff`), a larger one a folder: `method` (which submodel, when to
+A method of one screen is a file (`fedavg`, `fedrolex`), a larger one a folder: `method` (which submodel, when to
 aggregate), `device` (its trainer), `merge` (how updates become the next model), and what both sides share. `cos2p` is
 the paper's; all others are small baselines and use nothing of it. `widths`, `adapters` and `frozen_base` are
 what several have in common. The larger rivals are a package of their own, `cos2p_rivals`.
@@ -18,6 +18,7 @@ from cos2p.aggregation.merge import Merge as Merge
 from cos2p.aggregation.merge import SegmentMerge as SegmentMerge
 from cos2p.aggregation.settings import Redispatch as Redispatch
 from cos2p.aggregation.triggers import Trigger as Trigger
+from cos2p.aggregation.weights import even_weight as even_weight
 from cos2p.costs.fitting import make_spec as make_spec
 from cos2p.costs.ledger import Ledger as Ledger
 from cos2p.errors import BudgetError as BudgetError
@@ -32,12 +33,11 @@ from cos2p.methods.adapters.factors import Target as Target
 from cos2p.methods.base import Assignment as Assignment
 from cos2p.methods.base import Call as Call
 from cos2p.methods.base import Forms as Forms
+from cos2p.methods.base import HeadSettings as HeadSettings
 from cos2p.methods.base import Member as Member
 from cos2p.methods.base import Method as Method
 from cos2p.methods.base import RunContext as RunContext
 from cos2p.methods.device_method import DeviceMethod as DeviceMethod
-from cos2p.methods.fedasync import MixingMerge as MixingMerge
-from cos2p.methods.fedasync import MixingSettings as MixingSettings
 from cos2p.methods.fedlora import AdapterMethod as AdapterMethod
 from cos2p.methods.fedlora import AdapterMethodSettings as AdapterMethodSettings
 from cos2p.methods.fedrolex import FedRolex as FedRolex
@@ -78,9 +78,11 @@ from cos2p.submodel.rates import SubmodelSize as SubmodelSize
 from cos2p.submodel.rates import cut as cut
 from cos2p.submodel.rates import segment_costs as segment_costs
 from cos2p.submodel.rates import spread as spread
+from cos2p.submodel.segments import expand as expand
 from cos2p.submodel.segments import segment_norms as segment_norms
 from cos2p.submodel.segments import segmented as segmented
 from cos2p.submodel.slicing import trained_shapes as trained_shapes
+from cos2p.submodel.slicing import window_slices as window_slices
 from cos2p.training.contract import TaskContract as TaskContract
 from cos2p.training.costs import TaskFlops as TaskFlops
 from cos2p.training.costs import forward_flops as forward_flops
@@ -90,6 +92,7 @@ from cos2p.training.settings import ExtendedSettings as ExtendedSettings
 from cos2p.training.settings import LocalSettings as LocalSettings
 from cos2p.training.settings import OptimizerName as OptimizerName
 from cos2p.training.shard import Shard as Shard
+from cos2p.training.trainer import OPTIMIZATIONS as OPTIMIZATIONS
 from cos2p.training.trainer import Batch as Batch
 from cos2p.training.trainer import Learned as Learned
 from cos2p.training.trainer import SubmodelTrainer as SubmodelTrainer

@@ -37,9 +37,7 @@ _GROUP = "cos2p.methods"
 _BUILT_IN = (
     "closed_heads",
     "cos2p",
-    "fedasync",
     "fedavg",
-    "fedbuff",
     "fedlora",
     "fedrolex",
 )

@@ -31,8 +31,6 @@ from cos2p.methods import (
     AveragingSettings,
     Call,
     Merge,
-    MixingMerge,
-    MixingSettings,
     Order,
     Redispatch,
     RunContext,
@@ -48,6 +46,7 @@ from cos2p.methods import (
     torch_rng,
     width_spec,
 )
+from cos2p_rivals.fedasync import MixingMerge, MixingSettings
 from cos2p_rivals.platon.device import PlatonTask, PlatonTrainer, SensitivitySettings
 from cos2p_rivals.segment_reports import reported
 from cos2p_rivals.segments import Kind, best_first, by_block, even_order

@@ -4,10 +4,10 @@ import torch
 
 from cos2p import SubmodelSpec
 from cos2p.aggregation.merge import Contribution
-from cos2p.methods.fedasync import MixingMerge, damped
 from cos2p.methods.widths import width_spec
 from cos2p.models.layout import Weights
 from cos2p.submodel.slicing import extract
+from cos2p_rivals.fedasync import MixingMerge, damped
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, assert_close, copy, same
 

@@ -22,21 +22,30 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.settings import Redispatch
-from cos2p.aggregation.triggers import Trigger
-from cos2p.aggregation.weights import even_weight
-from cos2p.costs.shape import trainable_scalars
-from cos2p.methods.base import Assignment, Call, HeadSettings, Method
-from cos2p.models.config import ModelConfig
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.settings import Settings, shared
-from cos2p.submodel.slicing import window_slices
-from cos2p.training.contract import TaskContract
-from cos2p.training.costs import prunable_scalars, trained_shape
-from cos2p.training.settings import ExtendedSettings
-from cos2p.training.trainer import OPTIMIZATIONS, SubmodelTrainer, Trainer
+from cos2p import ModelConfig
+from cos2p.methods import (
+    OPTIMIZATIONS,
+    Assignment,
+    Call,
+    Contribution,
+    ExtendedSettings,
+    HeadSettings,
+    Merge,
+    Method,
+    Redispatch,
+    Settings,
+    SubmodelSpec,
+    SubmodelTrainer,
+    Trainer,
+    Trigger,
+    Weights,
+    even_weight,
+    shared,
+    trained_shapes,
+    window_slices,
+)
+from cos2p_rivals.segment_reports import SegmentContract
+from cos2p_rivals.sizes import FLOAT, scalars
 
 
 def damped(staleness: int, exponent: float) -> float:
@@ -71,14 +80,12 @@ class FedAsyncSettings(MixingSettings, ProximalSettings, HeadSettings):
     """Mixing on the server, a proximal term on the devices."""
 
 
-class ProximalContract(TaskContract):
+class ProximalContract(SegmentContract):
+    flops_per_scalar = 4
     shares_sent: ClassVar[bool] = True
 
-    def step_flops(self) -> float:
-        return 4 * prunable_scalars(self.config, trained_shape(self.config, self.order))
-
     def held_bytes(self) -> int:
-        return 4 * trainable_scalars(self.config, trained_shape(self.config, self.order))
+        return FLOAT * scalars(trained_shapes(self.config, self.order.spec))
 
 
 class ProximalTrainer(Trainer):

@@ -7,10 +7,10 @@ import torch
 from cos2p import SubmodelSpec
 from cos2p.messages import Order, Update
 from cos2p.methods import run_task
-from cos2p.methods.fedasync import ProximalTask, ProximalTrainer
 from cos2p.models.transformer import ElasticTransformer
 from cos2p.submodel.slicing import extract
 from cos2p.training.settings import LocalSettings
+from cos2p_rivals.fedasync import ProximalTask, ProximalTrainer
 from tests.submodel.strategies import random_weights
 from tests.tiny import VIT, order, same, shard, task
 

@@ -17,17 +17,24 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from cos2p.aggregation.merge import Contribution, Merge
-from cos2p.aggregation.settings import Redispatch
-from cos2p.aggregation.triggers import Trigger
-from cos2p.aggregation.weights import even_weight
-from cos2p.methods.base import Assignment, Call, HeadSettings, Method
-from cos2p.methods.fedasync import damped
-from cos2p.models.layout import Weights
-from cos2p.models.spec import SubmodelSpec
-from cos2p.settings import Settings
-from cos2p.submodel.segments import expand, segment_key
-from cos2p.submodel.slicing import window_slices
+from cos2p.methods import (
+    Assignment,
+    Call,
+    Contribution,
+    HeadSettings,
+    Merge,
+    Method,
+    Redispatch,
+    Settings,
+    SubmodelSpec,
+    Trigger,
+    Weights,
+    even_weight,
+    expand,
+    segmented,
+    window_slices,
+)
+from cos2p_rivals.fedasync import damped
 
 EXPONENT = 0.5
 """a of s(τ) = (1+τ)^(−a)."""
@@ -69,7 +76,7 @@ class BufferMerge(Merge):
     def apply(self, current: Weights) -> Weights:
         updated = dict(current)
         for name, total in self.sum.items():
-            key = segment_key(self.config, name)
+            key = segmented(self.config)[name].key
             inverse = expand({key: 1 / self.holders[key].clamp_min(1)}, name, self.config)
             # The next version takes the place of the sums.
             updated[name] = torch.addcmul(current[name], total, inverse, value=-1.0, out=total)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from cos2p.methods import build_method
-from cos2p.methods.fedbuff import FedBuff
 from cos2p.tracking.event_kinds import Aggregated
+from cos2p_rivals.fedbuff import FedBuff
 from tests.methods.fleet import Fleet, digits_house
 from tests.tiny import context, same
 
