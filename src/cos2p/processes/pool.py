@@ -137,6 +137,7 @@ class _Worker:
         self._process.kill()
 
     def bury(self) -> None:
+        self._process.join(1)  # how it ended by itself says more than a kill
         self._process.kill()  # it may have closed its pipe and live on
         self._process.join()
         for end in (self._jobs, self._answers, self._down, self._up):
