@@ -172,3 +172,8 @@ def test_a_real_run_agrees_with_its_own_figures(tmp_path: Path) -> None:
         assert (device["predicted"], device["updates"]) == (own["peak_memory"], own["updates"])
         assert device["busy"] == pytest.approx(own["busy_seconds"] / result["virtual_seconds"], abs=1e-3)
     assert min(map(min, found["coverage"]["heads"])) >= result["n_star"]
+    log = tmp_path / "run" / "events.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RunError, match=r"events\.jsonl ends before its run did"):
+        document(tmp_path / "run")
+

@@ -95,10 +95,13 @@ class RunSource:
         After so many `seconds` the rest is left for the next time. A damaged log is a RunError.
         """
         deadline = time.monotonic() + seconds
+        over = (self.folder / "result.json").exists()
         changed = self._read_piece()
         while self._reader.read_share < 1.0 and time.monotonic() < deadline:
             on_progress(self._reader.read_share)
             changed = self._read_piece() or changed
+        if over and self._reader.read_share == 1.0 and self._run.figures.finished is None:
+            raise RunError(f"{self.folder / 'events.jsonl'} ends before its run did; a part of the file is missing")
         before, self._state = self._state, self._outside()
         return changed or self._state != before
 
