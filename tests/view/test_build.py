@@ -176,4 +176,3 @@ def test_a_real_run_agrees_with_its_own_figures(tmp_path: Path) -> None:
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(RunError, match=r"events\.jsonl ends before its run did"):
         document(tmp_path / "run")
-
