@@ -31,7 +31,7 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.run_setup import build_run_setup
 
 RECIPE, RANK, BATCH, ROUNDS = "minilm-trec", 32, 16, 4
-RATES = (1e-4, 3e-4, 1e-3)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 
 
 def texts(seed: int, file: Path) -> None:
