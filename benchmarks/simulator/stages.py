@@ -42,7 +42,7 @@ STAGES = {
     "server: how long it takes (clock)": ("cos2p.runtime.simulation", "task_phases"),
     "server: decide and dispatch": ("cos2p.server.server", "Server.order"),
     "device: unpack the task": ("cos2p.messages", "Task.unpack"),
-    "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.made"),
+    "device: make the model": ("cos2p.models.transformer", "ElasticTransformer.__init__"),
     "device: load the weights": ("cos2p.models.transformer", "ElasticTransformer.load"),
     "device: make the optimiser": ("cos2p.training.trainer", "make_optimizer"),
     "device: forward": ("cos2p.models.transformer", "ElasticTransformer.forward"),

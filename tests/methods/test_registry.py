@@ -116,7 +116,7 @@ def test_a_package_is_imported_only_when_one_of_its_methods_is_asked_for(install
     installed += [mine, broken]
     build_method({"name": "fedavg"}, context())
     assert {"fedavg", "mine", "broken"} <= set(methods())
-    assert trainer_class("proximal") is trainer_class("proximal")
+    assert trainer_class("submodel") is trainer_class("submodel")
     assert (mine.loads, broken.loads) == (0, 0)
     assert method_class("mine") is method_class("mine") is Mine
     assert trainer_class("mine") is MyTrainer  # a device's cap counts from here on: nothing else is imported

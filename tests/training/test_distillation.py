@@ -105,13 +105,3 @@ def test_a_batch_without_any_target_costs_nothing() -> None:
     assert loss.item() == 0.0
     assert all((gradient == 0).all() for gradient in torch.autograd.grad(loss, outputs))
     assert cross_entropy(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64)).item() == 0.0
-
-
-@pytest.mark.parametrize("exits", [1, 3])
-@pytest.mark.parametrize("lambda2", [0.0, 0.3])
-def test_exits_in_16_bits_are_added_up_in_32(exits: int, lambda2: float) -> None:
-    outputs, labels = [logits(4, 6, seed=seed).bfloat16() for seed in range(exits)], torch.tensor([0, 5, 2, 2])
-    total = exits_loss(outputs, labels, lambda2)
-    assert total.dtype == torch.float32
-    if not lambda2:
-        assert total.item() == sum(F.cross_entropy(output, labels).item() for output in outputs)

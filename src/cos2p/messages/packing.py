@@ -31,6 +31,11 @@ _Form = tuple[str, torch.dtype, torch.Size]
 """Name, type and shape of a tensor."""
 
 
+def place(name: str, dtype: torch.dtype) -> tuple[int, bytes]:
+    """Tensors of a message stand in the order of this."""
+    return _ORDER.index(dtype), name.encode()
+
+
 @dataclass(frozen=True, eq=False)
 class Packet:
     """A message that is not put together yet. `bytes(packet)` is the message, `len(packet)` its length."""
@@ -115,7 +120,7 @@ def _packed(parts: Mapping[str, Mapping[str, Tensor]]) -> tuple[bytes, Sequence[
 @lru_cache(maxsize=64)
 def _table(forms: tuple[_Form, ...]) -> tuple[tuple[str, ...], bytes]:
     """The names in the order of their bytes, and what the header says of them."""
-    ordered = sorted(forms, key=lambda form: (_ORDER.index(form[1]), form[0].encode()))
+    ordered = sorted(forms, key=lambda form: place(form[0], form[1]))
     parts, end = [], 0
     for name, dtype, shape in ordered:
         begin, end = end, end + shape.numel() * dtype.itemsize

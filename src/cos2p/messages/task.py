@@ -13,7 +13,7 @@ import safetensors.torch
 from torch import Tensor
 
 from cos2p.messages.envelope import TASK_HEADER_BYTES, Envelope
-from cos2p.messages.packing import Packet, pack, write_file
+from cos2p.messages.packing import Packet, pack, place, write_file
 from cos2p.models.layout import Weights
 from cos2p.models.spec import BlockSize, SubmodelSpec
 
@@ -247,7 +247,6 @@ def write_task(path: Path, order: Order, weights: Mapping[str, Piece], prefix: M
 
 def _write(path: Path, meta: Mapping[str, Any], **parts: Mapping[str, Piece]) -> None:
     pieces = [(f"{label}/{name}", piece) for label, part in parts.items() for name, piece in part.items()]
-    # The widest types first, so that each tensor begins where its type may be read.
-    pieces.sort(key=lambda entry: -entry[1].like.itemsize)
+    pieces.sort(key=lambda entry: place(entry[0], entry[1].like.dtype))
     forms = [(name, piece.like.dtype, piece.like.shape) for name, piece in pieces]
     write_file(path, {"cos2p": json.dumps(meta)}, forms, (piece.make() for _, piece in pieces))
