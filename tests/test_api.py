@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import cos2p
 from cos2p.api import Table, _path_of
-from cos2p.errors import ConfigError, RunError
+from cos2p.errors import ConfigError, Interrupted, RunError
 from tests.models.test_hub_export import word_tokenizer
 
 QUICK: dict[str, Any] = {"rounds": 1, "train_samples": 120, "test_samples": 60, "depth": 2, "workers": 1}
@@ -80,6 +81,28 @@ def test_changes_find_their_field() -> None:
 def test_a_change_that_fits_no_field() -> None:
     with pytest.raises(ConfigError, match="no recipe field is called 'lrr'; did you mean 'lr'"):
         cos2p.run("quickstart", progress=False, lrr=1e-3)
+
+
+@pytest.mark.parametrize(
+    "stop", [Interrupted("stopped at virtual second 31; go on with --resume"), KeyboardInterrupt()]
+)
+def test_ctrl_c_ends_a_script_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, stop: BaseException
+) -> None:
+    def stopped(*given: Any, **named: Any) -> None:
+        raise stop
+
+    monkeypatch.setattr("cos2p.api.simulate", stopped)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(Interrupted, match=r"^stopped.*; the same call goes on with .*here$") as caught:
+        cos2p.run("quickstart", tmp_path / "here", progress=False)
+    with pytest.raises(SystemExit, match="130"):
+        sys.excepthook(caught.type, caught.value, caught.tb)
+    assert capsys.readouterr().err == f"{caught.value}\n"
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    shell._showtraceback = lambda kind, value, shown: print(*shown)
+    shell.showtraceback((caught.type, caught.value, caught.tb))
+    assert capsys.readouterr().out == f"{caught.value}\n"
 
 
 def test_devices_get_one_memory() -> None:

@@ -12,19 +12,21 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 
 from cos2p.data import Bundle, DataConfig
 from cos2p.drafting import draft_recipe
-from cos2p.errors import ConfigError, MissingExtra, RunError
+from cos2p.errors import ConfigError, Interrupted, MissingExtra, RunError
 from cos2p.inference.evaluating import Evaluation, Split, evaluate, labelled
 from cos2p.inference.exporting import export
 from cos2p.inference.generating import Prompt, generate
@@ -239,7 +241,7 @@ def run(
     chosen = _chosen(recipe, method, changes)
     folder = _folder_for(chosen, method) if out is None else Path(out)
     resume = not overwrite if resume is None else resume
-    with _showing(progress and listener is None) as shown:
+    with _stoppable(folder), _showing(progress and listener is None) as shown:
         simulate(chosen, folder, resume=resume, overwrite=overwrite, listener=listener or shown or log_notes, data=data)
     return Run(folder)
 
@@ -292,7 +294,7 @@ def compare(
     view: AbstractContextManager[StudyProgress] = nullcontext(StudyProgress(jobs))
     if progress:
         view = showing(_console(), f"compare {folder.name}", jobs, False)
-    with study_folder(folder, "compare") as place, view as shown:
+    with _stoppable(folder), study_folder(folder, "compare") as place, view as shown:
         runner = Runner(place, shown, jobs)
         write_study(run_study(plan, runner, lambda so_far: write_study(so_far, place)), place)
     return Study(folder)
@@ -403,6 +405,25 @@ def _console() -> Console:
 
 def _showing(wanted: bool) -> AbstractContextManager[Listener | None]:
     return following(_console()) if wanted else nullcontext(None)
+
+
+@contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """Ctrl-C ends a script that does not catch it as it ends a command: with one line and exit code 130."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        where = str(error).partition(";")[0] or "stopped"
+        stop, others = Interrupted(f"{where}; the same call goes on with {folder}"), sys.excepthook
+
+        def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if error is stop:
+                print(stop, file=sys.stderr)
+                sys.exit(stop.exit_code)
+            others(kind, error, trace)
+
+        sys.excepthook = end
+        raise stop from None
 
 
 def _items(trained: Trained, inputs: Sequence[str | Path]) -> Iterator[Item]:

@@ -8,6 +8,7 @@ Cos2pError                      exit code 1
 ├── CheckpointError             5   a model checkpoint has missing, extra or misshapen tensors
 ├── DataError                   6   a data set or a partition of it is missing or impossible
 ├── RunError                    7   a run folder cannot be written, resumed or read
+│   └── Interrupted           130   ... the user stopped it; it can be resumed
 ├── TrainingError               8   training went wrong on a device (a loss that is not finite, ...)
 ├── UpdateRefused               9   an update was not let in; the model is unchanged
 ├── MissingExtra               10   an optional dependency is needed; says what to install
@@ -55,6 +56,16 @@ class DataError(Cos2pError):
 
 class RunError(Cos2pError):
     exit_code = 7
+
+
+class Interrupted(RunError):
+    """The user stopped a run or a study; it can be resumed."""
+
+    exit_code = 130
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows."""
+        return [str(self)]
 
 
 class TrainingError(Cos2pError):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import cos2p.studies.runner as runner
 from cos2p.cli.app import app
+from cos2p.errors import Interrupted
 from cos2p.studies.grid import Cell, CellOutcomes
 from cos2p.studies.progress import StudyProgress
 from tests.studies.fakes import TINY, Answer, FakeExecute, figures
@@ -210,7 +211,7 @@ def test_failed_cells_make_a_failed_study_with_a_table(fake: type[FakeRunner], t
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(fake: type[FakeRunner]) -> None:
-    fake.error = runner.StudyInterrupted("stopped after 3 of 9 cells")
+    fake.error = Interrupted("stopped after 3 of 9 cells")
     code, _, err = cli("compare", "tiny.toml", "--methods", "cos2p", "-q", "--out", "my study")
     assert code == 130
     assert err == "stopped after 3 of 9 cells; the same command goes on with the study in 'my study'\n"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cos2p.errors import RunError
+from cos2p.errors import Interrupted, RunError
 from cos2p.runtime.model_folder import recipe_toml
 from cos2p.studies.folder import study_folder
 from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes, RunnableGrid
 from cos2p.studies.progress import Status, StudyProgress
-from cos2p.studies.runner import Runner, StudyInterrupted, Work
+from cos2p.studies.runner import Runner, Work
 from tests.studies import cell_work
 from tests.studies.fakes import tiny_grid
 
@@ -117,7 +117,7 @@ def test_ctrl_c_lets_the_cells_save_and_can_be_resumed(grid: RunnableGrid, folde
     thread = threading.Thread(target=stop_once_it_runs)
     thread.start()
     seen: list[CellOutcomes] = []
-    with pytest.raises(StudyInterrupted, match="stopped after 1 of 2 cells"):
+    with pytest.raises(Interrupted, match="stopped after 1 of 2 cells"):
         runner(folder, cell_work.linger)(grid.cells, lambda so_far: seen.append(dict(so_far)))
     thread.join()
     assert (folder / "cells" / "a-s1" / "checkpoint").exists()

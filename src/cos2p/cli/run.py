@@ -12,7 +12,7 @@ import typer
 
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.cli.recipes import Changes, Engine, OtherMethod, complete_recipe, engine_settings
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, Interrupted
 from cos2p.older_python import add_note
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ def _again(folder: Path, fleet: Path | None) -> str:
 @contextmanager
 def following_run(folder: Path, mode: OutputMode, again: str) -> Iterator[Listener | None]:
     """Progress while a run goes on. A run that is stopped ends with the command that goes on with it."""
-    from cos2p.runtime.run_folder import Interrupted
-
     try:
         with _listening(mode) as listener:
             yield listener

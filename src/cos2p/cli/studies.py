@@ -21,7 +21,7 @@ import typer
 from cos2p.cli.output import Json, OutputMode, Quiet, Verbose, complain, console, print_json
 from cos2p.cli.recipes import Engine, complete_recipe, engine_settings
 from cos2p.cli.spinner import reading
-from cos2p.errors import ConfigError
+from cos2p.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from cos2p.studies.grid import Execute
@@ -139,7 +139,7 @@ class Study:
         """Run the study into its folder, show how it goes, print what came out, and end with an honest exit code."""
         from cos2p.studies.folder import study_folder, write_report
         from cos2p.studies.report import run_study
-        from cos2p.studies.runner import Runner, StudyInterrupted
+        from cos2p.studies.runner import Runner
         from cos2p.view.frozen import write_report as freeze
 
         folder, title = self.folder, f"{self.verb} {self.folder.name}"
@@ -150,7 +150,7 @@ class Study:
                 )
                 report = (drive or run_study)(plan, runner, lambda so_far: write_report(so_far, place))
                 write_report(report, place)
-        except StudyInterrupted as stop:
+        except Interrupted as stop:
             complain(f"{stop}; the same command goes on with the study in {shlex.quote(str(folder))}", label="")
             raise typer.Exit(130) from None
         with reading(self.mode) as progress:

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 import cos2p
 from cos2p.aggregation.merge import is_large
 from cos2p.checksums import check
-from cos2p.errors import CheckpointError, Cos2pError, RunError
+from cos2p.errors import CheckpointError, Cos2pError, Interrupted, RunError
 from cos2p.memory.plan import planned_words
 from cos2p.methods import method_class
 from cos2p.recipe import Recipe
@@ -53,16 +53,8 @@ from cos2p.tracking.files import (
     write_stop_note,
 )
 
-INTERRUPTED = 130
-"""The exit code of a run that its user stopped."""
 CHEAP = 20
 """A checkpoint that takes a twentieth of the time between two, at most, is taken more often than it has to be."""
-
-
-class Interrupted(RunError):
-    """The user stopped the run; it can be resumed."""
-
-    exit_code = INTERRUPTED
 
 
 def log_notes(event: Event) -> None:
@@ -113,7 +105,7 @@ def noting_why_it_stops(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        by_user = isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", None) == INTERRUPTED
+        by_user = isinstance(error, KeyboardInterrupt | Interrupted)
         defect = not isinstance(error, Cos2pError | KeyboardInterrupt)
         words = f"{type(error).__name__}: {error}" if defect else str(error)
         write_stop_note(folder, StopNote(not by_user, words or "stopped by Ctrl-C"))

@@ -20,7 +20,7 @@ from cos2p.data import Bundle, DataConfig
 from cos2p.data.own import bundle_name, checked, handed_over, pack_bundle
 from cos2p.devices.clock import lost_after, task_phases
 from cos2p.devices.device import Device
-from cos2p.errors import RunError
+from cos2p.errors import Interrupted, RunError
 from cos2p.memory.parts import Part
 from cos2p.messages import Order
 from cos2p.methods.base import Member
@@ -30,7 +30,6 @@ from cos2p.recipe import Recipe
 from cos2p.runtime.evaluation import Classes
 from cos2p.runtime.own_models import OWN_MODELS, forget_unclaimed, take_own_model
 from cos2p.runtime.run_folder import (
-    Interrupted,
     RunFolder,
     begin_folder,
     earlier_result,

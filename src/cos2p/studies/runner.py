@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cos2p.errors import Cos2pError, RunError
+from cos2p.errors import Cos2pError, Interrupted, RunError
 from cos2p.processes.children import deaf_children, how_it_ended, on_interrupt, when_orphaned
 from cos2p.studies.folder import Failures, earlier_outcome
 from cos2p.studies.grid import Cell, CellOutcome, CellOutcomes
@@ -118,12 +118,6 @@ def _write_to(log: Path) -> None:
 # ---------------------------------------------------------------- in the study's process
 
 
-class StudyInterrupted(RunError):
-    """The user stopped the study; started again, it goes on."""
-
-    exit_code = 130
-
-
 class Runner:
     """An `Execute` that really runs the cells, into `folder`/cells."""
 
@@ -148,7 +142,7 @@ class Runner:
     def __call__(
         self, cells: Sequence[Cell], after: Callable[[CellOutcomes], None] | None = None, later: int = 0
     ) -> CellOutcomes:
-        """Run what has not run yet. Raises StudyInterrupted after Ctrl-C, when all cells have stopped."""
+        """Run what has not run yet. Raises Interrupted after Ctrl-C, when all cells have stopped."""
         outcomes: dict[str, CellOutcome] = {}
         waiting: deque[Cell] = deque()
         for cell in cells:
@@ -176,7 +170,7 @@ class Runner:
                 while self._running:
                     self._running.pop().kill()
         if self._interrupts:
-            raise StudyInterrupted(f"stopped after {len(outcomes)} of {len(cells) + later} cells")
+            raise Interrupted(f"stopped after {len(outcomes)} of {len(cells) + later} cells")
         return outcomes
 
     def _loop(self, waiting: deque[Cell], note: Callable[[Cell, CellOutcome], None]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import safetensors.torch
 
 import cos2p.errors
-from cos2p.errors import CheckpointError, Cos2pError, RunError
+from cos2p.errors import CheckpointError, Cos2pError, Interrupted, RunError
 from cos2p.fleet.kit import Kit
 from cos2p.fleet.nvflare import require_nvflare
 from cos2p.fleet.nvflare.admin_session import AdminSession
@@ -28,7 +28,7 @@ from cos2p.models.config import ModelConfig
 from cos2p.processes.children import on_interrupt
 from cos2p.recipe import Recipe, tomllib_load
 from cos2p.runtime.model_folder import save_model
-from cos2p.runtime.run_folder import Interrupted, begin_folder, earlier_result, keep_recipe, log_notes
+from cos2p.runtime.run_folder import begin_folder, earlier_result, keep_recipe, log_notes
 from cos2p.runtime.settled import settled_as
 from cos2p.tracking.event_kinds import Resumed, Started, Waiting
 from cos2p.tracking.events import Listener, mark_in_use, parse_event, read_events
