@@ -72,15 +72,6 @@ def test_jitter_is_a_factor_around_one_and_zero_jitter_is_none() -> None:
     assert np.log(factors).std() == pytest.approx(0.2, abs=0.01)
 
 
-def test_a_device_is_there_from_joining_until_it_leaves_or_dies() -> None:
-    guest = own(joins_at=10, leaves_at=30, dies_at=20)
-
-    assert [guest.present_at(t) for t in (9.9, 10, 19.9, 20, 29)] == [False, True, True, False, False]
-    assert guest.gone_at == 20
-    assert own().gone_at == math.inf
-    assert own(leaves_at=5).gone_at == 5
-
-
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(
         ConfigError, match=r"unknown device 'jetson-nano'; known: jetson-agx-orin-64gb, .*raspberry-pi-4"
@@ -100,8 +91,6 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ({"up": "0MB/s"}, "up is '0MB/s': .*greater than 0"),
         ({"drop_rate": 1.5}, "drop_rate is 1.5"),
         ({"jitter": -0.1}, "jitter is -0.1"),
-        ({"leaves_at": 5, "joins_at": 5}, "leaves_at is 5.0, not after joins_at 5.0"),
-        ({"dies_at": 1, "joins_at": 5}, "dies_at is 1.0, not after joins_at 5.0"),
         ({"name": "<script>"}, "name is '<script>'"),
         ({"name": ""}, "name is ''"),
         ({"colour": "red"}, "colour is 'red': .*not permitted"),
@@ -113,7 +102,7 @@ def test_a_wrong_figure_is_named(fields: dict[str, Any], message: str) -> None:
 
 
 def test_it_survives_json_and_cannot_be_changed() -> None:
-    pi = device("raspberry-pi-4", leaves_at=100)
+    pi = device("raspberry-pi-4", downtime=100)
 
     assert Device.model_validate_json(pi.model_dump_json()) == pi
     assert hash(pi) == hash(pi.model_copy())

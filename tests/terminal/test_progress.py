@@ -58,7 +58,7 @@ def test_a_device_that_is_gone_is_not_late() -> None:
     progress = Progress(Clock())
     for reported in list(run_events(rounds=3))[:-1]:
         progress(reported)
-    progress(event("died", 31.0, client=SLOW))
+    progress(event("left", 31.0, client=SLOW))
     assert progress.trouble_text() == "nobody late"
 
 

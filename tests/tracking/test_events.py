@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from cos2p.errors import RunError
 from cos2p.tracking import EventLog, read_events
-from cos2p.tracking.event_kinds import KINDS, Died, Evaluated, Event, Merged, Traffic
+from cos2p.tracking.event_kinds import KINDS, Evaluated, Event, Joined, Merged, Traffic
 from tests.events import event as made
 
-LINE_A, LINE_B = (b'{"client":"%b","kind":"died","t":0.0}\n' % name for name in (b"a", b"b"))
+LINE_A, LINE_B = (b'{"client":"%b","kind":"joined","t":0.0}\n' % name for name in (b"a", b"b"))
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -38,11 +38,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def reported(client: str, t: float = 0.0) -> Event:
-    return Died(client=client, t=t)
+    return Joined(client=client, t=t)
 
 
 def clients(path: Path) -> list[str]:
-    return [event.client for event in read_events(path) if isinstance(event, Died)]
+    return [event.client for event in read_events(path) if isinstance(event, Joined)]
 
 
 class TestWrite:
@@ -225,7 +225,7 @@ class TestRead:
         with closing(EventLog(path)) as log:
             log.write(reported("x", 0.1))
         assert [json.loads(line) for line in path.read_text().splitlines()] == [
-            {"kind": "died", "client": "x", "t": 0.1, "crc": "2e1d493f"}
+            {"kind": "joined", "client": "x", "t": 0.1, "crc": "2cf442ef"}
         ]
 
     def test_kinds_of_other_versions_are_left_out(self, path: Path) -> None:
@@ -233,6 +233,6 @@ class TestRead:
         assert clients(path) == ["a", "b"]
 
     def test_an_event_without_its_fields_is_damage(self, path: Path) -> None:
-        path.write_bytes(b'{"kind":"died","t":1}\n')
-        with pytest.raises(RunError, match=r"line 1 is not as cos2p writes it \(an event 'died' without 'client'\)"):
+        path.write_bytes(b'{"kind":"joined","t":1}\n')
+        with pytest.raises(RunError, match=r"line 1 is not as cos2p writes it \(an event 'joined' without 'client'\)"):
             list(read_events(path))

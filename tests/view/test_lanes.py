@@ -69,8 +69,9 @@ def test_a_device_that_comes_late_restarts_and_leaves() -> None:
     assert outcomes(found, "a") == ["lost", "lost"]
 
 
-def test_a_dead_device_stays_dead_when_its_silence_is_noticed() -> None:
-    diary = Diary().started("a").joined(0, "a").task(0, "a#0").add("died", 2, client="a").add("left", 6, client="a")
+def test_a_device_that_leaves_while_it_restarts_stays_dead() -> None:
+    diary = Diary().started("a").joined(0, "a").task(0, "a#0").add("lost", 2, client="a", task="a#0")
+    diary.add("left", 6, client="a")
     found = lanes_of(diary.finished(10, 0))
     assert reported(found, "a") == [(1.0, "download", 0), (1.0, "masks", 0), (8.0, "dead", -1)]
 
@@ -108,8 +109,8 @@ def test_a_silent_device_whose_answer_comes_all_the_same() -> None:
     assert outcomes(found, "a") == ["merged"]
 
 
-HAPPENINGS = ("joined", "dispatched", "arrived", "merged", "refused", "dropped", "failed", "lost", "left", "died",
-              "excluded", "aggregated")  # fmt: skip
+HAPPENINGS = ("joined", "dispatched", "arrived", "merged", "refused", "dropped", "failed", "lost", "left", "excluded",
+              "aggregated")  # fmt: skip
 
 
 @given(

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from cos2p.errors import RunError
-from cos2p.tracking.event_kinds import Died, Event
+from cos2p.tracking.event_kinds import Event, Joined
 from cos2p.tracking.events import event_line
 from cos2p.view import log
 from cos2p.view.log import LogReader
 
 
 def lines(*clients: str, t: float = 0.0) -> str:
-    return "".join(event_line(Died(client=client, t=t)) + "\n" for client in clients)
+    return "".join(event_line(Joined(client=client, t=t)) + "\n" for client in clients)
 
 
 def clients(answer: tuple[bool, list[Event]]) -> tuple[bool, list[str]]:
-    return answer[0], [event.client for event in answer[1] if isinstance(event, Died)]
+    return answer[0], [event.client for event in answer[1] if isinstance(event, Joined)]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import math
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cos2p.errors import ConfigError
 from cos2p.units import parse_bytes, parse_rate
@@ -38,7 +38,7 @@ Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0.0, allow_inf_nan
 class Device(BaseModel):
     """One device of the fleet.
 
-    >>> pi = device("raspberry-pi-4", name="kitchen", memory="2GB", joins_at=60)
+    >>> pi = device("raspberry-pi-4", name="kitchen", memory="2GB", sessions=((60, 600),))
     >>> pi.memory, pi.present_at(59.0), pi.present_at(60.0)
     (2000000000, False, True)
     """
@@ -64,13 +64,6 @@ class Device(BaseModel):
     )
     latency: Seconds = Field(default=0.0, description="Seconds added to every transfer, 0.001 to 0.1.")
 
-    joins_at: Seconds = Field(default=0.0, description="Virtual second at which the device joins.")
-    leaves_at: Seconds | None = Field(
-        default=None, description="Virtual second at which it says goodbye for ever; none: it stays."
-    )
-    dies_at: Seconds | None = Field(
-        default=None, description="Virtual second at which it falls silent, even in the middle; none: it lives."
-    )
     drop_rate: float = Field(
         default=0.0, ge=0.0, le=1.0, description="Chance that a task is lost because the device restarts, 0 to 0.2."
     )
@@ -81,22 +74,9 @@ class Device(BaseModel):
     session_period: Seconds | None = Field(default=None, description="Seconds after which the sessions begin again.")
     source: str = Field(default="", description="Where the figures come from.")
 
-    @model_validator(mode="after")
-    def _ends_after_it_begins(self) -> Device:
-        for name in ("leaves_at", "dies_at"):
-            end = getattr(self, name)
-            if end is not None and end <= self.joins_at:
-                raise ValueError(f"{name} is {end}, not after joins_at {self.joins_at}; it would never be there")
-        return self
-
-    @property
-    def gone_at(self) -> float:
-        """When the device is there no more, whichever way it goes."""
-        return min(math.inf if end is None else end for end in (self.leaves_at, self.dies_at))
-
     def present_at(self, time: float) -> bool:
         session = self.session_at(time)
-        return self.joins_at <= time < self.gone_at and session is not None and session[0] <= time
+        return session is not None and session[0] <= time
 
     def session_at(self, time: float) -> tuple[float, float] | None:
         """(from, to) of the session at this second, or of the next one; None if there is none any more.

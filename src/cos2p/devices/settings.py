@@ -48,9 +48,6 @@ class DeviceGroup(Settings):
         default="",
         description="What connects it, in place of the preset's network: `down` and `up`, unless given, and the delay.",
     )
-    joins_at: float | None = Field(default=None, ge=0, description="Virtual second at which it joins.")
-    leaves_at: float | None = Field(default=None, ge=0, description="Virtual second at which it leaves for good.")
-    dies_at: float | None = Field(default=None, ge=0, description="Virtual second at which it falls silent.")
     drop_rate: float | None = Field(default=None, ge=0, le=1, description="Chance that a task is lost, 0 to 0.2.")
 
     spread: Spread = Field(

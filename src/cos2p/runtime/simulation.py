@@ -47,7 +47,6 @@ from cos2p.tracking.checkpoint import Checkpoint
 from cos2p.tracking.event_kinds import (
     NOBODY_LEFT,
     Arrived,
-    Died,
     Event,
     Failed,
     Joined,
@@ -67,7 +66,7 @@ class Due:
     time: float
     number: int
     kind: str
-    """joins, leaves, silent, noticed, arrives, restarts, timer or end"""
+    """joins, goes, arrives, restarts, timer or end"""
     subject: str
     """A client, a timer or a reason."""
     task: str = ""
@@ -103,11 +102,7 @@ class Simulation(Session):
     def begin(self) -> None:
         self.log(Started(**run_facts(self.run_setup.recipe, self.server, self.classes, self.notes)))
         for member in self.run_setup.context.members.values():
-            self._plan_session(member.device, member.device.joins_at)
-            if member.device.leaves_at is not None:
-                self._plan(member.device.leaves_at, "leaves", member.name)
-            if member.device.dies_at is not None:
-                self._plan(member.device.dies_at, "silent", member.name)
+            self._plan_session(member.device, 0.0)
         if self.run_setup.recipe.schedule.virtual_seconds is not None:
             self._plan(self.run_setup.recipe.schedule.virtual_seconds, "end", "virtual time")
 
@@ -132,11 +127,6 @@ class Simulation(Session):
             self.server.orders.caches.claim(client, self.run_setup.own_base(client))
         self.carry_out(self.server.handle(ClientJoined(client)))
 
-    def _on_leaves(self, client: str) -> None:
-        self.log(Left(client=client))
-        self._abandon(client)
-        self.carry_out(self.server.handle(ClientLeft(client)))
-
     def _plan_session(self, device: Device, after: float) -> None:
         """The device is there from now or its next session on, and goes at its end."""
         session = device.session_at(after)
@@ -147,25 +137,14 @@ class Simulation(Session):
             self._plan(session[1], "goes", device.name)
 
     def _on_goes(self, client: str) -> None:
-        """Its session is over; it will be back."""
+        """Its session is over; what it was doing is lost, and it will be back if it has another one."""
         device = self.run_setup.context.members[client].device
-        if self.now >= device.gone_at:
-            return
         back = device.session_at(self.now)
         self.log(Left(client=client, until=None if back is None else back[0]))
-        self._abandon(client)
+        if client in self._training:
+            self._training.pop(client)[1].cancel()
         self.carry_out(self.server.handle(ClientLeft(client)))
         self._plan_session(device, self.now)
-
-    def _on_silent(self, client: str) -> None:
-        """The device dies. Nobody knows yet: the server notices when its heartbeat has been missing for a while."""
-        self.log(Died(client=client))
-        self._abandon(client)
-        self._plan(self.now + self.run_setup.recipe.fleet.heartbeat_seconds, "noticed", client)
-
-    def _on_noticed(self, client: str) -> None:
-        self.log(Left(client=client))
-        self.carry_out(self.server.handle(ClientLeft(client)))
 
     def _on_restarts(self, client: str, task: str) -> None:
         self.log(Lost(client=client, task=task))
@@ -209,11 +188,6 @@ class Simulation(Session):
             return
         self._training[order.client] = (order.task, self.workers.train(task, self.memories[order.client]))
         self._plan(self.now + phases.total, "arrives", order.client, order.task)
-
-    def _abandon(self, client: str) -> None:
-        """The device is gone: what it was doing is lost."""
-        if client in self._training:
-            self._training.pop(client)[1].cancel()
 
     def start_timer(self, timer: str, seconds: float) -> None:
         self._plan(self.now + seconds, "timer", timer)

@@ -44,7 +44,6 @@ def note_text(event: Event) -> str | None:
         "excluded": "gets no more tasks",
         "doubted": "is not believed",
         "lost": "lost its task in a restart",
-        "died": "fell silent",
         "left": "is gone",
         "unfit": "cannot take part",
         "lowered": "gets a smaller submodel",

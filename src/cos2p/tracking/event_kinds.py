@@ -307,11 +307,6 @@ class Lost(DeviceEvent):
 
 
 @logged
-class Died(DeviceEvent):
-    """A device fell silent (simulation: `dies_at`). The server does not know yet."""
-
-
-@logged
 class Left(DeviceEvent):
     """The server takes a device for gone: it said goodbye, or was silent for `fleet.heartbeat_seconds`."""
 

@@ -92,9 +92,9 @@ def event_line(event: Event) -> str:
 
     Fields are sorted, what they hold is not: devices stay in the order of the recipe.
 
-    >>> from cos2p.tracking.event_kinds import Died
-    >>> event_line(Died(t=float("nan"), client="pi-1"))
-    '{"client":"pi-1","kind":"died","t":null}'
+    >>> from cos2p.tracking.event_kinds import Joined
+    >>> event_line(Joined(t=float("nan"), client="pi-1"))
+    '{"client":"pi-1","kind":"joined","t":null}'
     """
     values = event.to_dict()
     try:

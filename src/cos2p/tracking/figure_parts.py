@@ -117,7 +117,7 @@ class DeviceFigures:
     doubted: int = 0
     """Updates that did not count in full (`robust.suspicion`)."""
     lost: int = 0
-    """Tasks it had in hand when it restarted, left or died."""
+    """Tasks it had in hand when it restarted or left."""
     bytes_up: int = 0
     bytes_down: int = 0
     staleness: int = 0

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from cos2p.tracking.event_kinds import (
     Aggregated,
     Arrived,
-    Died,
     Dispatched,
     Doubted,
     Evaluated,
@@ -189,13 +188,11 @@ class RunFigures:
     def _on_lost(self, event: Lost) -> None:
         self._gone(event)
 
-    def _on_left(self, event: Left | Died) -> None:
+    def _on_left(self, event: Left) -> None:
         device = self._gone(event)
         device.here, device.given = False, None
 
-    _on_died = _on_left
-
-    def _gone(self, event: Lost | Left | Died) -> DeviceFigures:
+    def _gone(self, event: Lost | Left) -> DeviceFigures:
         device = self._meet(event.client, {})
         device.lost += device.task is not None
         device.rest(event.t)

@@ -85,7 +85,7 @@ class DevicesBuilder:
 # ---------------------------------------------------------------- troubles
 
 KINDS = (
-    "refused", "dropped", "failed", "lost", "died", "left", "excluded", "doubted", "lowered", "unfit", "unevaluated",
+    "refused", "dropped", "failed", "lost", "left", "excluded", "doubted", "lowered", "unfit", "unevaluated",
 )  # fmt: skip
 LISTED = 1000
 REASON_CHARACTERS = 600

@@ -12,7 +12,6 @@ from cos2p.tracking.event_kinds import (
     Aggregated,
     Arrived,
     DeviceEvent,
-    Died,
     Dispatched,
     Dropped,
     Event,
@@ -30,7 +29,7 @@ PHASES = ("download", "prefix", "masks", "training", "upload", "idle", "late", "
 """A device's activities.
 
 prefix: the pass through the frozen blocks. masks: the mask phase. late: past the server's deadline, or on a fleet at an
-open task twice as long as the device's usual. dead: restarting, silent, or known to have died. absent: not here yet,
+open task twice as long as the device's usual. dead: restarting, or silent. absent: not here yet,
 left, or excluded after failures. A fleet counts prefix and masks as training.
 """
 PHASE = {name: number for number, name in enumerate(PHASES)}
@@ -39,7 +38,7 @@ OUTCOMES = ("open", "merged", "refused", "dropped", "failed", "lost")
 """The ends of a task.
 
 open: still under way (or when the run ended). refused: the update did not pass the checks. dropped: too late, or
-answered twice. failed: the training came to nothing. lost: the device restarted, left or died with it.
+answered twice. failed: the training came to nothing. lost: the device restarted or left with it.
 """
 OUTCOME = {name: number for number, name in enumerate(OUTCOMES)}
 NO_TASK = -1
@@ -153,14 +152,12 @@ class LanesBuilder:
         if lane.open is not None and lane.open.name == event.task:
             self._close(lane, "failed")
 
-    def _on_lost(self, lane: _Lane, event: Lost | Died) -> None:
+    def _on_lost(self, lane: _Lane, event: Lost) -> None:
         self._close(lane, "lost")
         lane.between = PHASE["dead"]
 
-    _on_died = _on_lost
-
     def _on_left(self, lane: _Lane, event: Left) -> None:
-        """Left of its own will, or silent; a device known to have died stays dead when that is noticed."""
+        """Left of its own will, or silent; one that leaves while it restarts stays dead."""
         self._close(lane, "lost")
         lane.add(self._now, lane.between)
         if lane.between != PHASE["dead"]:

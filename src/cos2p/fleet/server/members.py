@@ -28,7 +28,7 @@ def member_of(recipe: Recipe, config: ModelConfig, name: str, facts: JoinRequest
     group = _group(recipe, name)
     device = group.device(name)
     changes = {"memory": facts.memory or device.memory, "flops": facts.flops or device.flops}
-    device = device.model_copy(update={**changes, "joins_at": 0.0, "leaves_at": None, "dies_at": None})
+    device = device.model_copy(update=changes)
     member = Member(
         name,
         device,

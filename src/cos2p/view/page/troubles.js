@@ -1,11 +1,11 @@
-// What went wrong: refused updates, failed tasks, devices that died, each with its reason.
+// What went wrong: refused updates, failed tasks, devices that left, each with its reason.
 (() => {
   "use strict";
   const { replace } = cos2p.dom;
   const { panel, nothing } = cos2p.panel;
   const { number, duration } = cos2p.format;
   const KINDS = {
-    refused: "update refused", dropped: "update dropped", failed: "task failed", lost: "task lost", died: "device died", left: "device left",
+    refused: "update refused", dropped: "update dropped", failed: "task failed", lost: "task lost", left: "device left",
     excluded: "device excluded", doubted: "update doubted", lowered: "rate lowered", unfit: "device unfit", unevaluated: "not evaluated",
   };
 
