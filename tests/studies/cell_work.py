@@ -25,7 +25,7 @@ def succeed(recipe: Mapping[str, Any], folder: Path, tell: Tell) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "starts").open("a") as file:
         file.write("x")
-    tell(Status(0.5, "half way", 1.0))
+    tell(Status(0.5, "half way"))
     result = {"top1": recipe["seed"] / 10, "workers": recipe["run"]["workers"], "wall_seconds": 1.0}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
 

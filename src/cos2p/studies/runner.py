@@ -99,8 +99,7 @@ class Reporter:
         if event.kind not in ("started", "resumed") and time.monotonic() - self._sent < STATUS_SECONDS:
             return
         self._sent = time.monotonic()
-        words = f"{progress.count_text()} · {progress.score_text()}"
-        self._send(Status(progress.share, words, progress.remaining()))
+        self._send(Status(progress.share, f"{progress.count_text()} · {progress.score_text()}"))
 
 
 def _end_the_group() -> None:

@@ -91,11 +91,10 @@ class LiveView(StudyProgress):
         self.live.refresh()
 
     def draw(self) -> Group:
-        share = sum(entry.status.share for entry in self.running.values())
         head = Layout.grid(padding=(0, 1))
         head.add_row(
             Text(printable(self.title), style="bold"),
-            ProgressBar(total=max(1, self.total), completed=self.done + share, width=28),
+            ProgressBar(total=max(1, self.total), completed=self.done + self.underway(), width=28),
             Text(self.count_text()),
             Text(f"{duration(self.elapsed())} · {self.remaining_text()}", style="dim"),
         )
