@@ -77,6 +77,8 @@ class Row:
     rank: int = 0
     checkpointing: bool = False
     changes: tuple[str, ...] = ()
+    samples: int = 0
+    """0: those of the case."""
 
 
 PEERS = (
@@ -101,9 +103,9 @@ def ours(name: str, lora_bytes: int) -> Iterator[Row]:
 
 
 def recipe_of(name: str, row: Row) -> Recipe:
-    case, fraction = CASES[name], 0.25
+    case, fraction = CASES.get(name, Case()), 0.25
     changes = [
-        f"data.train_samples={round(case.samples / (1 - fraction))}",
+        f"data.train_samples={round((row.samples or case.samples) / (1 - fraction))}",
         f"data.validation_fraction={fraction}",
         *("data.test_samples=20", "partition.kind=iid", "partition.local_test=0", "training.lr=1e-4"),
         *("training.epochs=1", "schedule.updates=24"),
