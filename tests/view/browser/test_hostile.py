@@ -65,21 +65,19 @@ def test_markup_in_names_and_reasons_stays_text(visit: Visit, tmp_path: Path) ->
 
 def study() -> dict[str, Any]:
     column = {"key": "top1", "title": EVIL, "unit": "%", "scale": 100.0, "digits": 1, "better": "more", "signed": False}
-    figure = {"mean": 0.5, "half": 0.1, "best": True, "seeds": [0.4, 0.6]}
-    row = {"key": "a", "title": EVIL, "marks": "*", "facts": [EVIL], "figures": [figure]}
-    row["runs"] = [
-        {"state": "done", "link": "javascript:window.hacked=1", "failure": ""},
-        {"state": "failed", "link": "", "failure": EVIL},
-    ]
-    table = {"name": "results", "title": EVIL, "facts": [EVIL], "columns": [column], "rows": [row], "notes": [EVIL]}
-    table |= {"chance": 0.1, "majority": None}
+    figure = {"mean": 0.5, "half": 0.1, "best": True, "by_seed": {"0": 0.4, EVIL: 0.6}}
+    row = {"title": EVIL, "over_budget": True, "facts": {EVIL: EVIL}, "runs": {"0": EVIL}, "failures": {"1": EVIL}}
+    row |= {"waiting": [], "figures": {"top1": figure}}
+    table = {"title": EVIL, "facts": [EVIL], "columns": [column], "rows": [row], "notes": [EVIL]}
+    table |= {"baselines": {"chance": 0.1, "majority": None}}
     band = {"x": [1, 2], "mean": [0.2, 0.5], "half": [0.1, 0.1]}
     bands = {"rounds": band, "updates": band, "time": band}
     curve = {"key": "a", "title": EVIL, "seeds": 2, "top1": bands, "client_top1": bands}
     line = {"name": EVIL, "x": [0.1, 1.0], "mean": [0.4, 0.5], "half": [0.1, None]}
     return {
         "name": EVIL, "kind": "sweep", "title": EVIL, "recipe": EVIL, "command": EVIL, "seeds": [0, 1], "updates": [4],
-        "done": 2, "cells": 2, "notes": [EVIL], "versions": [EVIL], "tables": [table], "curves": [curve],
+        "done": 2, "cells": 2, "links": {EVIL: "javascript:window.hacked=1"},
+        "notes": [EVIL], "versions": [EVIL], "tables": [table], "curves": [curve],
         "sweep": [{"column": column, "axis": EVIL, "log": True, "lines": [line]}], "failures": [[EVIL, EVIL]],
     }  # fmt: skip
 
