@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +10,6 @@ from cos2p.cli.output import OutputMode, console
 from cos2p.terminal.formatting import print_line, printable
 
 SECONDS = 2.0
-AGAIN = 10.0
-"""Seconds between two words of work that cannot count."""
 
 
 @contextmanager
@@ -44,23 +41,9 @@ def counting(mode: OutputMode, what: str, total: int) -> Iterator[Callable[[int]
 
 @contextmanager
 def busy(mode: OutputMode, what: str) -> Iterator[None]:
-    """Says what is being done, of work that cannot say how far it is: after two seconds, then every ten."""
+    """Says what is being done, at a terminal, of work that cannot say how far it is."""
     if mode.quiet or mode.json:
         yield
         return
-    over = threading.Event()
-    began = time.monotonic()
-
-    def speak() -> None:
-        pause = SECONDS
-        while not over.wait(pause):
-            print_line(console(stderr=True), f"{what}, {time.monotonic() - began:.0f} s")
-            pause = AGAIN
-
-    speaker = threading.Thread(target=speak, daemon=True)
-    speaker.start()
-    try:
+    with console(stderr=True).status(what):
         yield
-    finally:
-        over.set()
-        speaker.join()

@@ -2,24 +2,18 @@
 
 Each process has pipes of its own and a thread that talks to it. So a process killed in the midst of a sentence harms
 nobody else: its thread reads the end of its pipe. With `ProcessPoolExecutor`, whose processes share one pipe, the rest
-of such a sentence is waited for without end. A long message goes through memory that both sides see: a pipe hands over
-64 KiB at a time, and wakes the other side for each.
+of such a sentence is waited for without end.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import pickle
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, TypeVar
 
 from cos2p.errors import RunError
@@ -27,9 +21,6 @@ from cos2p.older_python import add_note
 from cos2p.processes.children import deaf_children, die_with_parent, how_it_ended
 
 T = TypeVar("T")
-
-MOST = 2**25
-"""Bytes of a message that go through memory; it is kept for the next one."""
 
 
 class WorkerDied(Exception):
@@ -120,17 +111,16 @@ class _Worker:
         # A pipe for each direction: the sockets of a single one for both take twice the time for messages of megabytes.
         jobs, self._jobs = spawn.Pipe(duplex=False)
         self._answers, answers = spawn.Pipe(duplex=False)
-        self._down, self._up = _Shared(), _Shared()
-        ends = jobs, self._down, answers, self._up
-        self._process: SpawnProcess = spawn.Process(target=_serve, args=(*ends, start, arguments), daemon=True)
+        served = (jobs, answers, start, arguments)
+        self._process: SpawnProcess = spawn.Process(target=_serve, args=served, daemon=True)
         with deaf_children():
             self._process.start()
         jobs.close()
         answers.close()  # so that its end is the end of the pipe
 
     def ask(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-        self._down.send(self._jobs, (work, arguments))
-        answer: tuple[bool, Any] = self._up.receive(self._answers)
+        self._jobs.send((work, arguments))
+        answer: tuple[bool, Any] = self._answers.recv()
         return answer
 
     def kill(self) -> None:
@@ -140,101 +130,23 @@ class _Worker:
         self._process.join(1)  # how it ended by itself says more than a kill
         self._process.kill()  # it may have closed its pipe and live on
         self._process.join()
-        for end in (self._jobs, self._answers, self._down, self._up):
-            end.close()
+        self._jobs.close()
+        self._answers.close()
 
     @property
     def exit_code(self) -> int | None:
         return self._process.exitcode
 
 
-class _Shared:
-    """Memory next to a pipe. It is a file without a name, on no disk: when both processes have ended, it is gone."""
-
-    def __init__(self, file: int | None = None) -> None:
-        self._file = _nameless_file() if file is None else file
-        self._memory: mmap.mmap | None = None
-
-    def __reduce__(self) -> tuple[Callable[[Any], _Shared], tuple[Any]]:
-        """To a process that is being started."""
-        return _other_end, (None if self._file < 0 else DupFd(self._file),)
-
-    def send(self, pipe: Connection, value: Any) -> None:
-        data = ForkingPickler.dumps(value)
-        if self._reaches(len(data)):
-            assert self._memory is not None
-            self._memory[: len(data)] = data
-            pipe.send(len(data))
-        else:
-            pipe.send(0)
-            pipe.send_bytes(data)
-
-    def receive(self, pipe: Connection) -> Any:
-        size = pipe.recv()
-        if not size:
-            return pickle.loads(pipe.recv_bytes())
-        if self._memory is None or len(self._memory) < size:
-            self._map(os.fstat(self._file).st_size)
-        assert self._memory is not None
-        with memoryview(self._memory) as there:
-            return pickle.loads(there[:size])
-
-    def close(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-        if self._file >= 0:
-            os.close(self._file)
-        self._memory, self._file = None, -1
-
-    def _reaches(self, size: int) -> bool:
-        """Whether there is so much memory; it is made if it can be."""
-        if self._memory is not None and size <= len(self._memory):
-            return True
-        if self._file < 0 or size > MOST:
-            return False
-        try:
-            whole = max(mmap.PAGESIZE, 1 << (size - 1).bit_length())
-            os.posix_fallocate(self._file, 0, whole)  # so that no write finds out that there is no room
-            self._map(whole)
-        except OSError:
-            return False
-        return True
-
-    def _map(self, size: int) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
-        self._memory = mmap.mmap(self._file, size)
-
-
-def _nameless_file() -> int:
-    """Below 0 where there is none."""
-    if hasattr(os, "memfd_create") and hasattr(os, "posix_fallocate"):
-        with suppress(OSError):
-            return os.memfd_create("cos2p", os.MFD_CLOEXEC)
-    return -1
-
-
-def _other_end(file: Any) -> _Shared:
-    return _Shared(-1 if file is None else file.detach())
-
-
 # ---------------------------------------------------------------- inside a worker
 
 
-def _serve(
-    jobs: Connection,
-    down: _Shared,
-    answers: Connection,
-    up: _Shared,
-    start: Callable[..., None],
-    arguments: tuple[Any, ...],
-) -> None:
+def _serve(jobs: Connection, answers: Connection, start: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     die_with_parent()
     start(*arguments)
     while True:
         try:
-            work, details = down.receive(jobs)
+            work, details = jobs.recv()
         except EOFError:
             return
         try:
@@ -242,4 +154,4 @@ def _serve(
         except Exception as error:
             add_note(error, f"in a worker process:\n{traceback.format_exc()}")
             answer = False, error
-        up.send(answers, answer)
+        answers.send(answer)
