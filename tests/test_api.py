@@ -57,7 +57,14 @@ def test_it_is_opened_evaluated_exported_and_reported(run: cos2p.Run, tmp_path: 
     assert isinstance(opened, cos2p.Run)
     assert opened.result == run.result
     assert opened.evaluate().accuracy == run.result.top1
-    assert (opened.export(tmp_path / "out") / "config.json").is_file()
+    out = opened.export(tmp_path / "out")
+    assert (out / "config.json").is_file()
+    with pytest.raises(RunError, match="overwrite=True"):
+        opened.export(out)
+    (out / "old.safetensors").touch()
+    assert not (opened.export(out, overwrite=True) / "old.safetensors").exists()
+    with pytest.raises(RunError, match="left alone"):
+        opened.export(run.folder, overwrite=True)
     assert opened.report(tmp_path / "page.html").stat().st_size > 10_000
 
 
@@ -146,8 +153,14 @@ def test_finetune_takes_a_checkpoint_and_a_table(tmp_path: Path, monkeypatch: py
     word_tokenizer(Path("bert"))
     rows = "".join(f"{'good' if i % 2 else 'bad'} number {i},{i % 2}\n" for i in range(80))
     Path("mine.csv").write_text("text,label\n" + rows)
-    done = cos2p.finetune("bert", "mine.csv", memory="60MB", devices=2, rounds=3, progress=False, workers=1)
+    done = cos2p.finetune(
+        tmp_path / "bert", tmp_path / "mine.csv", memory="60MB", devices=2, rounds=3, progress=False, workers=1
+    )
     assert done.recipe.data.max_tokens == 8
+    card = done.export("out").joinpath("README.md").read_text("utf-8")
+    assert "lr_decay" not in card
+    assert 'train = "mine.csv"' in card
+    assert str(tmp_path) not in card
     (label, _), *_ = done.predict(["good number 3"])[0].answers
     assert label in ("0", "1")
     assert done.folder == Path("runs/mine-0")

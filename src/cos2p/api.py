@@ -146,9 +146,9 @@ class Run:
         trained = self.model()
         return evaluate(trained, labelled(trained, path, split, {}))
 
-    def export(self, out: str | Path, format: str = "hf") -> Path:
-        """Write the model for other programs: `hf`, `onnx` or `peft`."""
-        return export(self.model(), Path(out), format)
+    def export(self, out: str | Path, format: str = "hf", overwrite: bool = False) -> Path:
+        """Write the model for other programs: `hf`, `onnx` or `peft`; `overwrite` replaces an earlier export."""
+        return export(self.model(), Path(out), format, overwrite)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page of the run as one file."""

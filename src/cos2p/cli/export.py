@@ -14,12 +14,13 @@ from cos2p.cli.predict import DeviceOption, ExitOption, Model
 def export(
     ctx: typer.Context,
     model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder.")],
     exit: ExitOption = None,
     device: DeviceOption = "",
     form: Annotated[
         str, typer.Option("--format", metavar="hf|onnx|peft", help="Hugging Face, ONNX (cos2p[onnx]), or an adapter.")
     ] = "hf",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -34,7 +35,7 @@ def export(
     mode = OutputMode.of(ctx, quiet=quiet, json=json)
     with busy(mode, f"writing {out}"):
         trained = open_trained(model, exit_option(exit), device)
-        written = write(trained, out, form)
+        written = write(trained, out, form, overwrite)
     if mode.json:
         print_json({"out": str(written), "format": form, "exit": trained.exit, "device": trained.device})
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -17,28 +18,41 @@ from cos2p.errors import CheckpointError, ConfigError, RunError
 from cos2p.extras import extra
 from cos2p.inference.sources import Trained
 from cos2p.models.hub_export import coloured, readable_by_all, write_inputs
-from cos2p.runtime.model_folder import model_card, plain_card, save_adapters, save_model, tokenizer_file
+from cos2p.runtime.model_folder import CARD_TAG, model_card, plain_card, save_adapters, save_model, tokenizer_file
 from cos2p.runtime.usage import usage
 from cos2p.seeding import torch_rng
 
 FORMATS = ("hf", "onnx", "peft")
 
 
-def export(trained: Trained, out: Path, form: str) -> Path:
-    """Write the model into the folder `out`, which must be new or empty; returns what was written."""
+def export(trained: Trained, out: Path, form: str, overwrite: bool = False) -> Path:
+    """Write the model into the folder `out`: new, empty, or an earlier export to `overwrite`; returns it."""
     if form not in FORMATS:
         raise ConfigError(f"--format {form!r} is not known; there are {', '.join(FORMATS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} exists and is not empty; choose another folder with -o")
+        card = out / "README.md"
+        if not card.is_file() or CARD_TAG not in card.read_text(encoding="utf-8", errors="replace"):
+            raise RunError(f"{out} is not empty, holds no export, and was left alone; choose another folder")
+        if not overwrite:
+            raise RunError(
+                f"{out} holds an export; replace it by --overwrite (overwrite=True) or choose another folder"
+            )
     if form == "onnx":
         return _to_onnx(trained, out)
     if trained.recipe is None:
         raise ConfigError(f"{trained.where} is a Hugging Face folder already; from there only ONNX can be made")
     if form == "peft" and not any(".adapters." in name for name in trained.weights):
         raise ConfigError(f"{trained.result.get('title', 'the method')} trains no adapter; export it as hf or onnx")
+    _clear(out)
     write = save_adapters if form == "peft" else save_model
     recipe, config, weights = trained.recipe, trained.config, trained.weights
     return write(out, recipe, config, weights, trained.result, trained.exit, trained.device, trained.data)
+
+
+def _clear(folder: Path) -> None:
+    """What is hidden, such as a repository of the hub, stays."""
+    for own in folder.glob("[!.]*"):
+        shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
 
 
 def _to_onnx(trained: Trained, out: Path) -> Path:
@@ -46,6 +60,7 @@ def _to_onnx(trained: Trained, out: Path) -> Path:
         extra(package, "onnx", "ONNX")
     grey = trained.config.family == "vit" and trained.config.channels == 1
     out.mkdir(parents=True, exist_ok=True)
+    _clear(out)
     write_onnx(_for_colour(trained) if grey else trained, out / "model.onnx")
     pretrained = trained.recipe.model.pretrained if trained.recipe is not None else ""
     tokenizer = tokenizer_file(trained.data, pretrained, out) if trained.is_text else None

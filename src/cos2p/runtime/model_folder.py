@@ -13,7 +13,7 @@ from cos2p.data.config import DataConfig
 from cos2p.data.paths import find
 from cos2p.data.tokenizers import byte_tokenizer, resolved
 from cos2p.errors import CheckpointError, DataError
-from cos2p.methods import Method, method_class
+from cos2p.methods import Method, method_class, method_settings
 from cos2p.models.config import ModelConfig
 from cos2p.models.hub import save_pretrained
 from cos2p.models.hub_adapter import fits_base, save_adapter
@@ -116,6 +116,9 @@ def tokenizer_file(data: DataConfig, pretrained: str, folder: Path) -> Path | No
 # ---------------------------------------------------------------- the card
 
 
+CARD_TAG = "tags:\n- cos2p"
+
+
 def model_card(
     recipe: Recipe, config: ModelConfig, result: Mapping[str, Any], use: Usage, exit: int, device: str = ""
 ) -> str:
@@ -133,7 +136,7 @@ def model_card(
         _figures(result, exit, device, config.task == "language-modeling"),
         f"## Data\n\n{_data(recipe.data, result)}\n",
         f"## Fleet\n\n{_fleet(result)}\n" if result["devices"] else "",
-        f"## Recipe\n\n```toml\n{recipe_toml(recipe)}```\n",
+        f"## Recipe\n\nFields that are not as by default:\n\n```toml\n{_set_fields(recipe)}```\n",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -143,7 +146,7 @@ def plain_card(title: str, use: Usage, about: str = "") -> str:
     named = {"library_name": use.library, "pipeline_tag": use.tag, "base_model": use.base}
     front = [f"{name}: {value}" for name, value in named.items() if value]
     parts = [
-        "\n".join(["---", *front, "tags:", "- cos2p", "- federated-learning", "---\n"]),
+        "\n".join(["---", *front, CARD_TAG, "- federated-learning", "---\n"]),
         f"# {title}\n",
         f"{about}\n" if about else "",
         f"## Use\n\n{use.text}\n",
@@ -164,7 +167,7 @@ def _figures(result: Mapping[str, Any], exit: int, device: str, causal: bool) ->
 
 
 def _data(data: DataConfig, result: Mapping[str, Any]) -> str:
-    where = f"`{data.source}`" + (f", `{data.path}`" if data.path else "")
+    where = f"`{data.source}`" + (f", `{Path(data.path).name}`" if data.path else "")
     classes = ", ".join(f"`{name}`" for name in result["classes"][:50])
     more = f" and {len(result['classes']) - 50} more" if len(result["classes"]) > 50 else ""
     return f"Source: {where}." + (f" Classes: {classes}{more}." if classes else " The next token is predicted.")
@@ -179,15 +182,21 @@ def _fleet(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + (f"\n\nand {hidden:,} more." if hidden else "") + f"\n\n{rounds}"
 
 
-# A recipe as the TOML that is kept next to what came out of it.
+def _set_fields(recipe: Recipe) -> str:
+    """What is not as by default; of a machine's own path the name, since a card goes elsewhere."""
+    method = method_settings(recipe.method).model_dump(mode="json", exclude_defaults=True)
+    values = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"method"})
+    return tomli_w.dumps(_written({**values, "method": {"name": recipe.method["name"], **method}}, names=True))
 
 
 def recipe_toml(recipe: Recipe) -> str:
     """TOML knows no empty value: such fields are left out, and their default is empty."""
-    return tomli_w.dumps(_without_empty(recipe.model_dump(mode="json")))
+    return tomli_w.dumps(_written(recipe.model_dump(mode="json")))
 
 
-def _without_empty(values: Any) -> Any:
+def _written(values: Any, names: bool = False) -> Any:
     if isinstance(values, dict):
-        return {name: _without_empty(value) for name, value in values.items() if value is not None}
-    return [_without_empty(value) for value in values] if isinstance(values, list) else values
+        return {name: _written(value, names) for name, value in values.items() if value is not None}
+    if isinstance(values, list):
+        return [_written(value, names) for value in values]
+    return Path(values).name if names and isinstance(values, str) and Path(values).is_absolute() else values
