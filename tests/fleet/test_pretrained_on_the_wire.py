@@ -1,5 +1,5 @@
-"""A pretrained text model on a real fleet, with the files where docs/howto/fleet.md says: the weights at the server,
-the tokenizer and its own texts on a device. About half a minute on two idle cores."""
+"""A pretrained text model on a real fleet, with the files where docs/howto/pretrained-fleet.md says: the weights at
+the server, the tokenizer and its own texts on a device. About half a minute on two idle cores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_weights_lie_at_the_server_and_the_tokenizer_on_the_device(
         questions(tmp_path / place / "train.csv", 40)
     (tmp_path / "mine/models/tiny").mkdir(parents=True)
     shutil.copy(model / "tokenizer.json", tmp_path / "mine/models/tiny")
-    # Relative paths are meant from where `cos2p fleet serve` is started.
+    # Without $COS2P_DATA relative paths are meant from where `cos2p fleet serve` is started.
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COS2P_DATA", raising=False)
     recipe = small_recipe(
