@@ -82,7 +82,6 @@ class FedAsyncSettings(MixingSettings, ProximalSettings, HeadSettings):
 
 class ProximalContract(SegmentContract):
     flops_per_scalar = 4
-    shares_sent: ClassVar[bool] = True
 
     def held_bytes(self) -> int:
         return FLOAT * scalars(trained_shapes(self.config, self.order.spec))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,6 @@ import torch
 from torch import Tensor
 
 from cos2p.messages.envelope import DTYPES
-
-KEPT_BYTES = 2**24
-"""Tensors of at most this are kept for the next message, which often has the very same ones."""
 
 CODES: Mapping[torch.dtype, str] = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -42,7 +38,7 @@ class Packet:
 
     head: bytes
     bodies: Sequence[memoryview]
-    """The tensors' bytes, one behind the other. Tasks with the very same tensors have the very same bodies."""
+    """The tensors' bytes, one behind the other."""
 
     def __bytes__(self) -> bytes:
         return b"".join((self.head, *self.bodies))
@@ -53,11 +49,11 @@ class Packet:
 
 def pack(meta: Mapping[str, Any], **parts: Mapping[str, Tensor]) -> Packet:
     """A safetensors file with `meta` as JSON in its metadata, and the tensors of each part as `LABEL/NAME`."""
-    filled = {label: part for label, part in parts.items() if part}
-    table, bodies = _packed(filled)
+    tensors = {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
+    order, table = _table(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
     text = b'{"__metadata__":{"cos2p":' + json.dumps(json.dumps(meta), ensure_ascii=False).encode() + b"}" + table
     text += b" " * (-len(text) % 8)
-    return Packet(len(text).to_bytes(8, "little") + text, bodies)
+    return Packet(len(text).to_bytes(8, "little") + text, _bodies([tensors[name] for name in order]))
 
 
 def write_file(path: Path, metadata: Mapping[str, str], forms: Sequence[_Form], tensors: Iterable[Tensor]) -> None:
@@ -73,48 +69,6 @@ def write_file(path: Path, metadata: Mapping[str, str], forms: Sequence[_Form], 
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
             file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-@dataclass(frozen=True, eq=False)
-class _Packed:
-    """The last message that was packed."""
-
-    parts: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    changes: Sequence[int] = ()
-    """How many each tensor had seen."""
-    table: bytes = b"}"
-    bodies: tuple[memoryview, ...] = ()
-
-    def is_of(self, parts: Mapping[str, Mapping[str, Tensor]]) -> bool:
-        """Whether these are the very same tensors, unchanged."""
-        if list(parts) != list(self.parts):
-            return False
-        for part, known in zip(parts.values(), self.parts.values(), strict=True):
-            if list(part) != list(known) or not all(map(is_, part.values(), known.values())):
-                return False
-        return _changes(self.parts) == self.changes
-
-
-_last = _Packed()
-
-
-def _changes(parts: Mapping[str, Mapping[str, Tensor]]) -> list[int]:
-    return [tensor._version for part in parts.values() for tensor in part.values()]
-
-
-def _packed(parts: Mapping[str, Mapping[str, Tensor]]) -> tuple[bytes, Sequence[memoryview]]:
-    """The table and the bytes. Tasks of one version often carry the very same tensors, those of small models are kept
-    until others come."""
-    global _last
-    if _last.is_of(parts):
-        return _last.table, _last.bodies
-    tensors = {f"{label}/{name}": tensor for label, part in parts.items() for name, tensor in part.items()}
-    order, table = _table(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
-    bodies = _bodies([tensors[name] for name in order])
-    if sum(body.nbytes for body in bodies) <= KEPT_BYTES:
-        kept = {label: dict(part) for label, part in parts.items()}
-        _last = _Packed(kept, _changes(kept), table, tuple(bodies))
-    return table, bodies
 
 
 @lru_cache(maxsize=64)

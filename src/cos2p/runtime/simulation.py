@@ -177,7 +177,8 @@ class Simulation(Session):
     def send(self, order: Order) -> None:
         member = self.run_setup.context.members[order.client]
         whole = self.server.orders.task(order)
-        task, size = whole.packet(), len(self.server.orders.travels(whole).packet())
+        task, travels = whole.packet(), self.server.orders.travels(whole)
+        size = len(task if travels is whole else travels.packet())
         contract = self.server.orders.contract(order)
         widths = self.run_setup.shards[order.client].widths
         phases = task_phases(contract, member.device, member.samples, member.test_samples, size, widths)

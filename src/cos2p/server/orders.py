@@ -19,8 +19,7 @@ from cos2p.errors import BudgetError
 from cos2p.memory.planning import advice, check_fit, check_last_fit
 from cos2p.memory.tasks import Call, RunContext
 from cos2p.memory.ways import fitted_order
-from cos2p.messages import Order, Task, pieces_of, tensor_bytes, write_task
-from cos2p.messages.packing import KEPT_BYTES
+from cos2p.messages import Order, Task, pieces_of, write_task
 from cos2p.methods import TaskContract, make_contract
 from cos2p.methods.base import Method, trained_instead
 from cos2p.models.layout import Weights
@@ -45,8 +44,6 @@ class Orders(Mapping[str, Order]):
         """By task."""
         self._newest: TaskContract | None = None
         """The contract of the order that is being made."""
-        self._shared: tuple[tuple[object, ...], Weights] | None = None
-        """The tensors of the last task, and what they were cut by."""
         self._evaluated: tuple[int, Weights] | None = None
         """A version as the method evaluates it."""
 
@@ -129,12 +126,14 @@ class Orders(Mapping[str, Order]):
 
         All of them, also those that the device has (`travels`).
         """
-        return Task(order, weights=self._sent(order), prefix=self.contract(order).sent_frozen(self._asked_of(order)))
+        weights, contract = self._asked_of(order), self.contract(order)
+        return Task(order, packed(contract.sent(weights), order.wire.down), contract.sent_frozen(weights))
 
     def travels(self, task: Task) -> Task:
         """The task without the frozen parts that its device has."""
-        held = _held(task.order)
-        frozen = {name: tensor for name, tensor in task.prefix.items() if not held or not name.startswith(held)}
+        if not (held := _held(task.order)):
+            return task
+        frozen = {name: tensor for name, tensor in task.prefix.items() if not name.startswith(held)}
         return replace(task, prefix=frozen)
 
     def write_task(self, order: Order, path: Path) -> None:
@@ -142,17 +141,6 @@ class Orders(Mapping[str, Order]):
         weights, contract = self._asked_of(order), self.contract(order)
         sent = pieces_of(packed(contract.sent(weights), order.wire.down))
         write_task(path, order, sent, contract.frozen_pieces(weights, _held(order)))
-
-    def _sent(self, order: Order) -> Weights:
-        """The trainable part. Tasks of a version that are given the same small one share its tensors."""
-        contract = self.contract(order)
-        key = type(contract), order.version, order.spec, order.wire.down
-        if contract.shares_sent and self._shared is not None and self._shared[0] == key:
-            return self._shared[1]
-        sent = packed(contract.sent(self._asked_of(order)), order.wire.down)
-        small = tensor_bytes(sent) <= KEPT_BYTES
-        self._shared = (key, sent) if small and contract.shares_sent else None
-        return sent
 
     def _asked_of(self, order: Order) -> Weights:
         """The model that a task is cut from: its version, or that version as it is evaluated."""
@@ -170,7 +158,7 @@ class Orders(Mapping[str, Order]):
         return {"orders": orders, "client_caches": self.caches.state(), "rates": self.rates.state()}
 
     def load_state(self, values: Mapping[str, Any], versions: Versions) -> None:
-        self.versions, self._shared, self._evaluated = versions, None, None
+        self.versions, self._evaluated = versions, None
         self._orders = {entry["task"]: Order.from_dict(entry) for entry in values["orders"]}
         self._task_of = {order.client: order.task for order in self._orders.values()}
         self.caches.load_state(values["client_caches"])

@@ -22,9 +22,6 @@ from typing import Literal, get_args
 from cos2p.errors import ConfigError
 from cos2p.models.config import ModelConfig
 
-LADDER = (1.0, 0.75, 0.5625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625, 0.03125, 0.015625)
-"""Rates to choose from: few, so that devices fall into tiers and share exits."""
-
 _EPSILON = 1e-9  # √.5625 · 8 must floor to 6, not 5
 
 

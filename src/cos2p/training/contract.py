@@ -60,9 +60,6 @@ class TaskContract:
     """False: nothing of the model changes by its tasks; they report statistics of the data."""
     looks: ClassVar[int] = 0
     """Batches that its trainer looks at in `begin`, before the first step."""
-    shares_sent: ClassVar[bool] = True
-    """`sent` depends on the model's version and the order's spec alone, so that tasks may share the tensors. A class
-    does not inherit it: one that does not declare it shares nothing."""
     reported: ClassVar[Mapping[str, tuple[float, float]]] = {
         "local_samples": (0, MOST_REPORTED),
         "local_top1": (0, 1),
@@ -72,11 +69,6 @@ class TaskContract:
     """Figures of a report that must lie between two numbers; any other is a number of at most `MOST_REPORTED`."""
 
     settings: LocalSettings | ExtendedSettings
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "shares_sent" not in vars(cls):
-            cls.shares_sent = False
 
     def __init__(self, config: ModelConfig, order: Order, settings: LocalSettings | ExtendedSettings) -> None:
         """`settings` are the order's, without memory optimizations that its trainer does not support."""
