@@ -44,8 +44,7 @@ def play(out: str, strength: str) -> None:
     changes = [
         "schedule.updates=120",
         "schedule.evaluate_every=50",
-        "attack.kind=backdoor",
-        f"attack.strength={strength}",
+        f"attack.kind=backdoor:{strength}",
     ]
     recipe = Recipe.load("quickstart", changes)
     setup, plain = build_run_setup(recipe), RobustFilter.release

@@ -28,6 +28,7 @@ OTHER_WORDS = {"learning_rate": "lr", "batch_size": "batch", "num_epochs": "epoc
 
 GONE = {
     "attack.devices": "the last `attack.count` devices lie",
+    "attack.strength": 'write it behind the kind, "flip:15"',
     "attack.from_version": "they lie from the start",
     "data.chat_template": "put the template next to the tokenizer, as chat_template.jinja",
     "data.subset": 'write it behind the name, path = "nyu-mll/glue:sst2"',

@@ -25,12 +25,12 @@ def lied(kind: str, extras: dict[str, Tensor] | None = None, **settings: Any) ->
 def test_lies_by_hand() -> None:
     assert lied("flip").delta["a"].tolist() == [-1.0, 2.0, -3.0]
     assert lied("scale").delta["a"].tolist() == [10.0, -20.0, 30.0]
-    assert lied("scale", strength=2.0).delta["b"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert lied("scale:2").delta["b"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert lied("constant").delta["a"].tolist() == pytest.approx([9.9] * 3)
     assert lied("zero").delta["a"].tolist() == [0.0] * 3
-    assert lied("flip", strength=15.0).delta["b"].tolist() == [[-15.0, -15.0], [-15.0, -15.0]]
+    assert lied("flip:15").delta["b"].tolist() == [[-15.0, -15.0], [-15.0, -15.0]]
     assert lied("drift").delta["a"].tolist() == pytest.approx([2 * (14 / 3) ** 0.5] * 3)
-    assert lied("little", strength=1.0).delta["b"].tolist() == [[1.0, 1.0], [1.0, 1.0]]  # all alike: no deviation
+    assert lied("little:1.0").delta["b"].tolist() == [[1.0, 1.0], [1.0, 1.0]]  # all alike: no deviation
 
 
 def test_false_statistics_are_more_samples_under_the_next_class() -> None:
@@ -51,7 +51,7 @@ def test_a_backdoor_marks_every_second_image() -> None:
 def test_noise_is_as_large_as_said_and_the_same_every_time() -> None:
     big = {"w": torch.zeros(10_000)}
     honest = Update(GIVEN.client, GIVEN.task, 0, GIVEN.spec, big, 10)
-    one, two = (corrupt(honest, GIVEN, AttackSettings(kind="noise", strength=0.3)) for _ in range(2))
+    one, two = (corrupt(honest, GIVEN, AttackSettings(kind="noise:0.3")) for _ in range(2))
     assert root_mean_square(one.delta) == pytest.approx(0.3, rel=0.05)
     assert torch.equal(one.delta["w"], two.delta["w"])
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -45,19 +45,22 @@ TARGET = 0
 class AttackSettings(Settings):
     """Simulations only: devices that lie. A real fleet refuses a recipe with it."""
 
-    kind: Attack = Field(
+    kind: str = Field(
         default="none",
+        pattern=rf"^({'|'.join(get_args(Attack))})(:\d+(\.\d+)?)?$",
         description="`flip` the sign, `scale` the update, send `noise`, a `constant`, a `little` bias, a `drift` that "
-        "is always the same or `zero`s; train a `backdoor` (images); send false `statistics` of its features.",
+        "is always the same or `zero`s; train a `backdoor` (images); send false `statistics` of its features. "
+        "`flip:15`: with a strength. Of `noise` and `constant` it is the root mean square (0.1 and 9.9), of `little` "
+        "the multiple of the update's own deviation (1.5), of `statistics` that of the samples (10), of all others the "
+        "factor of the update's length (`flip` 1, `scale` 10, `drift` and `backdoor` 2).",
     )
     count: int = Field(default=1, ge=1, description="How many lie: the last of the fleet.")
-    strength: float | None = Field(
-        default=None,
-        gt=0,
-        description="Of `noise` and `constant` the root mean square (0.1 and 9.9), of `little` the multiple of the "
-        "update's own deviation (1.5), of `statistics` that of the samples (10), of all others the factor of the "
-        "update's length (`flip` 1, `scale` 10, `drift` and `backdoor` 2).",
-    )
+
+    @property
+    def attack(self) -> tuple[str, float]:
+        """Its name and strength."""
+        name, _, strength = self.kind.partition(":")
+        return name, float(strength or STRENGTHS.get(name, 1.0))
 
     def malicious(self, names: Sequence[str]) -> tuple[str, ...]:
         """Who of the fleet lies."""
@@ -71,13 +74,12 @@ class AttackSettings(Settings):
 def corrupt(update: Update, order: Order, attack: AttackSettings) -> Update:
     """The message that a malicious device sends in place of an honest update."""
     rng = torch_rng(order.seed, "attack", order.client, order.attempt)
-    strength = attack.strength or STRENGTHS.get(attack.kind, 1.0)
-
-    if attack.kind == "statistics":
+    kind, strength = attack.attack
+    if kind == "statistics":
         return _moved_on(update, strength)
 
     def lie(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: _lie(tensors[name], attack.kind, strength, rng) for name in sorted(tensors)}
+        return {name: _lie(tensors[name], kind, strength, rng) for name in sorted(tensors)}
 
     return replace(update, delta=lie(update.delta), extras=lie(update.extras))
 
@@ -107,7 +109,7 @@ def _moved_on(update: Update, factor: float) -> Update:
     return replace(update, samples=update.samples * round(factor), extras=extras)
 
 
-def _lie(tensor: Tensor, kind: Attack, strength: float, rng: torch.Generator) -> Tensor:
+def _lie(tensor: Tensor, kind: str, strength: float, rng: torch.Generator) -> Tensor:
     if not tensor.is_floating_point():
         return _lie_in_bits(tensor, kind, rng)
     if kind == "flip":
@@ -125,7 +127,7 @@ def _lie(tensor: Tensor, kind: Attack, strength: float, rng: torch.Generator) ->
     return torch.zeros_like(tensor)
 
 
-def _lie_in_bits(tensor: Tensor, kind: Attack, rng: torch.Generator) -> Tensor:
+def _lie_in_bits(tensor: Tensor, kind: str, rng: torch.Generator) -> Tensor:
     if tensor.dtype != torch.uint8 or kind in ("scale", "little", "backdoor"):
         return tensor
     if kind == "flip":

@@ -14,7 +14,7 @@ from cos2p.aggregation.privacy.checks import with_multiplier
 from cos2p.aggregation.settings import PrivacySettings
 from cos2p.data import Bundle, load
 from cos2p.data.partition import local_split, partition, sizes_by_weight
-from cos2p.devices.attacks import STRENGTHS, poisoned
+from cos2p.devices.attacks import poisoned
 from cos2p.devices.device import Device
 from cos2p.devices.draw import group_devices
 from cos2p.devices.settings import DeviceGroup
@@ -91,8 +91,9 @@ def build_run_setup(recipe: Recipe, as_bound: bool = False) -> RunSetup:
         device.name: _member(recipe, config, _with_room(device, places[device.name]), group, shards[device.name])
         for device, group in devices
     }
-    if recipe.attack.kind == "statistics":  # a claim is made when a device joins
-        claim = round(recipe.attack.strength or STRENGTHS["statistics"])
+    attack, strength = recipe.attack.attack
+    if attack == "statistics":  # a claim is made when a device joins
+        claim = round(strength)
         for name in recipe.attack.malicious(list(members)):
             one = members[name]
             device = one.device.model_copy(update={"memory": claim * one.device.memory})
@@ -122,7 +123,7 @@ def _batch_notes(devices: Sequence[tuple[Device, DeviceGroup]], shards: Mapping[
 
 def _poisoned(recipe: Recipe, shards: dict[str, Shard]) -> dict[str, Shard]:
     """With the data of devices that train a backdoor as these want it."""
-    if recipe.attack.kind != "backdoor":
+    if recipe.attack.attack[0] != "backdoor":
         return shards
     found = dict(shards)
     for name in recipe.attack.malicious(list(shards)):

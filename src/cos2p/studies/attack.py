@@ -44,9 +44,7 @@ def attack_rows(attacks: Sequence[str], defences: Sequence[str], malicious: int 
     """Every attack against every defence; the first row, that all are measured by, is honest."""
     rows = []
     for attack, defence in product(dict.fromkeys((HONEST, *attacks)), defences):
-        kind, _, strength = attack.partition(":")
-        changes: tuple[str, ...] = () if attack == HONEST else (f"attack.kind={kind}", f"attack.count={malicious}")
-        changes += (f"attack.strength={strength}",) if strength else ()
+        changes: tuple[str, ...] = () if attack == HONEST else (f"attack.kind={attack}", f"attack.count={malicious}")
         rows.append(
             Row(
                 key=f"{attack}+{defence}",
